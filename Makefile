@@ -1,0 +1,58 @@
+# Two commands, each on a bare checkout:
+#   make results   install, simulate the default cohort, run every stage, print the table
+#   make test      install, then every check and test
+#
+# Variables:
+#   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
+#   CORES=8                  cores for the workflow (default: all)
+#   CONFIG=workflow/scenarios/paper.yaml   another experiment for `make results`
+#   TORCH_INDEX=URL          take PyTorch from this wheel index. On Linux pip's default PyTorch is a CUDA build of
+#                            several gigabytes; on a machine without a GPU name the index of CPU wheels that
+#                            PyTorch's installation page gives.
+
+PYTHON ?= python3
+CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+CONFIG ?=
+TORCH_INDEX ?=
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+TORCH := $(shell grep '^torch==' requirements.lock)
+# Snakemake finds the interpreter of its jobs on the path.
+RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
+
+.PHONY: results test lint unit install clean
+
+results: install
+	$(RUN) snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
+	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))
+
+test: install lint unit
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(RUN) snakemake --lint
+
+unit: install
+	$(RUN) pytest -n $(CORES)
+
+install: $(VENV)/installed
+
+$(VENV)/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "zetadp needs Python 3.11 or newer; $(PYTHON) is older. Name one: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || \
+	  { echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu install the package python3-venv."; exit 1; }
+ifneq ($(TORCH_INDEX),)
+	$(BIN)/pip install --quiet --no-deps --index-url $(TORCH_INDEX) $(TORCH)
+endif
+	$(BIN)/pip install --quiet --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Ledgers stay: they say what was released about the patients, whether or not the results are kept.
+clean:
+	rm -rf $(VENV) results resources logs .snakemake

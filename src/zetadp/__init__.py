@@ -1,0 +1,1 @@
+"""Federated learning of complex-valued networks on MRI k-space with per-patient differential privacy."""

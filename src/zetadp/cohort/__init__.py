@@ -1,0 +1,1 @@
+"""Brain MRI volumes in the layout of the Medical Segmentation Decathlon."""

@@ -1,0 +1,1 @@
+"""Who holds which patient, and what nodes and server do in a round."""

@@ -1,0 +1,1 @@
+"""From volumes to whitened k-space."""

@@ -1,0 +1,1 @@
+"""Complex-valued network parts and the networks built from them."""

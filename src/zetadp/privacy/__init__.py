@@ -1,0 +1,1 @@
+"""Sampling, clipping, noise, ledger and accounting."""

@@ -1,0 +1,49 @@
+"""Independent random streams, each named by what it is for.
+
+A stream is a function of the seed, its purpose and the place where it is used (node, round, patient), never of what
+was drawn before. Resuming a run therefore needs no generator state, and no two uses can share numbers by accident.
+PyTorch's CPU generator keeps 32 bits of its seed only: among the 100 000 streams of a paper-sized grid two would
+collide. NumPy's seed sequence keeps all bits.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What a stream is for; streams of different purpose are independent."""
+
+    SAMPLING = 1
+    NOISE = 2
+    WEIGHTS = 3
+    IMAGES = 4
+    PARTITION = 5
+    COHORT = 6
+    BOOTSTRAP = 7
+
+
+def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
+    """Return the generator for one purpose at one place.
+
+    Parameters
+    ----------
+    seed
+        The seed of the run or of the cohort, zero or positive.
+    purpose
+        What the numbers are for.
+    *place
+        Non-negative integers that tell apart the uses of one purpose, for instance node and round.
+
+    Examples
+    --------
+    >>> a = stream(7, Purpose.NOISE, 0, 3).standard_normal()
+    >>> a == stream(7, Purpose.NOISE, 0, 3).standard_normal()
+    True
+    >>> a == stream(7, Purpose.SAMPLING, 0, 3).standard_normal()
+    False
+    """
+    sequence = np.random.SeedSequence(seed, spawn_key=(int(purpose), *place))
+    return np.random.Generator(np.random.Philox(sequence))

@@ -1,0 +1,162 @@
+"""Files that are written whole or not at all, and the format of image stacks.
+
+Arrays go to HDF5 with axis names, units and provenance as attributes; statements go to JSON. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` that takes its place when the block ends without an error.
+
+    The content is synced to disk before the rename, so a reader sees the old file, the new file, and nothing between.
+    A full disk or a read-only folder becomes a `UserError`; the temporary file is removed.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(_cannot_write(path, error)) from error
+    # The suffix stays last: some writers choose the format by it.
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(_cannot_write(path, error)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    return f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object; infinities become the string ``"inf"`` because JSON has no word for them."""
+    write_text(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, or raise a `UserError` that names the file and the place of the fault."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        msg = f"Cannot read {path} as JSON: {error}."
+        raise UserError(msg) from error
+    if not isinstance(content, dict):
+        msg = f"Expected a JSON object in {path}, found {type(content).__name__}."
+        raise UserError(msg)
+    return content
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  (JSON is untyped)
+    """Turn NumPy scalars, paths and non-finite floats into what JSON can hold."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (np.integer, np.bool_)):
+        return value.item()
+    if isinstance(value, (float, np.floating)):
+        return float(value) if np.isfinite(value) else str(float(value))
+    if isinstance(value, Path):
+        return value.as_posix()
+    return value
+
+
+@dataclass(frozen=True)
+class ImageStack:
+    """All images of some patients, as one array.
+
+    Attributes
+    ----------
+    values
+        Array of shape (patient, sequence, slice, row, column): float32 for images, complex64 for k-space.
+    patients
+        Identifier of each patient, in the order of the first axis.
+    sequences
+        Name of each pulse sequence, in the order of the second axis; its index is the class label.
+    axes
+        Name of each axis.
+    units
+        Unit of the values, as users should read it.
+    provenance
+        How the values were made: settings, versions, source.
+    """
+
+    values: np.ndarray
+    patients: tuple[str, ...]
+    sequences: tuple[str, ...]
+    axes: tuple[str, ...]
+    units: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a stack whose names and array disagree."""
+        expected = (len(self.patients), len(self.sequences))
+        if self.values.ndim != 5 or self.values.shape[:2] != expected or len(self.axes) != 5:
+            msg = f"Expected values of shape {expected} + (slice, row, column), found {self.values.shape}."
+            raise ValueError(msg)
+
+
+def write_stack(path: Path, stack: ImageStack) -> None:
+    """Write an image stack to HDF5: dataset ``values`` and, as attributes, all that describes it."""
+    import h5py
+
+    with written_whole(path) as temporary:
+        try:
+            with h5py.File(temporary, "w") as file:
+                data = file.create_dataset("values", data=stack.values, track_times=False)
+                data.attrs["axes"] = list(stack.axes)
+                data.attrs["units"] = stack.units
+                names = {"patients": stack.patients, "sequences": stack.sequences}
+                for name, texts in names.items():
+                    file.create_dataset(name, data=list(texts), dtype=h5py.string_dtype(), track_times=False)
+                file.attrs["provenance"] = json.dumps(_plain(stack.provenance), sort_keys=True)
+        except RuntimeError as error:  # how closing the file reports a disk that filled up
+            raise OSError(str(error)) from error
+
+
+def read_stack(path: Path) -> ImageStack:
+    """Read an image stack that `write_stack` wrote."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            data = file["values"]
+            return ImageStack(
+                values=data[()],
+                patients=tuple(file["patients"].asstr()[()]),
+                sequences=tuple(file["sequences"].asstr()[()]),
+                axes=tuple(data.attrs["axes"]),
+                units=str(data.attrs["units"]),
+                provenance=json.loads(file.attrs["provenance"]),
+            )
+    except (OSError, KeyError) as error:
+        msg = f"Cannot read the image stack {path}: {error}. Delete the file and run again to make it anew."
+        raise UserError(msg) from error

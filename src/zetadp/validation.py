@@ -1,0 +1,51 @@
+"""One home for the checks on what users bring, so that messages read alike everywhere."""
+
+from __future__ import annotations
+
+import math
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Name = TypeVar("Name", bound=str)
+
+
+class UserError(Exception):
+    """A mistake in input or configuration that the user can mend.
+
+    The message names the file or key, what was expected, what was found, and what to do. The command line and the
+    workflow print it alone, without a traceback, and end with exit code 1.
+    """
+
+
+def positive(**values: float) -> None:
+    """Raise ``ValueError`` unless every named value is finite and above zero."""
+    for name, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            msg = f"Expected {name} > 0, found {value}."
+            raise ValueError(msg)
+
+
+def in_range(low: float, high: float, **values: float) -> None:
+    """Raise ``ValueError`` unless every named value lies in the closed interval ``[low, high]``."""
+    for name, value in values.items():
+        if not low <= value <= high:
+            msg = f"Expected {low} <= {name} <= {high}, found {value}."
+            raise ValueError(msg)
+
+
+def one_of(allowed: Iterable[Name], **values: str) -> None:
+    """Raise ``ValueError`` unless every named value is one of ``allowed``; name the nearest valid one."""
+    choices = list(allowed)
+    for name, value in values.items():
+        if value not in choices:
+            msg = f"Expected {name} to be one of {', '.join(choices)}, found {value!r}.{did_you_mean(value, choices)}"
+            raise ValueError(msg)
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the choice nearest to ``word``, or an empty string."""
+    near = get_close_matches(word, list(choices), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
