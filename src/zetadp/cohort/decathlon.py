@@ -1,0 +1,269 @@
+"""The layout of a Medical Segmentation Decathlon task, and the volumes in it.
+
+A task is a folder with ``dataset.json``, ``imagesTr/`` and ``imagesTs/``; every record is one four-dimensional NIfTI
+file with axes (x, y, z, channel). What the channels are is written in ``dataset.json`` and nowhere else.
+
+Source: Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from zetadp.storage import read_json, write_json
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
+"""The canonical pulse sequences in canonical order; the index of a sequence is its class label."""
+
+SPELLINGS = {
+    "FLAIR": ("flair", "t2flair", "t2f"),
+    "T1w": ("t1", "t1w", "t1n"),
+    "T1gd": ("t1gd", "t1ce", "t1wgd", "t1wce", "t1c"),
+    "T2w": ("t2", "t2w"),
+}
+"""Names of the sequences in the Decathlon and in the BraTS challenges, without case, spaces and punctuation."""
+
+DAMAGED = (EOFError, OSError, zlib.error)
+"""What a gzip stream raises where it is cut short or altered."""
+
+MEND = "Download or copy it again."
+
+
+@dataclass(frozen=True)
+class Task:
+    """What ``dataset.json`` declares.
+
+    Attributes
+    ----------
+    root
+        Folder that holds ``dataset.json``.
+    sequences
+        Canonical names of the channels, in the order in which the files hold them.
+    training, test
+        Volumes of the two parts, relative to ``root``.
+    """
+
+    root: Path
+    sequences: tuple[str, ...]
+    training: tuple[PurePosixPath, ...]
+    test: tuple[PurePosixPath, ...]
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A four-dimensional NIfTI file whose header has been checked; its voxels are still on disk.
+
+    Attributes
+    ----------
+    path
+        The file.
+    shape
+        Lengths of its four axes; the last one is the channel.
+    dtype
+        Stored type of a voxel.
+    offset
+        Where the voxels begin in the decompressed file, in bytes. They are in Fortran order: channels are slowest.
+    slope, intercept
+        An intensity is ``slope * stored + intercept``.
+    orientation
+        For each spatial axis of the file, the canonical axis (right, anterior, superior) that it runs along and its
+        sign there, as `nibabel.orientations.io_orientation` gives it.
+    """
+
+    path: Path
+    shape: tuple[int, int, int, int]
+    dtype: np.dtype[Any]
+    offset: int
+    slope: float
+    intercept: float
+    orientation: np.ndarray
+
+    @property
+    def axial_slices(self) -> int:
+        """Number of slices along the axis that runs from inferior to superior."""
+        axis = int(np.flatnonzero(self.orientation[:, 0] == 2)[0])
+        return self.shape[axis]
+
+    def open(self) -> IO[bytes]:
+        """Open the decompressed bytes of the file as a stream."""
+        if self.path.suffix != ".gz":
+            return self.path.open("rb")
+        from isal import igzip
+
+        return cast("IO[bytes]", igzip.open(self.path, "rb"))  # type: ignore[no-untyped-call]
+
+
+def canonical_sequence(name: str) -> str | None:
+    """Return the canonical name of a pulse sequence, or ``None`` for an unknown one.
+
+    Examples
+    --------
+    >>> [canonical_sequence(name) for name in ("t1gd", "T1ce", "T2-FLAIR", "DWI")]
+    ['T1gd', 'T1gd', 'FLAIR', None]
+    """
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    return next((sequence for sequence, known in SPELLINGS.items() if plain in known), None)
+
+
+def record_name(file: PurePosixPath | Path) -> str:
+    """Return the name of a record: that of its file without ``.nii.gz`` or ``.nii``."""
+    return re.sub(r"\.nii(\.gz)?$", "", file.name)
+
+
+def read_task(root: Path) -> Task:
+    """Read ``dataset.json`` of a Decathlon task.
+
+    Raises
+    ------
+    UserError
+        If the file is missing or unreadable, a key is missing, a channel is missing, doubled or unknown, or a listed
+        path leaves the folder.
+    """
+    path = root / "dataset.json"
+    if not path.is_file():
+        msg = f"Expected {path}, found no such file. Give the folder of the task, the one that holds dataset.json."
+        raise UserError(msg)
+    content = read_json(path)
+    expected = {"modality": dict, "training": list, "test": list}
+    wrong = [f"{key} ({kind.__name__})" for key, kind in expected.items() if not isinstance(content.get(key), kind)]
+    if wrong:
+        msg = f"Expected the keys of a Decathlon task in {path}; missing or of the wrong kind: {', '.join(wrong)}."
+        raise UserError(msg)
+    return Task(
+        root=root,
+        sequences=_sequences(path, content["modality"]),
+        training=tuple(_listed(path, entry) for entry in content["training"]),
+        test=tuple(_listed(path, entry) for entry in content["test"]),
+    )
+
+
+def write_task(
+    root: Path,
+    *,
+    name: str,
+    description: str,
+    sequences: Sequence[str],
+    training: Sequence[PurePosixPath],
+    test: Sequence[PurePosixPath],
+) -> None:
+    """Write ``dataset.json`` with the official keys; the volumes are written by the caller, before this."""
+    content = {
+        "name": name,
+        "description": description,
+        "tensorImageSize": "4D",
+        "modality": {str(index): sequence for index, sequence in enumerate(sequences)},
+        "numTraining": len(training),
+        "numTest": len(test),
+        "training": [{"image": f"./{file}"} for file in training],
+        "test": [f"./{file}" for file in test],
+    }
+    write_json(root / "dataset.json", content)
+
+
+def read_volume(path: Path, *, channels: int = len(SEQUENCES), slices: int = 1) -> Volume:
+    """Open a four-dimensional NIfTI volume and check all that its header tells.
+
+    Parameters
+    ----------
+    path
+        A ``.nii.gz`` or ``.nii`` file.
+    channels
+        Number of channels that it must hold.
+    slices
+        Number of axial slices that it must hold at least.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, cannot be read, is not gzip or not NIfTI, is not 4-D, or holds another number of
+        channels, too few axial slices, or voxels that are not real numbers.
+    """
+    import nibabel as nib
+
+    if not path.is_file():
+        msg = f"Expected the volume {path}, found no such file. {MEND}"
+        raise UserError(msg)
+    try:
+        if path.suffix == ".gz" and (magic := _first_bytes(path)) != b"\x1f\x8b":
+            msg = f"Expected {path} to be gzip-compressed, found a file that begins with {magic!r}. {MEND}"
+            raise UserError(msg)
+        image: Any = nib.load(path)
+        orientation = nib.io_orientation(image.affine)  # type: ignore[no-untyped-call]
+    except (*DAMAGED, nib.filebasedimages.ImageFileError, nib.spatialimages.HeaderDataError, ValueError) as error:
+        msg = f"Cannot read the NIfTI header of {path}: {error}. {MEND}"
+        raise UserError(msg) from error
+    if not isinstance(image, nib.Nifti1Image) or len(shape := image.shape) != 4:
+        found = f"{len(image.shape)}-D {type(image).__name__} of shape {image.shape}"
+        msg = (
+            f"Expected a 4-D NIfTI volume (x, y, z, channel) in {path}, found {found}. "
+            "Join the four sequences of a record in one file."
+        )
+        raise UserError(msg)
+    if shape[3] != channels:
+        msg = (
+            f"Expected {channels} channels in {path}, found {shape[3]} (shape {shape}). "
+            "Correct the file, or 'modality' in dataset.json."
+        )
+        raise UserError(msg)
+    if np.isnan(orientation).any():
+        msg = f"Expected an affine of full rank in {path}, found {image.affine.tolist()}. Correct the header."
+        raise UserError(msg)
+    data: Any = image.dataobj
+    if data.dtype.kind not in "iuf":
+        msg = f"Expected real voxels in {path}, found {data.dtype}. Store magnitude images."
+        raise UserError(msg)
+    columns, rows, planes, _ = shape
+    shape = (columns, rows, planes, channels)
+    volume = Volume(path, shape, data.dtype, data.offset, float(data.slope), float(data.inter), orientation)
+    if volume.axial_slices < slices:
+        msg = (
+            f"Expected at least {slices} axial slices in {path}, found {volume.axial_slices} (shape {shape}). "
+            "Ask for fewer slices or leave the record out."
+        )
+        raise UserError(msg)
+    return volume
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(2)
+
+
+def _sequences(path: Path, modality: dict[str, Any]) -> tuple[str, ...]:
+    """Return the canonical channel names in file order, or raise a `UserError` that lists every fault."""
+    if sorted(modality) != sorted(map(str, range(len(modality)))):
+        msg = f"Expected the keys 0 to {len(modality) - 1} under 'modality' in {path}, found {', '.join(modality)}."
+        raise UserError(msg)
+    written = [str(modality[str(index)]) for index in range(len(modality))]
+    names = [canonical_sequence(name) for name in written]
+    faults = [f"{name!r} is unknown" for name, known in zip(written, names, strict=True) if known is None]
+    faults += [f"{sequence} is missing" for sequence in SEQUENCES if sequence not in names]
+    faults += [
+        f"{sequence} appears {names.count(sequence)} times" for sequence in SEQUENCES if names.count(sequence) > 1
+    ]
+    if faults:
+        msg = (
+            f"Expected each of {', '.join(SEQUENCES)} once under 'modality' in {path}, found {', '.join(written)}: "
+            f"{'; '.join(faults)}. Correct the names or bring a cohort with these four sequences."
+        )
+        raise UserError(msg)
+    return tuple(name for name in names if name is not None)
+
+
+def _listed(path: Path, entry: Any) -> PurePosixPath:  # noqa: ANN401  (JSON is untyped)
+    """Return the volume that one entry of a part names: a path, or a mapping with the key ``image``."""
+    name = entry.get("image") if isinstance(entry, dict) else entry
+    if not isinstance(name, str) or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        msg = f"Expected a path inside the folder of the task for each volume in {path}, found {entry!r}."
+        raise UserError(msg)
+    return PurePosixPath(name)

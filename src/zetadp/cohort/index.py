@@ -1,0 +1,250 @@
+"""The table of a cohort: who is in it, in which part, in which files; and every check that needs no voxels.
+
+Numbers of patients are public constants that the user declares: the guarantee of privacy is stated for them, so they
+are compared with the folder and never counted from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from zetadp.cohort.decathlon import read_task, read_volume, record_name
+from zetadp.kspace.volumes import check_complete
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
+PATIENT_KEY = "patient_key.tsv"
+PARTICIPANTS = "participants.tsv"
+PART_WORDS = {"train": "training", "test": "test"}
+
+
+def index_cohort(
+    task_root: Path,
+    *,
+    train_patients: int,
+    test_patients: int,
+    slices: int,
+    patient_key: Path | None = None,
+    threads: int = 1,
+) -> pd.DataFrame:
+    """Check a cohort in the Decathlon layout and return its table, one row per record.
+
+    Parameters
+    ----------
+    task_root
+        Folder that holds ``dataset.json``.
+    train_patients, test_patients
+        Declared numbers of patients.
+    slices
+        Axial slices that every volume must hold.
+    patient_key
+        Tab-separated table with the columns ``file`` (relative to ``task_root``) and ``patient``: which person each
+        record belongs to. Without it ``patient_key.tsv`` in ``task_root`` is used; without that too, every record
+        counts as a patient of its own.
+    threads
+        Files that are hashed at the same time.
+
+    Returns
+    -------
+    Table with the columns patient, record, part (``train`` or ``test``), file (relative to ``task_root``), sha256,
+    bytes and scanner, sorted by part (training first), patient and record. ``scanner`` comes from the columns
+    ``participant_id`` and ``scanner`` of ``participants.tsv`` in ``task_root`` and is empty where that is silent.
+
+    Raises
+    ------
+    UserError
+        One message that numbers all problems of the cohort.
+    """
+    task = read_task(task_root)
+    problems: list[str] = []
+    listed = [(part, file) for part, files in (("train", task.training), ("test", task.test)) for file in files]
+    problems += _repeated(listed)
+
+    def inspect(file: PurePosixPath) -> _Checked:
+        return _inspect(task_root / file, channels=len(task.sequences), slices=slices)
+
+    files = list(dict.fromkeys(file for _, file in listed))
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        checked = dict(zip(files, pool.map(inspect, files), strict=True))
+    problems += [problem for result in checked.values() for problem in result.problems]
+    problems += _same_content(checked)
+
+    try:
+        patients = _read_patients(task_root, patient_key, files)
+    except UserError as error:
+        problems.append(str(error))
+        patients = {file: record_name(file) for file in files}
+    problems += _wrong_parts(listed, patients, {"train": train_patients, "test": test_patients}, task_root)
+    scanners: dict[str, str] = {}
+    try:
+        scanners = _read_scanners(task_root / PARTICIPANTS)
+    except UserError as error:
+        problems.append(str(error))
+    if problems:
+        numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
+        msg = f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} in the cohort {task_root}:\n{numbered}"
+        raise UserError(msg)
+    rows = [
+        (
+            patients[file],
+            record_name(file),
+            part,
+            file.as_posix(),
+            checked[file].sha256,
+            checked[file].size,
+            scanners.get(_bare(patients[file]), ""),
+        )
+        for part, file in listed
+    ]
+    rows.sort(key=lambda row: (row[2] != "train", row[0], row[1]))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def fingerprint(index: pd.DataFrame) -> str:
+    """Return a hash over patients and contents of files: equal if and only if two cohorts hold the same records."""
+    lines = sorted(
+        f"{patient}\t{content}\n" for patient, content in zip(index["patient"], index["sha256"], strict=True)
+    )
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+class _Checked(NamedTuple):
+    """What one file turned out to be."""
+
+    sha256: str
+    size: int
+    problems: list[str]
+
+
+def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
+    """Hash a file and check its header and its length."""
+    try:
+        check_complete(read_volume(path, channels=channels, slices=slices))
+        with path.open("rb") as file:
+            return _Checked(hashlib.file_digest(file, "sha256").hexdigest(), path.stat().st_size, [])
+    except UserError as error:
+        return _Checked("", 0, [str(error)])
+    except OSError as error:
+        return _Checked("", 0, [f"Cannot read {path}: {error.strerror or error}. Check the rights and the disk."])
+
+
+def _repeated(listed: Iterable[tuple[str, PurePosixPath]]) -> list[str]:
+    """Name records that ``dataset.json`` lists twice: the same file, or the same name in both parts."""
+    places: dict[str, list[str]] = {}
+    for part, file in listed:
+        places.setdefault(record_name(file), []).append(f"{file} ({PART_WORDS[part]})")
+    return [
+        f"Expected each record once in dataset.json, found {name} {len(found)} times: {', '.join(found)}. Keep one."
+        for name, found in places.items()
+        if len(found) > 1
+    ]
+
+
+def _same_content(checked: dict[PurePosixPath, _Checked]) -> list[str]:
+    """Name files that are copies of each other, byte for byte."""
+    copies: dict[str, list[str]] = {}
+    for file, result in checked.items():
+        if result.sha256:
+            copies.setdefault(result.sha256, []).append(str(file))
+    return [
+        f"Expected different volumes, found the same content in {' and '.join(names)}. Keep one, correct dataset.json."
+        for names in copies.values()
+        if len(names) > 1
+    ]
+
+
+def _wrong_parts(
+    listed: Iterable[tuple[str, PurePosixPath]],
+    patients: dict[PurePosixPath, str],
+    declared: dict[str, int],
+    root: Path,
+) -> list[str]:
+    """Compare the patients of each part with the declared number and with the other part."""
+    members: dict[str, dict[str, list[str]]] = {part: {} for part in declared}
+    for part, file in listed:
+        members[part].setdefault(patients[file], []).append(str(file))
+    problems = [
+        f"Expected {number} {PART_WORDS[part]} patients as declared, found {len(members[part])} in "
+        f"{root / 'dataset.json'}. Complete the folder, or declare the number of patients that the cohort has."
+        for part, number in declared.items()
+        if len(members[part]) != number
+    ]
+    problems += [
+        f"Expected patient {patient} in one part, found records in both: training "
+        f"{', '.join(members['train'][patient])}; test {', '.join(members['test'][patient])}. "
+        "Move all records of a patient to one part."
+        for patient in sorted(members["train"].keys() & members["test"].keys())
+    ]
+    return problems
+
+
+def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPath]) -> dict[PurePosixPath, str]:
+    """Return the patient of each file."""
+    beside = root / PATIENT_KEY
+    path = patient_key or (beside if beside.is_file() else None)
+    if path is None:
+        return {file: record_name(file) for file in files}
+    table = read_table(path, ("file", "patient"))
+    key: dict[PurePosixPath, str] = {}
+    twice = []
+    for name, patient in zip(table["file"], table["patient"], strict=True):
+        file = PurePosixPath(name)
+        if key.setdefault(file, patient) != patient:
+            twice.append(name)
+    faults = _some(twice, "given to two patients")
+    faults += _some([str(file) for file in files if not key.get(file)], "without a patient")
+    faults += _some([str(file) for file in key if file not in set(files)], "not in dataset.json")
+    if faults:
+        msg = (
+            f"Expected one patient for every file of dataset.json in {path}, found {'; '.join(faults)}. "
+            "Correct the table."
+        )
+        raise UserError(msg)
+    return key
+
+
+def _read_scanners(path: Path) -> dict[str, str]:
+    """Return the scanner of each participant, or nothing where the table does not tell."""
+    if not path.is_file():
+        return {}
+    table = read_table(path, ("participant_id",))
+    if "scanner" not in table:
+        return {}
+    return {_bare(name): scanner for name, scanner in zip(table["participant_id"], table["scanner"], strict=True)}
+
+
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Read a tab-separated table of strings that must have the named columns, or raise a `UserError`."""
+    try:
+        table = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        msg = f"Cannot read {path} as a tab-separated table: {error}."
+        raise UserError(msg) from error
+    missing = [column for column in columns if column not in table]
+    if missing:
+        msg = (
+            f"Expected the columns {', '.join(columns)} in {path}, found {', '.join(table.columns)}. "
+            "Separate them by tabs."
+        )
+        raise UserError(msg)
+    return table
+
+
+def _bare(participant: str) -> str:
+    """Drop the prefix that BIDS puts before identifiers."""
+    return participant.removeprefix("sub-")
+
+
+def _some(names: list[str], what: str, most: int = 5) -> list[str]:
+    """Say how many files share a fault and name the first ones; nothing if there are none."""
+    shown = ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    return [f"{len(names)} {what} ({shown})"] if names else []
