@@ -1,0 +1,183 @@
+r"""Activations of complex tensors, acting on stacked real and imaginary parts.
+
+The names and formulas are those of the literature on complex-valued networks; the two papers behind this project print
+none of them but ConjMish (and that with a misprint in Mish). Below, :math:`z = x + iy`, :math:`\theta = \arg z`.
+Trained biases are real parameters: they join the clipped gradient and receive real noise like every other component.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.nn.layers import per_image
+from zetadp.validation import one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
+SMALLEST_MODULUS = 1e-8
+
+
+def _split(x: Tensor) -> tuple[Tensor, Tensor]:
+    real, imaginary = x.chunk(2, dim=1)
+    return real, imaginary
+
+
+def _modulus(real: Tensor, imaginary: Tensor) -> Tensor:
+    # The clamp gives the square root a finite (zero) gradient at the origin.
+    return (real.square() + imaginary.square()).clamp_min(SMALLEST_MODULUS**2).sqrt()
+
+
+class SplitMish(nn.Module):
+    """``Mish(x) + i Mish(y)`` with Misra's ``Mish(x) = x tanh(softplus(x))``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        return functional.mish(x)
+
+
+class ConjMish(nn.Module):
+    r"""``(1 + i) Mish(x) - (1 - i) Mish(y)``, that is ``(1 + i) (Mish(x) + i Mish(y))``.
+
+    Riess et al., eq. 6, with Mish as Misra defines it (arXiv:1908.08681): the form printed there,
+    :math:`x \tanh(\log(e^x + 1)/x)`, is a misprint (positive for negative x).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        real, imaginary = _split(functional.mish(x))
+        return torch.cat((real - imaginary, real + imaginary), dim=1)
+
+
+class SeparableSigmoid(nn.Module):
+    """``s(x) + i s(y)`` with the logistic function s (Nitta 1997, doi:10.1016/S0893-6080(97)00036-1)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        return torch.sigmoid(x)
+
+
+class CReLU(nn.Module):
+    """``ReLU(x) + i ReLU(y)`` (Trabelsi et al., arXiv:1705.09792)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        return functional.relu(x)
+
+
+class ZReLU(nn.Module):
+    """``z`` where both parts are non-negative, else 0 (Guberman, arXiv:1602.09046)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        real, imaginary = _split(x)
+        keep = (real >= 0) & (imaginary >= 0)
+        return x * torch.cat((keep, keep), dim=1)
+
+
+class SigLog(nn.Module):
+    """``z / (1 + |z|)`` (Georgiou and Koutsougeras 1992, doi:10.1109/82.142037, with c = r = 1)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        factor = 1 / (1 + _modulus(*_split(x)))
+        return x * torch.cat((factor, factor), dim=1)
+
+
+class IGaussian(nn.Module):
+    r""":math:`(1 - e^{-|z|^2 / 2 w^2}) z/|z|` (Virtue et al., arXiv:1707.00070).
+
+    Parameters
+    ----------
+    width
+        The width w; the literature names none, later code of the first author of the benchmark uses 0.4.
+    """
+
+    def __init__(self, width: float = 0.4) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        modulus = _modulus(*_split(x))
+        # expm1 keeps the limit |z| / (2 w^2) near the origin, where 1 - exp cancels.
+        factor = -torch.expm1(-modulus.square() / (2 * self.width**2)) / modulus
+        return x * torch.cat((factor, factor), dim=1)
+
+
+class Cardioid(nn.Module):
+    r""":math:`\tfrac12 (1 + \cos(\theta + b)) z` (Virtue et al., arXiv:1707.00070; rotated form ISMRM 2019, 0469).
+
+    Parameters
+    ----------
+    biases
+        Number of trained angles b: 0 for the plain form, 1 for one a layer, or one a channel.
+    """
+
+    def __init__(self, biases: int = 0) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(biases)) if biases else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        real, imaginary = _split(x)
+        modulus = _modulus(real, imaginary)
+        cosine = real / modulus
+        if self.bias is not None:
+            bias = _spread(self.bias, x)
+            cosine = cosine * bias.cos() - imaginary / modulus * bias.sin()
+        factor = (1 + cosine) / 2
+        return x * torch.cat((factor, factor), dim=1)
+
+
+class ModReLU(nn.Module):
+    """``ReLU(|z| + b) z/|z|`` with trained b (Arjovsky et al., arXiv:1511.06464).
+
+    Parameters
+    ----------
+    biases
+        Number of trained thresholds b: 1 for one a layer, or one a channel. They start at zero: the identity.
+    """
+
+    def __init__(self, biases: int = 1) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(biases))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        modulus = _modulus(*_split(x))
+        factor = functional.relu(modulus + _spread(self.bias, x)) / modulus
+        return x * torch.cat((factor, factor), dim=1)
+
+
+def _spread(bias: Tensor, x: Tensor) -> Tensor:
+    """Broadcast a bias of shape (channel or 1) over a stacked tensor's images and positions."""
+    spread = per_image(bias, len(x), 1)
+    return spread[(...,) + (None,) * (x.ndim - 2)]
+
+
+ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
+    "conj_mish": lambda _: ConjMish(),
+    "split_mish": lambda _: SplitMish(),
+    "separable_sigmoid": lambda _: SeparableSigmoid(),
+    "zrelu": lambda _: ZReLU(),
+    "cardioid_per_channel": Cardioid,
+    "siglog": lambda _: SigLog(),
+    "modrelu_per_channel": ModReLU,
+    "cardioid": lambda _: Cardioid(),
+    "cardioid_single": lambda _: Cardioid(1),
+    "modrelu": lambda _: ModReLU(1),
+    "crelu": lambda _: CReLU(),
+    "igaussian": lambda _: IGaussian(),
+}
+
+
+def activation(name: str, channels: int) -> nn.Module:
+    """Return the activation called ``name`` for a layer of ``channels`` complex channels."""
+    one_of(ACTIVATIONS, activation=name)
+    return ACTIVATIONS[name](channels)

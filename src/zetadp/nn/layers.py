@@ -1,0 +1,145 @@
+"""Linear maps, complex and real, that know how to give one gradient per patient.
+
+Every layer works in two ways, told apart by the shape of its parameters:
+
+- *plain*: parameters as constructed; ordinary autograd.
+- *per patient*: each parameter carries a leading patient axis of length P (all P slices equal, usually an expanded
+  view), and the images of a batch are P equal, consecutive blocks, one a patient. Outputs are the same; the gradient of
+  a parameter then has the patient axis too: slice p is the gradient of patient p's part of the loss.
+
+Images of patients come in equal numbers here because the loss can give an image weight zero: a patient with fewer
+images is padded. Weight gradients are one call of the backend a patient, in place of autograd's own and with the same
+arithmetic, so they cost what the ordinary ones cost (measured in the table of per-patient gradients in the docs).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.nn.stacked import block_weight, fold_gradient
+
+
+def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
+    """Spread a small parameter over the images of a batch.
+
+    Parameters
+    ----------
+    parameter
+        Tensor of ``ndim`` axes, or of ``ndim + 1`` with a leading patient axis.
+    images
+        Number of images in the batch, a multiple of the number of patients.
+    ndim
+        Number of axes of the parameter without patients.
+
+    Returns
+    -------
+    Tensor with a leading axis of length 1 (plain) or ``images`` (per patient), to be broadcast.
+    """
+    if parameter.ndim == ndim:
+        return parameter.unsqueeze(0)
+    return parameter.repeat_interleave(images // parameter.shape[0], dim=0)
+
+
+class _PatientConv2d(torch.autograd.Function):
+    """A convolution with a shared weight whose backward pass returns one weight gradient a patient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, stride: int, padding: int) -> Tensor:  # noqa: ANN401
+        weight = weights[0]
+        block = block_weight(weight) if weight.is_complex() else weight
+        ctx.save_for_backward(x, block)
+        ctx.patients, ctx.complex, ctx.stride, ctx.padding = len(weights), weight.is_complex(), stride, padding
+        return functional.conv2d(x, block, stride=stride, padding=padding)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None, None]:  # noqa: ANN401
+        (gradient,) = gradients
+        x, block = ctx.saved_tensors
+        geometry = ([ctx.stride] * 2, [ctx.padding] * 2, [1, 1], False, [0, 0], 1)
+
+        def convolution_backward(g: Tensor, images: Tensor, mask: list[bool]) -> Any:  # noqa: ANN401
+            return torch.ops.aten.convolution_backward(g, images, block, None, *geometry, mask)
+
+        grad_x = convolution_backward(gradient, x, [True, False, False])[0] if ctx.needs_input_grad[0] else None
+        blocks = zip(gradient.chunk(ctx.patients), x.chunk(ctx.patients), strict=True)
+        grad_weights = torch.stack([convolution_backward(g, images, [False, True, False])[1] for g, images in blocks])
+        return grad_x, fold_gradient(grad_weights) if ctx.complex else grad_weights, None, None
+
+
+class _PatientLinear(torch.autograd.Function):
+    """A matrix product with a shared weight whose backward pass returns one weight gradient a patient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:  # noqa: ANN401
+        weight = weights[0]
+        block = block_weight(weight) if weight.is_complex() else weight
+        ctx.save_for_backward(x, block)
+        ctx.patients, ctx.complex = len(weights), weight.is_complex()
+        return functional.linear(x, block)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:  # noqa: ANN401
+        (gradient,) = gradients
+        x, block = ctx.saved_tensors
+        grad_x = gradient @ block if ctx.needs_input_grad[0] else None
+        outer = gradient.reshape(ctx.patients, -1, gradient.shape[1]).mT @ x.reshape(ctx.patients, -1, x.shape[1])
+        return grad_x, fold_gradient(outer) if ctx.complex else outer
+
+
+class Conv2d(nn.Module):
+    """A two-dimensional convolution without bias, complex (on stacked tensors) or real.
+
+    Parameters
+    ----------
+    inputs, outputs
+        Channels in and out; complex channels where the layer is complex.
+    kernel
+        Odd side of the square kernel.
+    stride
+        Step of the kernel. Padding is ``kernel // 2``.
+    dtype
+        ``torch.complex64`` for a complex layer, ``torch.float32`` for a real one.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.stride, self.padding = stride, kernel // 2
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs, kernel, kernel, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve images of shape (image, channel, row, column), complex channels stacked."""
+        if self.weight.ndim == 5:
+            return _PatientConv2d.apply(x, self.weight, self.stride, self.padding)  # type: ignore[no-untyped-call,no-any-return]
+        weight = block_weight(self.weight) if self.weight.is_complex() else self.weight
+        return functional.conv2d(x, weight, stride=self.stride, padding=self.padding)
+
+
+class Linear(nn.Module):
+    """An affine map of feature vectors, complex (on stacked tensors) or real.
+
+    Parameters
+    ----------
+    inputs, outputs
+        Features in and out; complex features where the layer is complex.
+    dtype
+        ``torch.complex64`` for a complex layer, ``torch.float32`` for a real one.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(outputs, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features of shape (image, feature), complex features stacked."""
+        bias = per_image(self.bias, len(x), 1)
+        if bias.is_complex():
+            bias = torch.cat((bias.real, bias.imag), dim=1)
+        if self.weight.ndim == 3:
+            return _PatientLinear.apply(x, self.weight) + bias  # type: ignore[no-untyped-call,no-any-return]
+        weight = block_weight(self.weight) if self.weight.is_complex() else self.weight
+        return functional.linear(x, weight) + bias
