@@ -1,0 +1,329 @@
+r"""What a sequence of noisy rounds costs in privacy.
+
+The question is always the same: on how many rounds of which kind did one patient's contribution, of norm at most the
+clip, enter with which probability under how much noise. Neighbours differ in one patient whose contribution is replaced
+by zero, in both directions; the worse direction counts.
+
+Three accountants answer it. The privacy-loss distribution (Koskela et al. 2020, arXiv:1906.03049; discretised by
+"connect the dots", Doroshenko et al. 2022, arXiv:2207.04380) is tight and is quoted; where every patient takes part in
+every round, the composition of Gaussian mechanisms is exact and is quoted instead. Renyi privacy (Mironov et al. 2019,
+arXiv:1908.10530) is a looser second opinion. The central-limit formula is no bound and is here for comparison only.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+from dp_accounting import dp_event, rdp
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.stats import binom
+
+from zetadp.privacy import gaussian
+from zetadp.privacy.events import Mechanism, Round
+from zetadp.validation import one_of, positive
+
+Mechanisms: TypeAlias = Mapping[Mechanism, int]
+"""How many rounds of each (sampling probability, noise multiplier)."""
+
+Audience: TypeAlias = Literal["server", "node", "reader"]
+
+TOLERANCE = 5e-4
+"""A figure is final once halving the grid moves it by less than this fraction."""
+
+SMALLEST_DELTA = 1e-10
+"""Below this the rounding of the Fourier transform that composes the distribution is no longer negligible."""
+
+_Key: TypeAlias = tuple[tuple[float, float, int], ...]
+_MOST_HALVINGS = 10
+
+
+def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Mechanism]:
+    """Add up rounds, or counts of rounds, to what one patient has been exposed to in all.
+
+    Composition needs nothing but addition: the order of rounds does not matter, and later rounds may depend on the
+    results of earlier ones.
+
+    Examples
+    --------
+    >>> compose({(0.5, 2.0): 3}, {(0.5, 2.0): 1, (1.0, 4.0): 2})
+    Counter({(0.5, 2.0): 4, (1.0, 4.0): 2})
+    """
+    total: Counter[Mechanism] = Counter()
+    for part in parts:
+        total.update(dict(part) if isinstance(part, Mapping) else [entry.mechanism for entry in part])
+    return total
+
+
+def exact_mu(mechanisms: Mechanisms) -> float | None:
+    r"""Return :math:`\mu = \sqrt{\sum 1/\sigma^2}` where every patient takes part in every round, else None."""
+    key = _key(mechanisms)
+    if any(probability < 1 for probability, _, _ in key):
+        return None
+    return math.sqrt(sum(count / sigma**2 for _, sigma, count in key)) if _has_noise(key) else math.inf
+
+
+def epsilon(mechanisms: Mechanisms, delta: float) -> float:
+    """Return the epsilon to quote: exact for full participation, else by privacy-loss distribution."""
+    mu = exact_mu(mechanisms)
+    return epsilon_pld(mechanisms, delta) if mu is None else gaussian.epsilon(delta, mu)
+
+
+def epsilon_pld(mechanisms: Mechanisms, delta: float, tolerance: float = TOLERANCE) -> float:
+    """Return an upper bound on epsilon, by privacy-loss distribution on a grid refined until the bound stands still.
+
+    Parameters
+    ----------
+    mechanisms
+        Rounds by (sampling probability, noise multiplier). A noise multiplier of zero makes epsilon infinite.
+    delta
+        At least `SMALLEST_DELTA`.
+    tolerance
+        Relative change by one halving of the grid at which refining ends. A large value gives a quick figure, which is
+        still an upper bound.
+    """
+    return _epsilon(_key(mechanisms), _checked(delta), 1, tolerance)
+
+
+def epsilon_group(mechanisms: Mechanisms, delta: float, records: int, tolerance: float = TOLERANCE) -> float:
+    """Return an upper bound on epsilon for a person with several records on one node.
+
+    The records are drawn independently, so that a round adds a Binomial number of clipped contributions: a mixture of
+    Gaussians whose worst case is that all point the same way (Choquette-Choo et al. 2024, arXiv:2310.15526, Corollary
+    4.7). For records on several nodes, `compose` the nodes' mechanisms instead.
+    """
+    positive(records=records)
+    mu = exact_mu(mechanisms)
+    if mu is not None:
+        return gaussian.epsilon(delta, records * mu)
+    return _epsilon(_key(mechanisms), _checked(delta), records, tolerance)
+
+
+def delta_pld(mechanisms: Mechanisms, epsilon: float, tolerance: float = TOLERANCE) -> float:
+    """Return an upper bound on delta at `epsilon` >= 0, by privacy-loss distribution."""
+    if not epsilon >= 0:
+        msg = f"Expected epsilon >= 0, found {epsilon}."
+        raise ValueError(msg)
+    key = _key(mechanisms)
+    if not key or not _has_noise(key):
+        return 0.0 if not key or epsilon == math.inf else 1.0
+    return float(_refined(key, 1, lambda loss: float(loss.get_delta_for_epsilon(epsilon)), tolerance, 1e-12))
+
+
+def epsilon_rdp(mechanisms: Mechanisms, delta: float) -> float:
+    """Return an upper bound on epsilon by Renyi differential privacy: valid, and looser than `epsilon_pld`."""
+    return _epsilon_rdp(_key(mechanisms), delta)
+
+
+def central_limit_mu(sampling_probability: float, noise_multiplier: float, rounds: int) -> float:
+    r"""Return :math:`p \sqrt{T (e^{1/\sigma^2} - 1)}`: an approximation, NOT a bound; it can be below the truth.
+
+    The limit of many rounds (Bu et al. 2020, doi:10.1162/99608f92.cfc5dd25). For comparison with work that uses it, and
+    as a first guess.
+    """
+    positive(noise_multiplier=noise_multiplier)
+    # Past the largest exponent of a double the answer is "no privacy" whatever the exact figure.
+    return sampling_probability * math.sqrt(rounds * math.expm1(min(noise_multiplier**-2, 700.0)))
+
+
+def trade_off(mechanisms: Mechanisms, alphas: Sequence[float]) -> list[float]:
+    r"""Return for each false-alarm rate the least rate of misses of any attack on one patient's membership.
+
+    Every pair :math:`(\epsilon, \delta)` bounds the error of the second kind from below by
+    :math:`\max(0,\; 1 - \delta - e^\epsilon \alpha,\; e^{-\epsilon} (1 - \delta - \alpha))` (Wasserman and Zhou 2010,
+    doi:10.1198/jasa.2009.tm08651); the curve is the best of these bounds over all pairs. Exact for full participation.
+    """
+    rates = np.asarray(alphas, dtype=np.float64)
+    if not ((rates >= 0) & (rates <= 1)).all():
+        msg = f"Expected every false-alarm rate between 0 and 1, found {list(alphas)}."
+        raise ValueError(msg)
+    mu = exact_mu(mechanisms)
+    if mu is not None:
+        return [gaussian.beta(float(rate), mu) for rate in rates]
+    key = _key(mechanisms)
+    if not _has_noise(key):
+        return [0.0] * len(rates)
+    # Both bounds touch the curve at one slope for each epsilon, so the epsilons are spaced by ratio.
+    epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 50, 500)])
+
+    def power(loss: privacy_loss_distribution.PrivacyLossDistribution) -> np.ndarray:
+        deltas = np.asarray(loss.get_delta_for_epsilon(epsilons))[:, None]
+        steep = 1 - deltas - np.exp(epsilons)[:, None] * rates
+        flat = np.exp(-epsilons)[:, None] * (1 - deltas - rates)
+        return np.asarray(1 - np.maximum(0, np.maximum(steep, flat)).max(axis=0))
+
+    return [float(1 - value) for value in np.asarray(_refined(key, 1, power, 1e-3, 1e-5))]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRelease:
+    r"""What one node adds to the weighted average :math:`\sum_k w_k S_k / R_k` in one round.
+
+    Attributes
+    ----------
+    weight, expected
+        The node's weight w and divisor R; only ratios between nodes matter.
+    noise_multiplier, clip
+        Noise of standard deviation ``noise_multiplier * clip`` in each part.
+    """
+
+    weight: float
+    expected: float
+    noise_multiplier: float
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a node that adds nothing."""
+        positive(weight=self.weight, expected=self.expected)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the node's noise in the average, per part."""
+        return self.noise_multiplier * self.clip * self.weight / self.expected if self.noise_multiplier else 0.0
+
+
+def effective_noise(nodes: Sequence[NodeRelease], node: int, audience: Audience) -> float | None:
+    """Return the noise multiplier that stands between one audience and a patient of one node.
+
+    The server receives each node's own message, so the other nodes' noise does not help. A reader of the models sees
+    the average only, with the noise of all nodes. Another node sees the average too, and can subtract its own message;
+    the worst other node counts. Both last figures hold only if the nodes that they credit do add their noise.
+
+    Parameters
+    ----------
+    nodes
+        All nodes of the round.
+    node
+        Index of the patient's node.
+    audience
+        ``"server"`` (alone or with others), ``"node"`` (one other node) or ``"reader"``.
+
+    Returns
+    -------
+    The effective noise multiplier, or None for ``"node"`` where there is no other node.
+    """
+    one_of(("server", "node", "reader"), audience=audience)
+    own = nodes[node]
+    if audience == "server":
+        return own.noise_multiplier
+    # What the clip of one patient of this node weighs in the average.
+    unit = own.clip * own.weight / own.expected
+    variances = [other.noise**2 for other in nodes]
+    if audience == "reader":
+        return math.sqrt(math.fsum(variances)) / unit
+    others = [variance for index, variance in enumerate(variances) if index != node]
+    if not others:
+        return None
+    return math.sqrt(variances[node] + math.fsum(others) - max(others)) / unit
+
+
+def _key(mechanisms: Mechanisms) -> _Key:
+    """Return the rounds as a hashable value in a fixed order, checked."""
+    for (probability, sigma), count in mechanisms.items():
+        if not (0 < probability <= 1 and sigma >= 0 and math.isfinite(sigma) and count >= 0):
+            found = f"{probability}, {sigma} and {count}"
+            msg = f"Expected 0 < sampling probability <= 1, finite noise >= 0 and rounds >= 0, found {found}."
+            raise ValueError(msg)
+    return tuple(sorted((p, sigma, count) for (p, sigma), count in mechanisms.items() if count))
+
+
+def _has_noise(key: _Key) -> bool:
+    return all(sigma > 0 for _, sigma, _ in key)
+
+
+def _checked(delta: float) -> float:
+    if not SMALLEST_DELTA <= delta < 1:
+        msg = f"Expected {SMALLEST_DELTA} <= delta < 1, found {delta}."
+        raise ValueError(msg)
+    return delta
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(key: _Key, delta: float, records: int, tolerance: float) -> float:
+    if not key or not _has_noise(key):
+        return 0.0 if not key else math.inf
+    return float(_refined(key, records, lambda loss: float(loss.get_epsilon_for_delta(delta)), tolerance, 1e-6))
+
+
+@lru_cache(maxsize=1024)
+def _epsilon_rdp(key: _Key, delta: float) -> float:
+    if not key or not _has_noise(key):
+        return 0.0 if not key else math.inf
+    accountant = rdp.RdpAccountant()
+    logger = logging.getLogger("absl")
+    level = logger.level
+    # It warns of each order whose series does not converge. Leaving an order out can only raise epsilon.
+    logger.setLevel(logging.ERROR)
+    try:
+        for probability, sigma, count in key:
+            event = dp_event.PoissonSampledDpEvent(probability, dp_event.GaussianDpEvent(sigma))
+            accountant.compose(event, count)
+        return float(accountant.get_epsilon(delta))
+    finally:
+        logger.setLevel(level)
+
+
+def _refined(
+    key: _Key,
+    records: int,
+    figure: Callable[[privacy_loss_distribution.PrivacyLossDistribution], float | np.ndarray],
+    relative: float,
+    absolute: float,
+) -> float | np.ndarray:
+    """Return a figure of the composed distribution on a grid that is halved until the figure stands still.
+
+    The figure must be one of which less is tighter; every grid then gives a valid one, and the least is returned. The
+    error of "connect the dots" falls with the square of the interval, so a halving that moves the figure by x leaves an
+    error of about x / 3. On very fine grids (a million rounds) rounding errors, which only add probability, take over
+    and the figure rises again: there the refinement ends too.
+    """
+    interval = _first_interval(key, records)
+    best = figure(_composed(key, records, interval))
+    for _ in range(_MOST_HALVINGS):
+        interval /= 2
+        current = figure(_composed(key, records, interval))
+        with np.errstate(invalid="ignore"):  # two infinities differ by nan, which compares as "not yet"
+            gain = np.subtract(best, current)
+        best = np.minimum(best, current)
+        if np.all(gain <= relative * np.abs(best) + absolute):
+            break
+    return best
+
+
+def _first_interval(key: _Key, records: int) -> float:
+    """Return a power of two near a quarter of the typical privacy loss of one round."""
+    variance = 0.0
+    for probability, sigma, count in key:
+        mean = probability * records
+        many_rounds = mean**2 * math.expm1(min(sigma**-2, 700.0))
+        few_rounds = mean * records / sigma**2
+        variance += count * min(many_rounds, few_rounds)
+    typical = math.sqrt(variance / sum(count for _, _, count in key))
+    return 2.0 ** math.floor(math.log2(typical / 4))
+
+
+@lru_cache(maxsize=12)
+def _composed(key: _Key, records: int, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Return the composed distribution of the privacy loss, in both directions, rounded up to a grid."""
+    total: privacy_loss_distribution.PrivacyLossDistribution | None = None
+    for probability, sigma, count in key:
+        if records == 1:
+            # The default neighbours are "add or remove one", both directions; "zero-out" gives the same distributions.
+            single = privacy_loss_distribution.from_gaussian_mechanism(
+                sigma, value_discretization_interval=interval, sampling_prob=probability
+            )
+        else:
+            drawn = np.arange(records + 1)
+            chances = binom.pmf(drawn, records, probability)
+            single = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+                sigma, drawn, chances, value_discretization_interval=interval
+            )
+        composed = single.self_compose(count)
+        total = composed if total is None else total.compose(composed)
+    return total

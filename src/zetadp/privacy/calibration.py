@@ -1,0 +1,159 @@
+"""The noise that a privacy target needs, and the rounds that a noise level allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+from scipy.optimize import brentq
+
+from zetadp.privacy import gaussian
+from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, epsilon
+from zetadp.validation import UserError, positive
+
+EPSILONS = (1e-3, 1e3)
+"""Targets outside this range are refused: no noise level that training survives, or no privacy worth the name."""
+
+_DIGITS = 5
+
+
+def noise_for_epsilon(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
+    """Return the smallest noise multiplier at which `rounds` rounds cost at most `target` at `delta`.
+
+    The figure that is held to the target is the one that is quoted later, `accounting.epsilon`; the noise multiplier is
+    rounded up at five significant digits.
+
+    Parameters
+    ----------
+    target
+        Epsilon; infinity asks for no noise.
+    delta
+        Between `SMALLEST_DELTA` and 1.
+    sampling_probability
+        Chance of each patient to be drawn in a round, in (0, 1].
+    rounds
+        The declared largest number of rounds.
+
+    Returns
+    -------
+    The noise multiplier, or 0.0 for an infinite target.
+
+    Raises
+    ------
+    UserError
+        If no noise level reaches the target, or the target would be met without noise.
+
+    Examples
+    --------
+    >>> noise_for_epsilon(float("inf"), 1e-3, 0.5, 100)
+    0.0
+    """
+    positive(rounds=rounds, sampling_probability=sampling_probability)
+    if target == math.inf:
+        return 0.0
+    _check_target(target, delta)
+    # Without any noise a patient is exposed only if drawn at least once. Where that is rarer than delta, any epsilon
+    # holds with nothing hidden at all.
+    exposed = 1.0 if sampling_probability == 1 else -math.expm1(rounds * math.log1p(-sampling_probability))
+    if exposed <= delta:
+        msg = (
+            f"Expected delta below {exposed:.3g}, the chance of a patient to be drawn at all in {rounds} rounds, found "
+            f"{delta}: at this delta every epsilon would hold without noise. Choose a smaller delta."
+        )
+        raise UserError(msg)
+    return _noise(target, delta, sampling_probability, rounds)
+
+
+def noise_for_nodes(target: float, delta: float, sampling_probabilities: Sequence[float], rounds: int) -> float:
+    """Return the common noise multiplier at which the worst node costs at most `target`.
+
+    A patient is on one node, so nodes do not add up; epsilon grows with the sampling probability, so the node that
+    draws its patients most often decides.
+    """
+    if not sampling_probabilities:
+        msg = "Expected at least one sampling probability, found none."
+        raise ValueError(msg)
+    return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds)
+
+
+def rounds_for(target: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:
+    """Return the largest number of rounds that cost at most `target` at `delta`; zero if one is too many.
+
+    Parameters as in `noise_for_epsilon`.
+
+    Raises
+    ------
+    UserError
+        If the target is out of range.
+    """
+    positive(sampling_probability=sampling_probability, noise_multiplier=noise_multiplier)
+    _check_target(target, delta)
+
+    def fits(rounds: int) -> bool:
+        return epsilon({(sampling_probability, noise_multiplier): rounds}, delta) <= target
+
+    first_guess = gaussian.mu(target, delta) / central_limit_mu(sampling_probability, noise_multiplier, 1)
+    low, high = 0, max(1, round(first_guess**2))
+    step = 1 + high // 100
+    if fits(high):
+        while fits(high):
+            low, high, step = high, high + step, 2 * step
+    else:
+        while high > 1 and not fits(max(1, high - step)):
+            high, step = max(1, high - step), 2 * step
+        low = max(0, high - step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _check_target(target: float, delta: float) -> None:
+    if not EPSILONS[0] <= target <= EPSILONS[1]:
+        msg = (
+            f"Expected epsilon between {EPSILONS[0]:g} and {EPSILONS[1]:g}, or inf for no noise, found {target}. "
+            "Common targets are 1, 3 and 8."
+        )
+        raise UserError(msg)
+    if not SMALLEST_DELTA <= delta < 1:
+        msg = (
+            f"Expected delta between {SMALLEST_DELTA:g} and 1, found {delta}. Choose it below one in the cohort's size."
+        )
+        raise UserError(msg)
+
+
+@lru_cache(maxsize=1024)
+def _noise(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
+    mu = gaussian.mu(target, delta)
+
+    def excess(log_noise: float) -> float:
+        found = epsilon({(sampling_probability, math.exp(log_noise)): rounds}, delta)
+        # The logarithm of epsilon is close to a straight line in that of the noise.
+        return min(math.log(max(found, 1e-9) / target), 50.0)
+
+    if sampling_probability == 1:
+        noise = _rounded_up(math.sqrt(rounds) / mu)
+    else:
+        # The central limit is within a few per cent where rounds are many.
+        guess = -math.log(math.log1p((mu / sampling_probability) ** 2 / rounds)) / 2
+        low, high, step = guess - 0.02, guess + 0.02, 0.05
+        while excess(low) < 0:
+            low, step = low - step, 2 * step
+        while excess(high) > 0:
+            high, step = high + step, 2 * step
+        noise = _rounded_up(math.exp(brentq(excess, low, high, xtol=1e-6)))
+    while excess(math.log(noise)) > 0:
+        noise = _next_up(noise)
+    return noise
+
+
+def _rounded_up(value: float) -> float:
+    """Round up at five significant digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
+    return float(f"{math.ceil(value / unit - 1e-9) * unit:.{_DIGITS}g}")
+
+
+def _next_up(value: float) -> float:
+    """Return the next larger number of five significant digits."""
+    return _rounded_up(value * (1 + 10.0**-_DIGITS))

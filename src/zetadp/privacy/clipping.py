@@ -1,0 +1,150 @@
+"""One clipped gradient per patient, summed.
+
+The privacy unit is what is clipped: all images of a patient make one gradient, which is scaled to norm at most B over
+*all* parameters together, real and imaginary parts alike. Clipping per image or per layer would bound something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from zetadp.nn.parameters import Layout
+
+# Rounding must never make a clipped gradient longer than B: the factor is rounded down by more than float32 can err.
+ROUNDED_DOWN = 1 - 2.0**-20
+
+
+@dataclass(frozen=True)
+class ClippedSums:
+    """Sums of clipped patient gradients.
+
+    Attributes
+    ----------
+    sums
+        float32 tensor of shape (group, dimension): the sum over the patients of each group (node).
+    not_finite
+        Patients whose gradient was not finite and who contributed zero. Stays at the node: how many there are is a
+        function of private data.
+    """
+
+    sums: Tensor
+    not_finite: int
+
+
+def patient_gradients(
+    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, weights: Tensor | None = None
+) -> list[Tensor]:
+    """Return one gradient per patient, parameter by parameter.
+
+    A patient's loss is the mean cross-entropy over its images, so its gradient is that of the whole patient.
+
+    Parameters
+    ----------
+    model
+        Network whose layers accept parameters with a leading patient axis (`zetadp.nn.layers`).
+    layout
+        Order of the parameters.
+    images
+        Tensor of shape (patient, image, 1, row, column).
+    labels
+        Integer class labels of shape (patient, image).
+    weights
+        Weight of each image in its patient's loss, shape (patient, image), each row summing to one or, for a patient
+        without images, to zero. By default all images of a patient weigh the same.
+
+    Returns
+    -------
+    One real tensor of shape (patient, size) for each parameter, complex parameters as interleaved real and imaginary
+    parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention, twice the conjugate Wirtinger derivative).
+    """
+    patients, per_patient = labels.shape
+    parameters = dict(model.named_parameters())
+    leaves = {
+        name: parameters[name].detach().unsqueeze(0).expand(patients, *shape).requires_grad_()
+        for name, shape in zip(layout.names, layout.shapes, strict=True)
+    }
+    scores = functional_call(model, leaves, (images.flatten(0, 1),))
+    losses = functional.cross_entropy(scores, labels.flatten(), reduction="none").view(patients, per_patient)
+    loss = losses.mean(dim=1).sum() if weights is None else (losses * weights).sum()
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return [(torch.view_as_real(g) if g.is_complex() else g).reshape(patients, -1) for g in gradients]
+
+
+def clip_factors(gradients: list[Tensor], bound: float | None) -> tuple[Tensor, Tensor]:
+    """Return the factor that brings each patient's gradient to norm at most ``bound``, and whether it is finite.
+
+    Parameters
+    ----------
+    gradients
+        One tensor of shape (patient, size) for each parameter.
+    bound
+        The clipping norm B; ``None`` does not clip.
+
+    Returns
+    -------
+    factors, finite
+        float32 factors in [0, 1] of shape (patient,), zero where the gradient is not finite; boolean of that shape.
+    """
+    squares = [torch.linalg.vector_norm(g, dim=1, dtype=torch.float64).square() for g in gradients]
+    norms = torch.stack(squares).sum(dim=0).sqrt()
+    finite = torch.isfinite(norms)
+    factors = torch.ones_like(norms) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
+    return torch.where(finite, factors, 0.0).float(), finite
+
+
+def clipped_sums(
+    model: nn.Module,
+    layout: Layout,
+    images: Tensor,
+    labels: Tensor,
+    groups: Tensor,
+    *,
+    count: int,
+    bound: float | None,
+    chunk: int,
+) -> ClippedSums:
+    """Return, for each group of patients, the sum of their clipped gradients.
+
+    Patients are processed in chunks: memory stays flat, and neither the sums (to rounding) nor the guarantee depend
+    on the size of a chunk.
+
+    Parameters
+    ----------
+    model, layout
+        The network and the order of its parameters.
+    images
+        Tensor of shape (patient, image, 1, row, column); no patient at all is allowed.
+    labels
+        Integer class labels of shape (patient, image).
+    groups
+        Group (node) of each patient, shape (patient,).
+    count
+        Number of groups.
+    bound
+        The clipping norm B; ``None`` leaves gradients as they are and gives no guarantee.
+    chunk
+        Images in one pass, about; a pass holds at least one patient.
+    """
+    sums = torch.zeros(count, layout.dimension, device=images.device)
+    patients_at_once = max(1, chunk // max(1, images.shape[1]))
+    not_finite = 0
+    for start in range(0, len(images), patients_at_once):
+        part = slice(start, start + patients_at_once)
+        gradients = patient_gradients(model, layout, images[part], labels[part])
+        factors, finite = clip_factors(gradients, bound)
+        if not finite.all():
+            # Zero times infinity is not zero, so the values go too.
+            gradients = [torch.where(finite[:, None], g, 0.0) for g in gradients]
+            not_finite += int((~finite).sum())
+        membership = torch.zeros(count, len(factors), device=images.device)
+        membership[groups[part], torch.arange(len(factors), device=images.device)] = factors
+        sums += torch.cat([membership @ g for g in gradients], dim=1)
+    return ClippedSums(sums=sums, not_finite=not_finite)

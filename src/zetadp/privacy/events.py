@@ -1,0 +1,174 @@
+"""What happened in training, as facts that an accountant can compose.
+
+A `Round` says what one node released in one round; the code that drew the batch and the noise emits it. A
+`NodeHistory` is the same, counted: one entry for each kind of round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from zetadp.validation import UserError, in_range, positive
+
+Mechanism: TypeAlias = tuple[float, float]
+"""Sampling probability and noise multiplier of a round: all that its privacy depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One noisy sum that one node released.
+
+    Each of `population` patients was drawn independently with `sampling_probability`; each contribution was clipped to
+    norm `clip`; complex Gaussian noise with variance ``(noise_multiplier * clip)**2`` in the real and the same in the
+    imaginary part of every coordinate was added to the sum. The receiver divides by `expected`.
+
+    Attributes
+    ----------
+    node
+        Name of the node.
+    round
+        Number of the round, from zero. Two entries with one node and one round are two releases.
+    population
+        Patients (or records) at the node, a public constant N.
+    expected
+        The divisor R, a public constant, at most `population`.
+    sampling_probability
+        In (0, 1]; 1 is full participation.
+    noise_multiplier
+        Standard deviation of the noise in each part, in units of `clip`. Zero means no noise and no guarantee.
+    clip
+        Bound on the norm of one contribution. Infinite for an unclipped round, which is possible without noise only.
+    """
+
+    node: str
+    round: int
+    population: int
+    expected: float
+    sampling_probability: float
+    noise_multiplier: float
+    clip: float
+
+    def __post_init__(self) -> None:
+        """Refuse values that no round can have."""
+        positive(population=self.population, expected=self.expected, sampling_probability=self.sampling_probability)
+        in_range(0, 1, sampling_probability=self.sampling_probability)
+        in_range(0, self.population, expected=self.expected)
+        if self.round < 0 or not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
+            msg = f"Expected round and finite noise_multiplier >= 0, found {self.round}, {self.noise_multiplier}."
+            raise ValueError(msg)
+        if self.noise_multiplier > 0 or self.clip != math.inf:
+            positive(clip=self.clip)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """Sampling probability and noise multiplier."""
+        return self.sampling_probability, self.noise_multiplier
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the round as a JSON object; an infinite clip becomes ``"inf"``, as everywhere in the project."""
+        return {
+            "node": self.node,
+            "round": self.round,
+            "population": self.population,
+            "expected": self.expected,
+            "sampling_probability": self.sampling_probability,
+            "noise_multiplier": self.noise_multiplier,
+            "clip": "inf" if self.clip == math.inf else self.clip,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Round:
+        """Read a round that `to_json` wrote.
+
+        Raises
+        ------
+        UserError
+            If a key is missing or a value cannot be what it should be.
+        """
+        try:
+            return cls(
+                node=str(content["node"]),
+                round=int(content["round"]),
+                population=int(content["population"]),
+                expected=float(content["expected"]),
+                sampling_probability=float(content["sampling_probability"]),
+                noise_multiplier=float(content["noise_multiplier"]),
+                clip=float(content["clip"]),
+            )
+        except KeyError as error:
+            msg = f"A ledger entry lacks the key {error}; found {list(content)}. The ledger is damaged: restore it."
+            raise UserError(msg) from error
+        except (TypeError, ValueError) as error:
+            msg = f"A ledger entry is not a round: {error} Entry: {dict(content)}. The ledger is damaged: restore it."
+            raise UserError(msg) from error
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHistory:
+    """Everything that one node released in one run, counted by kind.
+
+    Attributes
+    ----------
+    population, expected, clip
+        As in `Round`; one run has one of each.
+    mechanisms
+        How many releases of each kind, replays included.
+    unshielded
+        The part of `mechanisms` released in rounds that were not clean: some node released twice, or not at all. Those
+        rounds are never credited with the noise of other nodes, because differences of two sums can cancel it.
+    rounds
+        How many different rounds there were; fewer than releases after a replay.
+    """
+
+    population: int
+    expected: float
+    clip: float
+    mechanisms: Mapping[Mechanism, int]
+    rounds: int
+    unshielded: Mapping[Mechanism, int] = field(default_factory=dict)
+
+    @property
+    def releases(self) -> int:
+        """Number of releases, replays included."""
+        return sum(self.mechanisms.values())
+
+
+def histories(rounds: Iterable[Round]) -> dict[str, NodeHistory]:
+    """Count the rounds of one run, node by node.
+
+    Raises
+    ------
+    UserError
+        If one node shows two populations, divisors or clips: then the rounds belong to different runs.
+    """
+    constants: dict[str, tuple[int, float, float]] = {}
+    by_round: defaultdict[int, list[Round]] = defaultdict(list)
+    for entry in rounds:
+        found = (entry.population, entry.expected, entry.clip)
+        if constants.setdefault(entry.node, found) != found:
+            msg = (
+                f"The rounds of node {entry.node!r} show (population, expected, clip) = {constants[entry.node]} and "
+                f"{found}. These are constants of a run: give the ledger of each run its own file."
+            )
+            raise UserError(msg)
+        by_round[entry.round].append(entry)
+
+    mechanisms: dict[str, Counter[Mechanism]] = {node: Counter() for node in constants}
+    unshielded: dict[str, Counter[Mechanism]] = {node: Counter() for node in constants}
+    distinct: Counter[str] = Counter()
+    for entries in by_round.values():
+        nodes = {entry.node for entry in entries}
+        clean = len(entries) == len(nodes) == len(constants)
+        distinct.update(nodes)
+        for entry in entries:
+            mechanisms[entry.node][entry.mechanism] += 1
+            if not clean:
+                unshielded[entry.node][entry.mechanism] += 1
+    return {
+        node: NodeHistory(population, expected, clip, mechanisms[node], distinct[node], unshielded[node])
+        for node, (population, expected, clip) in constants.items()
+    }

@@ -1,0 +1,111 @@
+"""Which releases a patient has been exposed to: in one run, over many runs, and as seen by whom."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Audience, Mechanisms, NodeRelease
+from zetadp.privacy.events import Mechanism, NodeHistory
+from zetadp.validation import UserError, positive
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training run, as an accountant sees it.
+
+    Attributes
+    ----------
+    name
+        Name of the run: arm, epsilon, seed.
+    nodes
+        What each node released. A node's name stands for the same patients in every run of a cohort.
+    declared_rounds
+        The largest number of rounds, fixed before the run. The guarantee is stated for it even after an early stop.
+    """
+
+    name: str
+    nodes: Mapping[str, NodeHistory]
+    declared_rounds: int
+
+    def __post_init__(self) -> None:
+        """Refuse a run of which nothing is known."""
+        positive(declared_rounds=self.declared_rounds)
+        empty = [node for node, history in self.nodes.items() if not history.mechanisms]
+        if not self.nodes or empty:
+            where = f"of node {empty[0]!r} " if empty else ""
+            msg = f"The ledger {where}of run {self.name!r} holds no rounds: train before accounting."
+            raise UserError(msg)
+
+    @property
+    def private(self) -> bool:
+        """Whether every release of every node carried noise."""
+        return all(sigma > 0 for history in self.nodes.values() for _, sigma in history.mechanisms)
+
+
+def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:
+    """Return what a node may have released by the declared round: what it did, then the rest at its costliest."""
+    total = Counter(dict(history.mechanisms))
+    if history.rounds < declared_rounds:
+        total[_costliest(history.mechanisms)] += declared_rounds - history.rounds
+    return total
+
+
+def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[str, Counter[Mechanism]] | None:
+    """Return for each node what an audience has seen of it by the declared round; None if there is no such audience.
+
+    The other nodes are credited with the least noise that they ever added. Rounds in which some node released twice or
+    not at all count at the node's own noise (`NodeHistory.unshielded`).
+    """
+    names = list(run.nodes)
+
+    def release(name: str, sigma: float) -> NodeRelease:
+        return NodeRelease(weights[name], run.nodes[name].expected, sigma, run.nodes[name].clip)
+
+    least = [release(name, _costliest(run.nodes[name].mechanisms)[1]) for name in names]
+    seen: dict[str, Counter[Mechanism]] = {}
+    for index, name in enumerate(names):
+        history = run.nodes[name]
+        seen[name] = Counter(dict(history.unshielded))
+        for (probability, sigma), count in declared(history, run.declared_rounds).items():
+            releases = [*least[:index], release(name, sigma), *least[index + 1 :]]
+            noise = accounting.effective_noise(releases, index, audience)
+            if noise is None:
+                return None
+            seen[name][probability, noise] += count - history.unshielded.get((probability, sigma), 0)
+    return seen
+
+
+def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism]]:
+    """Return for each node the costliest exposure of one of its patients over all runs.
+
+    Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central run
+    beside a federated one), a patient's node there is not known here and the one that is worst at `delta` is taken.
+    """
+    partitions: dict[frozenset[tuple[str, int]], dict[str, Counter[Mechanism]]] = {}
+    for run in runs:
+        constants = frozenset((node, history.population) for node, history in run.nodes.items())
+        totals = partitions.setdefault(constants, {node: Counter() for node in run.nodes})
+        for node, history in run.nodes.items():
+            totals[node] += declared(history, run.declared_rounds)
+    worst: dict[str, Counter[Mechanism]] = {}
+    for place, totals in enumerate(partitions.values()):
+        others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != place]
+        for node, own in totals.items():
+            candidates = [accounting.compose(own, *choice) for choice in itertools.product(*others)]
+            name = node if node not in worst else f"{node} (partition {place + 1})"
+            worst[name] = max(candidates, key=lambda total: accounting.epsilon(total, delta))
+    return worst
+
+
+def distinct(totals: Iterable[Mechanisms]) -> list[Counter[Mechanism]]:
+    """Drop repetitions, so that equal nodes are accounted for once."""
+    return list({tuple(sorted(total.items())): Counter(dict(total)) for total in totals}.values())
+
+
+def _costliest(mechanisms: Mechanisms) -> Mechanism:
+    """Return a mechanism that costs at least as much as any of these: most frequent drawing, least noise."""
+    return max(probability for probability, _ in mechanisms), min(sigma for _, sigma in mechanisms)

@@ -1,0 +1,147 @@
+r"""Exact privacy of a Gaussian mechanism, and of the complex one.
+
+A mechanism is :math:`\mu`-GDP if telling its outputs on two neighbouring cohorts apart is as hard as telling
+:math:`N(0, 1)` from :math:`N(\mu, 1)` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454). The complex Gaussian mechanism
+with variance :math:`\sigma^2` in the real and in the imaginary part has :math:`\mu = \Delta / \sigma`, as the real one
+on twice as many coordinates. With half that variance in each part it would be :math:`\sqrt{2} \Delta / \sigma`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import erfcx, log_ndtr, ndtr, ndtri
+
+from zetadp.validation import in_range, positive
+
+
+def delta(epsilon: float, mu: float) -> float:
+    r"""Return the smallest delta at which a mu-GDP mechanism is (epsilon, delta)-private.
+
+    .. math:: \delta = \Phi(\mu/2 - \epsilon/\mu) - e^\epsilon \Phi(-\mu/2 - \epsilon/\mu)
+
+    (Balle and Wang 2018, arXiv:1805.06530, Theorem 8), accurate however small.
+    """
+    return math.exp(_log_delta(epsilon, mu))
+
+
+def epsilon(delta: float, mu: float) -> float:
+    """Return the smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-private."""
+    if not 0 <= delta <= 1:
+        msg = f"Expected 0 <= delta <= 1, found {delta}."
+        raise ValueError(msg)
+    if _log_delta(0.0, mu) <= _log(delta):
+        return 0.0
+    if delta == 0 or mu == math.inf:
+        return math.inf
+    # The privacy loss is N(mu^2 / 2, mu^2), and its upper tail is below exp(-z^2 / 2).
+    upper = mu**2 / 2 + mu * math.sqrt(2 * -_log(delta))
+    return float(brentq(lambda x: _log_delta(x, mu) - _log(delta), 0.0, upper, xtol=1e-13, rtol=1e-13))
+
+
+def mu(epsilon: float, delta: float) -> float:
+    """Return the largest mu at which every mu-GDP mechanism is (epsilon, delta)-private."""
+    if not (epsilon >= 0 and 0 < delta < 1):
+        msg = f"Expected epsilon >= 0 and 0 < delta < 1, found {epsilon} and {delta}."
+        raise ValueError(msg)
+    if epsilon == math.inf:
+        return math.inf
+    upper = 1.0
+    while _log_delta(epsilon, upper) < math.log(delta):
+        upper *= 2
+    lower = upper
+    while _log_delta(epsilon, lower) > math.log(delta):
+        lower /= 2
+    return float(brentq(lambda x: _log_delta(epsilon, x) - math.log(delta), lower, upper, xtol=1e-14, rtol=1e-13))
+
+
+def beta(alpha: float, mu: float) -> float:
+    r"""Return the least type-II error of any test with type-I error alpha: :math:`\Phi(\Phi^{-1}(1-\alpha) - \mu)`."""
+    in_range(0, 1, alpha=alpha)
+    _check_mu(mu)
+    if mu == math.inf:
+        return 0.0
+    return float(ndtr(-ndtri(alpha) - mu))
+
+
+def theorem_mu(
+    sigma: float, rho: float, sensitivity: float, sensitivity_real: float, sensitivity_imaginary: float
+) -> float:
+    r"""Return mu of the complex Gaussian mechanism by the theorem of Riess et al.
+
+    .. math:: \mu^2 = \frac{\Delta^2 + 2 |\rho| \Delta_\mathrm{Re} \Delta_\mathrm{Im}}{\sigma^2 (1 - \rho^2)}
+
+    ("Complex-valued Federated Learning with Differential Privacy and MRI Applications", Theorem 1.)
+
+    Parameters
+    ----------
+    sigma
+        Standard deviation of the noise in the real part, and the same in the imaginary part.
+    rho
+        Correlation of the two parts, ``-1 < rho < 1``. Zero is circular noise, which is best.
+    sensitivity, sensitivity_real, sensitivity_imaginary
+        Largest change, in Euclidean norm, of the query, of its real part and of its imaginary part.
+    """
+    _check_noise(sigma, rho)
+    numerator = sensitivity**2 + 2 * abs(rho) * sensitivity_real * sensitivity_imaginary
+    return math.sqrt(numerator / (1 - rho**2)) / sigma
+
+
+def correlated_mu(
+    sigma: float, rho: float, sensitivity: float, sensitivity_real: float, sensitivity_imaginary: float
+) -> float:
+    r"""Return the smaller of `theorem_mu` and the eigenvalue bound :math:`\Delta / (\sigma \sqrt{1 - |\rho|})`.
+
+    The least eigenvalue of the covariance of the noise in one coordinate is :math:`\sigma^2 (1 - |\rho|)`; a change
+    with :math:`\mathrm{Re} = \mp \mathrm{Im}` attains it. Where only the complex norm is clipped, all three
+    sensitivities are equal and this bound is the smaller one. Parameters as in `theorem_mu`.
+    """
+    by_theorem = theorem_mu(sigma, rho, sensitivity, sensitivity_real, sensitivity_imaginary)
+    return min(by_theorem, sensitivity / (sigma * math.sqrt(1 - abs(rho))))
+
+
+def difference_mu(difference: complex | np.ndarray, sigma: float, rho: float) -> float:
+    r"""Return mu for telling two cohorts apart whose exact results differ by `difference`, an array of any shape.
+
+    .. math:: \mu^2 = \frac{\|d\|^2 - 2 \rho \, (\mathrm{Re}\, d)^T (\mathrm{Im}\, d)}{\sigma^2 (1 - \rho^2)}
+    """
+    _check_noise(sigma, rho)
+    d = np.asarray(difference, dtype=np.complex128)
+    distance = float((np.abs(d) ** 2).sum() - 2 * rho * (d.real * d.imag).sum())
+    return math.sqrt(max(distance, 0.0) / (1 - rho**2)) / sigma
+
+
+def _log_delta(epsilon: float, mu: float) -> float:
+    """Return the logarithm of `delta`."""
+    _check_mu(mu)
+    if mu == math.inf or epsilon == -math.inf:
+        return 0.0
+    if mu == 0:
+        return _log(-math.expm1(epsilon)) if epsilon < 0 else -math.inf
+    t = epsilon / mu - mu / 2
+    if t > 0:
+        # Both terms are one normal density times a Mills ratio. Taking it out keeps the tail free of underflow and of
+        # the rounding of large exponents.
+        mills = math.sqrt(math.pi / 2) * float(erfcx(t / math.sqrt(2)) - erfcx((t + mu) / math.sqrt(2)))
+        return -(t**2) / 2 - math.log(2 * math.pi) / 2 + _log(mills)
+    return _log(float(ndtr(-t)) - math.exp(epsilon + float(log_ndtr(-t - mu))))
+
+
+def _log(value: float) -> float:
+    """Return the natural logarithm, minus infinity at zero and where rounding has left less."""
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _check_mu(mu: float) -> None:
+    if not mu >= 0:
+        msg = f"Expected mu >= 0, found {mu}."
+        raise ValueError(msg)
+
+
+def _check_noise(sigma: float, rho: float) -> None:
+    positive(sigma=sigma)
+    if not abs(rho) < 1:
+        msg = f"Expected -1 < rho < 1, found {rho}: at 1 one direction of the plane carries no noise."
+        raise ValueError(msg)

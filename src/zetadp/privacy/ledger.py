@@ -1,0 +1,239 @@
+"""The append-only record of every release, written and synced before the release that it describes.
+
+One file a run, one JSON object a line. A line is chained to the one before by a hash, so edits show. After a crash the
+ledger may hold a round that was never released, which over-counts; it can never lack one that was. Files are kept
+outside the declared outputs of the workflow, which Snakemake deletes when a job fails or runs again: training a model
+anew appends to its ledger, because what was released before stays released.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from zetadp.privacy.events import Round
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+START = "0" * 64
+
+
+@dataclass
+class Attempt:
+    """One training of a model from its beginning, however often interrupted and resumed.
+
+    Attributes
+    ----------
+    header
+        What was trained, as the ledger's first line of the attempt says.
+    events
+        Every recorded release. A round that was released again, with other bytes, stands here twice and is paid twice.
+    sent
+        Hash of what was sent in a round, by round. A resumed run that computes the very same bytes again sends nothing
+        new.
+    torn
+        Lines that a crash cut off. Each counts as one more round at every node of the attempt.
+    """
+
+    header: dict[str, Any]
+    events: list[Round] = field(default_factory=list)
+    sent: dict[int, str] = field(default_factory=dict)
+    torn: int = 0
+
+    def releases(self) -> list[Round]:
+        """Return every release to be accounted, torn lines included."""
+        last = {event.node: event for event in self.events}
+        return self.events + list(last.values()) * self.torn
+
+
+class Ledger:
+    """An open ledger of one run.
+
+    Parameters
+    ----------
+    path
+        The ledger file; made if absent.
+
+    Raises
+    ------
+    UserError
+        If the file was edited, or another process has it open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
+            self._file: IO[bytes] = path.open("a+b", buffering=0)
+        except OSError as error:
+            raise UserError(_cannot_write(path, error)) from error
+        try:
+            self._take_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_up(self) -> None:
+        """Lock the file, check all of it, and go on after its last attempt."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            msg = f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
+            raise UserError(msg) from error
+        except OSError as error:
+            raise UserError(_cannot_write(self.path, error)) from error
+        attempts, self.head, torn = _parse(self.path)
+        self.attempts = len(attempts)
+        self._attempt = attempts[-1] if attempts else Attempt(header={})
+        self._held = set(self._attempt.events)
+        if torn:
+            # What follows the last line break is a line that a crash cut off; it stays visible as a counted release.
+            self._file.truncate(self.path.stat().st_size - torn)
+            if attempts:
+                self._append({"kind": "torn"})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and give up its lock."""
+        self._file.close()
+
+    def start(self, header: Mapping[str, Any]) -> None:
+        """Begin a new attempt: a training from the first round."""
+        self.attempts += 1
+        self._attempt = Attempt(header=dict(header))
+        self._held = set()
+        self._append({"kind": "start", "attempt": self.attempts, **header})
+
+    @property
+    def rounds(self) -> set[int]:
+        """Rounds of the attempt that are recorded."""
+        return {event.round for event in self._attempt.events}
+
+    def resume(self, round_number: int) -> None:
+        """Note that the attempt goes on from a checkpoint before ``round_number``."""
+        self._append({"kind": "resume", "round": round_number})
+
+    def record(self, events: Sequence[Round]) -> None:
+        """Write and sync the events of a round; only then may their releases be made."""
+        groups: dict[str, list[str]] = {}
+        for event in events:
+            constants = {key: value for key, value in event.to_json().items() if key != "node"}
+            groups.setdefault(json.dumps(constants), []).append(event.node)
+        releases = [{"nodes": nodes, **json.loads(constants)} for constants, nodes in groups.items()]
+        self._append({"kind": "round", "releases": releases})
+        self._attempt.events += events
+        self._held.update(events)
+
+    def holds(self, event: Round) -> bool:
+        """Tell whether the attempt has recorded the event."""
+        return event in self._held
+
+    def releases(self, round_number: int) -> int:
+        """Return how often the attempt has recorded a round."""
+        rounds = [(event.node, event.round) for event in self._attempt.events]
+        return max(Counter(pair for pair in rounds if pair[1] == round_number).values(), default=0)
+
+    def note_sent(self, round_number: int, digest: str) -> None:
+        """Note the hash of a round's messages, before the server uses them.
+
+        The line need not be synced: without it, a repetition of the round counts as a second release.
+        """
+        self._append({"kind": "sent", "round": round_number, "digest": digest}, sync=False)
+        self._attempt.sent[round_number] = digest
+
+    def sent(self, round_number: int) -> str | None:
+        """Return the hash of what the attempt sent in a round, if it is known to have sent anything."""
+        return self._attempt.sent.get(round_number)
+
+    def _append(self, content: Mapping[str, Any], *, sync: bool = True) -> None:
+        text = json.dumps(content)
+        self.head = _chain(self.head, text)
+        line = f'{{"chain":"{self.head}","entry":{text}}}\n'.encode()
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            if sync:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UserError(_cannot_write(self.path, error)) from error
+
+
+def read_ledger(path: Path) -> list[Attempt]:
+    """Read all attempts of a ledger file.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be read or was edited. A last line without its line break, as a crash leaves it, is counted
+        as a release of the last attempt.
+    """
+    attempts, _, torn = _parse(path)
+    if torn and attempts:
+        attempts[-1].torn += 1
+    return attempts
+
+
+def _parse(path: Path) -> tuple[list[Attempt], str, int]:
+    """Return the attempts, the head of the chain and the length of a torn last line in bytes."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        msg = f"Cannot read the ledger {path}: {error.strerror}."
+        raise UserError(msg) from error
+    *lines, tail = content.split(b"\n")
+    attempts: list[Attempt] = []
+    head = START
+    for number, line in enumerate(lines, start=1):
+        try:
+            parsed = json.loads(line)
+            entry, chain = parsed["entry"], parsed["chain"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(_edited(path, number)) from error
+        head = _chain(head, json.dumps(entry))
+        if chain != head or (entry["kind"] != "start" and not attempts):
+            raise UserError(_edited(path, number))
+        match entry["kind"]:
+            case "start":
+                attempts.append(Attempt(header=entry))
+            case "round":
+                for release in entry["releases"]:
+                    nodes = release.pop("nodes")
+                    attempts[-1].events += [Round.from_json({"node": node, **release}) for node in nodes]
+            case "sent":
+                attempts[-1].sent[entry["round"]] = entry["digest"]
+            case "torn":
+                attempts[-1].torn += 1
+    return attempts, head, len(tail)
+
+
+def _chain(head: str, text: str) -> str:
+    return hashlib.sha256((head + text).encode()).hexdigest()
+
+
+def _edited(path: Path, number: int) -> str:
+    return (
+        f"Line {number} of the ledger {path} does not follow from the lines before it: the file was edited or damaged. "
+        "No epsilon can be computed from it; restore it from a backup."
+    )
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"Cannot write the ledger {path}: {reason}. Nothing was released; mend the disk or folder, then run again."

@@ -1,0 +1,135 @@
+r"""Poisson sampling and complex Gaussian noise as one object, so that what is accounted is what happened.
+
+For one node and one round: every patient is drawn independently with probability ``p = R / N``; the clipped gradients
+of those drawn are summed; noise of variance :math:`(\sigma B)^2` is added to the real part **and** to the imaginary
+part of every complex coordinate and to every real one; the result is divided by the expected number R, a public
+constant. The divisor is never the realised number, which is private, and a round that draws nobody releases noise.
+
+Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI Applications, Algorithm 1, with the
+noise of its eq. 2: ``torch.randn`` with a complex dtype would give half the variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from zetadp.privacy.events import Round
+from zetadp.randomness import Purpose, stream
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from zetadp.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Who was drawn in one round at one node, with the event that accounting will see.
+
+    Attributes
+    ----------
+    event
+        Public constants of the round.
+    members
+        Indices of the patients drawn. Private: it never leaves the node.
+    """
+
+    event: Round
+    members: np.ndarray
+
+
+class SampledGaussian:
+    """The mechanism of one node.
+
+    Parameters
+    ----------
+    node
+        Name of the node, as the ledger knows it.
+    place
+        Number of the node, which sets its random streams apart from those of other nodes.
+    population
+        Patients at the node, N; a public constant.
+    expected
+        Expected patients in a round, R; at most N.
+    noise_multiplier
+        sigma: standard deviation of the noise in each real component, in units of the clipping norm. Zero adds none
+        and guarantees nothing.
+    clip
+        The clipping norm B, infinite where gradients are not clipped.
+    seed
+        Seed of the run. Seeded noise makes a simulation reproducible and protects nobody.
+    ledger
+        Where events must be recorded before anything is released.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        place: int,
+        *,
+        population: int,
+        expected: float,
+        noise_multiplier: float,
+        clip: float,
+        seed: int,
+        ledger: Ledger,
+    ) -> None:
+        if not 0 < expected <= population:
+            msg = f"Expected 0 < expected patients <= population at {node}, found expected={expected}, {population=}."
+            raise ValueError(msg)
+        if noise_multiplier > 0 and not np.isfinite(clip):
+            msg = f"Expected a finite clipping norm where noise is added, found {clip=} at {node}."
+            raise ValueError(msg)
+        self.node, self.place, self.seed, self.ledger = node, place, seed, ledger
+        self.population, self.expected = population, expected
+        self.noise_multiplier, self.clip = noise_multiplier, clip
+
+    def draw(self, round_number: int) -> Draw:
+        """Draw the patients of a round, each independently; nobody is a possible answer."""
+        event = Round(
+            node=self.node,
+            round=round_number,
+            population=self.population,
+            expected=self.expected,
+            sampling_probability=self.expected / self.population,
+            noise_multiplier=self.noise_multiplier,
+            clip=self.clip,
+        )
+        uniform = stream(self.seed, Purpose.SAMPLING, self.place, round_number).random(self.population)
+        return Draw(event=event, members=np.flatnonzero(uniform < event.sampling_probability))
+
+    def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
+        """Return the privatised mean gradient, ready to leave the node.
+
+        Parameters
+        ----------
+        draw
+            The round's draw, whose event the ledger must hold already.
+        clipped_sum
+            Sum of the clipped gradients of the patients drawn, flat and real, shape (dimension,).
+        again
+            How often this round was released before with another sum. Each release has noise of its own: two sums
+            under the same noise would show their difference bare.
+
+        Returns
+        -------
+        ``(clipped_sum + noise) / R``, of the same shape.
+
+        Raises
+        ------
+        RuntimeError
+            If the event was not recorded first: a crash could then leave a release that no ledger knows.
+        """
+        if not self.ledger.holds(draw.event):
+            msg = f"Expected the ledger to hold {draw.event} before its release."
+            raise RuntimeError(msg)
+        if self.noise_multiplier > 0:
+            generator = stream(self.seed, Purpose.NOISE, self.place, draw.event.round, again)
+            noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
+            noise *= np.float32(self.noise_multiplier * self.clip)
+            clipped_sum = clipped_sum + torch.from_numpy(noise).to(clipped_sum.device)
+        return clipped_sum / self.expected

@@ -1,0 +1,345 @@
+"""Privacy statements: what a run, or a cohort after many runs, can truthfully claim, and what it cannot.
+
+A statement is a JSON object that names unit, neighbours, sampling, audience and delta beside every epsilon, and a text
+that a data-protection officer can read. Infinite epsilons are the string ``"inf"``, as everywhere in the project.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Audience, Mechanisms
+from zetadp.privacy.events import NodeHistory
+from zetadp.privacy.exposure import Run, declared, distinct, over_runs, seen_by
+from zetadp.validation import one_of
+
+Unit: TypeAlias = Literal["patient", "record"]
+NoiseSource: TypeAlias = Literal["seeded", "os"]
+
+FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+SMALL_DELTAS = (1e-5, 1e-6)
+RECORDS_OF_ONE_PERSON = (2, 6)
+
+_FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
+
+_NOISE: dict[NoiseSource, str] = {
+    "seeded": (
+        "simulated: the noise comes from a seed and protects nobody; the figures are those of the ideal mechanism"
+    ),
+    "os": "drawn from the operating system's generator and never stored",
+}
+
+_AUDIENCES: dict[Audience, str] = {
+    "server": "Whoever receives this node's own messages: the server, alone or together with any other nodes.",
+    "node": (
+        "One other node, which knows its own noise and sees every intermediate model. Holds only if the server shows "
+        "nothing but averages and all remaining nodes add their noise."
+    ),
+    "reader": (
+        "Readers of every intermediate model. Holds only if the server shows nothing but averages and all nodes add "
+        "their noise."
+    ),
+}
+
+_COVERS = (
+    "every model of every round, the final one included, and anything computed from them",
+    "attackers who know everything from elsewhere, all other {unit}s included",
+    "messages repeated after an interruption, which are counted as further releases",
+)
+
+_DOES_NOT_COVER = (
+    "the search for settings: each run with other settings on the same {unit}s is a further release",
+    "test and validation {unit}s: they have no guarantee, and curves or scores computed on them are not noised",
+    "choosing a round or a model by watching validation {unit}s",
+    "statistics of preprocessing that cross {unit}s: the figures assume that there are none",
+    "patients known to two hospitals: the two hospitals' exposures add up",
+    "what a model trained without a patient would have revealed about that patient too",
+    "the public constants: numbers of {unit}s, sampling probabilities, divisors, weights, assignment to nodes",
+)
+
+
+def run_statement(
+    run: Run,
+    *,
+    delta: float,
+    unit: Unit,
+    noise_source: NoiseSource,
+    weights: Mapping[str, float],
+    target_epsilon: float,
+) -> dict[str, Any]:
+    """Return the privacy statement of one run.
+
+    Parameters
+    ----------
+    run
+        What happened, and how many rounds were declared. The figures are for the larger of the two.
+    delta
+        The delta of the quoted epsilon.
+    unit
+        ``"patient"`` only where the cohort declares one record a patient, or merged the records of each.
+    noise_source
+        ``"seeded"`` is simulation and protects nobody; ``"os"`` is the operating system's generator.
+    weights
+        Public weight of each node in the server's average.
+    target_epsilon
+        What the run was calibrated to.
+    """
+    one_of(("patient", "record"), unit=unit)
+    one_of(("seeded", "os"), noise_source=noise_source)
+    if set(weights) != set(run.nodes):
+        msg = f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}."
+        raise ValueError(msg)
+    totals = {node: declared(history, run.declared_rounds) for node, history in run.nodes.items()}
+    epsilons = {node: accounting.epsilon(total, delta) for node, total in totals.items()}
+    worst = max(epsilons, key=lambda node: epsilons[node])
+    kinds = distinct(totals.values())
+    exact = all(accounting.exact_mu(total) is not None for total in kinds)
+    guarantee = _guarantee(private=run.private, noise_source=noise_source)
+    curves = [accounting.trade_off(total, FALSE_ALARMS) for total in kinds]
+    return {
+        "kind": "run",
+        "name": run.name,
+        "statement": _sentence(guarantee, unit, epsilons[worst], delta),
+        "guarantee": guarantee,
+        **_setting(unit, noise_source, noisy=run.private),
+        "delta": delta,
+        "target_epsilon": _number(target_epsilon),
+        "epsilon": _number(epsilons[worst]),
+        "accountant": "exact composition of Gaussians" if exact else "privacy-loss distribution",
+        "epsilon_rdp": _number(max(accounting.epsilon_rdp(total, delta) for total in kinds)),
+        "mu": _exact_mu(totals[worst]),
+        "worst_node": worst,
+        "rounds": {
+            "declared": run.declared_rounds,
+            "happened": max(history.rounds for history in run.nodes.values()),
+            "replayed": max(history.releases - history.rounds for history in run.nodes.values()),
+        },
+        "audiences": {audience: _audience(run, weights, audience, delta) for audience in _AUDIENCES},
+        "smaller_deltas": [
+            {"delta": small, "epsilon": _number(_worst(kinds, small))} for small in SMALL_DELTAS if small < delta
+        ],
+        "records_of_one_person": _records_of_one_person(totals, delta) if unit == "record" else None,
+        "trade_off": {
+            "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",
+            "false_alarms": list(FALSE_ALARMS),
+            "misses": [min(rates) for rates in zip(*curves, strict=True)],
+        },
+        "nodes": {node: _node(history, totals[node], delta) for node, history in run.nodes.items()},
+        "covers": [text.format(unit=unit) for text in _COVERS],
+        "does_not_cover": [text.format(unit=unit) for text in _DOES_NOT_COVER],
+    }
+
+
+def total_statement(
+    runs: Sequence[Run],
+    *,
+    delta: float,
+    unit: Unit,
+    noise_source: NoiseSource,
+    unnoised: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the privacy statement of a cohort after all the runs on it.
+
+    One run's epsilon is for a hospital that trains once. Here every run counts: the private ones alone, and then all of
+    them. The second total is "none" as soon as one run had no noise, or anything was computed from training patients
+    and released without noise.
+
+    Parameters
+    ----------
+    runs
+        All runs on the cohort.
+    delta, unit, noise_source
+        As in `run_statement`.
+    unnoised
+        Names of whatever else was released from training patients without noise.
+    """
+    one_of(("patient", "record"), unit=unit)
+    one_of(("seeded", "os"), noise_source=noise_source)
+    private = [run for run in runs if run.private]
+    broken = [run.name for run in runs if not run.private] + list(unnoised)
+    nodes = {node: accounting.epsilon(total, delta) for node, total in over_runs(private, delta).items()}
+    worst = max(nodes, key=lambda node: nodes[node], default=None)
+    epsilon = 0.0 if worst is None else nodes[worst]
+    guarantee = _guarantee(private=bool(private), noise_source=noise_source)
+    text = _sentence(guarantee, unit, epsilon, delta)
+    if private:
+        text = f"{len(private)} private run(s) together: {text}"
+    if private and broken:
+        text += f" Everything together: no guarantee, because of {len(broken)} release(s) without noise."
+    return {
+        "kind": "total",
+        "statement": text,
+        "guarantee": "none" if broken else guarantee,
+        **_setting(unit, noise_source, noisy=bool(private)),
+        "delta": delta,
+        "private_rows": {
+            "runs": len(private),
+            "epsilon": _number(epsilon),
+            "worst_node": worst,
+            "nodes": {node: _number(value) for node, value in nodes.items()},
+        },
+        "all_rows": {
+            "runs": len(runs),
+            "epsilon": "inf" if broken else _number(epsilon),
+            "guarantee": "none" if broken else guarantee,
+            "without_noise": broken,
+        },
+        "does_not_cover": [text.format(unit=unit) for text in _DOES_NOT_COVER[1:]],
+    }
+
+
+def plain_text(statement: Mapping[str, Any]) -> str:
+    """Return a statement as text for a reader who knows hospitals better than differential privacy."""
+    lines = [
+        statement["statement"],
+        "",
+        f"Neighbours: {statement['neighbours']}",
+        f"Sampling: {statement['sampling']}",
+        f"Noise: {statement['noise']}.",
+        "",
+        *(_total_lines(statement) if statement["kind"] == "total" else _run_lines(statement)),
+        "Not covered:",
+        *(f"  - {text}" for text in statement["does_not_cover"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _total_lines(statement: Mapping[str, Any]) -> list[str]:
+    private, everything, delta = statement["private_rows"], statement["all_rows"], statement["delta"]
+    if everything["guarantee"] == "none":
+        verdict = f"none, because without noise: {', '.join(everything['without_noise'])}."
+    else:
+        verdict = f"epsilon {_shown(everything['epsilon'])} at delta {delta:g}."
+    return [
+        f"The {private['runs']} private run(s) alone: epsilon {_shown(private['epsilon'])} at delta {delta:g}.",
+        f"All {everything['runs']} run(s): {verdict}",
+    ]
+
+
+def _run_lines(statement: Mapping[str, Any]) -> list[str]:
+    if statement["guarantee"] == "none":
+        return ["No figures: without noise every epsilon is infinite."]
+    rounds, delta, unit = statement["rounds"], statement["delta"], statement["unit"]
+    misses = dict(zip(statement["trade_off"]["false_alarms"], statement["trade_off"]["misses"], strict=True))
+    return [
+        f"Rounds: {rounds['declared']} declared, {rounds['happened']} happened, {rounds['replayed']} repeated. "
+        "The figures hold for the declared number; stopping early lowers nothing.",
+        f"Epsilon at delta {delta:g}, by who is looking:",
+        *(f"  {_shown(row['epsilon'])}: {row['assumption']}" for row in statement["audiences"].values() if row),
+        *(
+            f"At delta {row['delta']:g}, against the server: epsilon {_shown(row['epsilon'])}."
+            for row in statement["smaller_deltas"]
+        ),
+        *(
+            f"A person with {row['records']} records on {row['nodes']} node(s): epsilon {_shown(row['epsilon'])}."
+            for row in statement["records_of_one_person"] or ()
+        ),
+        f"Whoever looks for one {unit} in the models, by whatever method, and suspects",
+        *(
+            f"  {rate:.0%} of the {unit}s that took no part overlooks at least {_percent_down(misses[rate])} of those "
+            "that did"
+            for rate in _FALSE_ALARMS_IN_TEXT
+        ),
+        "Covered:",
+        *(f"  - {text}" for text in statement["covers"]),
+    ]
+
+
+def _worst(totals: Iterable[Mechanisms], delta: float) -> float:
+    return max(accounting.epsilon(total, delta) for total in totals)
+
+
+def _audience(run: Run, weights: Mapping[str, float], audience: Audience, delta: float) -> dict[str, Any] | None:
+    seen = seen_by(run, weights, audience)
+    if seen is None:
+        return None
+    return {"epsilon": _number(_worst(distinct(seen.values()), delta)), "assumption": _AUDIENCES[audience]}
+
+
+def _records_of_one_person(totals: Mapping[str, Mechanisms], delta: float) -> list[dict[str, Any]]:
+    """Return epsilon for a person behind several records: all on one node, and two on two nodes."""
+    kinds = distinct(totals.values())
+    rows = [
+        (records, 1, max(accounting.epsilon_group(total, delta, records) for total in kinds))
+        for records in RECORDS_OF_ONE_PERSON
+    ]
+    pairs = [accounting.compose(first, second) for first, second in itertools.combinations(totals.values(), 2)]
+    if pairs:
+        rows.append((2, 2, _worst(distinct(pairs), delta)))
+    return [{"records": records, "nodes": nodes, "epsilon": _number(epsilon)} for records, nodes, epsilon in rows]
+
+
+def _node(history: NodeHistory, total: Mechanisms, delta: float) -> dict[str, Any]:
+    return {
+        "population": history.population,
+        "expected": history.expected,
+        "clip": _number(history.clip),
+        "rounds": history.rounds,
+        "mechanisms": [
+            {"sampling_probability": probability, "noise_multiplier": sigma, "releases": count}
+            for (probability, sigma), count in sorted(history.mechanisms.items())
+        ],
+        "epsilon": _number(accounting.epsilon(total, delta)),
+        "epsilon_rdp": _number(accounting.epsilon_rdp(total, delta)),
+        "mu": _exact_mu(total),
+    }
+
+
+def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str, Any]:
+    return {
+        "unit": unit,
+        "neighbours": (
+            f"One {unit}'s contribution is replaced by zero. The number of {unit}s, the sampling probability, the "
+            "divisor and the assignment to nodes are public constants."
+        ),
+        "sampling": (
+            f"In every round each {unit} is drawn independently with the node's sampling probability, by the node, "
+            "which keeps the draw to itself."
+        ),
+        "noise_source": noise_source,
+        "noise": _NOISE[noise_source] if noisy else "none was added",
+    }
+
+
+def _guarantee(*, private: bool, noise_source: NoiseSource) -> str:
+    if not private:
+        return "none"
+    return "simulated" if noise_source == "seeded" else "holds"
+
+
+def _sentence(guarantee: str, unit: Unit, epsilon: float, delta: float) -> str:
+    if guarantee == "none":
+        return "No guarantee: without noise, a model may reveal whom it was trained on."
+    claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, against the server"
+    if guarantee == "simulated":
+        return f"Simulated, protecting nobody: with noise that is not from a seed, training would be {claim}."
+    return f"Training was {claim}."
+
+
+def _exact_mu(total: Mechanisms) -> float | str | None:
+    mu = accounting.exact_mu(total)
+    return None if mu is None else _number(mu)
+
+
+def _number(value: float) -> float | str:
+    """Return a number that JSON can hold; infinity becomes the word for it."""
+    return "inf" if value == math.inf else float(value)
+
+
+def _shown(value: float | str) -> str:
+    """Return an epsilon for reading: three digits, rounded up so that the text never claims more than the figure."""
+    number = float(value)
+    if number == math.inf:
+        return "no guarantee"
+    if number == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return f"{math.ceil(number / unit - 1e-9) * unit:.3g}"
+
+
+def _percent_down(rate: float) -> str:
+    return f"{math.floor(rate * 1000) / 10:.1f} %"

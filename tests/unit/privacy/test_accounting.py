@@ -1,0 +1,347 @@
+"""Composition of rounds: published values, independent integration, and what more of anything must do."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+from scipy.stats import norm
+
+from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.accounting import NodeRelease
+from zetadp.privacy.events import NodeHistory, Round, histories
+from zetadp.validation import UserError
+
+P = 24 / 44
+ROUNDS = 917
+PRINTED = {1: 42.567, 3: 17.157, 5: 11.420, 8: 7.956, 10: 6.736}
+
+
+def entry(node="a", number=0, sigma=2.0, **changes):
+    values = {"population": 44, "expected": 24.0, "sampling_probability": P, "clip": 1.0, **changes}
+    return Round(node=node, round=number, noise_multiplier=sigma, **values)
+
+
+def one_round_delta(epsilon, p, sigma):
+    """Closed form for one round, the worse of the two directions."""
+    # Removing: (1-p) N(0) + p N(1) against N(0); the densities cross at one point.
+    crossing = sigma**2 * math.log((math.exp(epsilon) - 1 + p) / p) + 0.5
+    away = ndtr(-crossing / sigma)
+    remove = (1 - p) * away + p * ndtr(-(crossing - 1) / sigma) - math.exp(epsilon) * away
+    # Adding: N(0) against the mixture; no crossing once exp(-epsilon) is below 1-p.
+    add = 0.0
+    if math.exp(-epsilon) > 1 - p:
+        crossing = sigma**2 * math.log((math.exp(-epsilon) - 1 + p) / p) + 0.5
+        near = ndtr(crossing / sigma)
+        add = near - math.exp(epsilon) * ((1 - p) * near + p * ndtr((crossing - 1) / sigma))
+    return max(remove, add)
+
+
+@pytest.mark.parametrize("p", [0.01, 0.5, 0.95])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
+def test_one_round_agrees_with_its_closed_form(p, sigma):
+    for epsilon in (0.05, 0.3, 1.0):
+        exact = one_round_delta(epsilon, p, sigma)
+        found = accounting.delta_pld({(p, sigma): 1}, epsilon)
+        assert exact * (1 - 1e-9) - 1e-15 <= found <= exact * 1.002 + 1e-9
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_two_different_rounds_agree_with_integration_in_the_plane(direction):
+    x = np.linspace(-14, 14, 3001)
+    cell = (x[1] - x[0]) ** 2
+    kinds = [(0.3, 1.1), (0.7, 1.6)]
+    without = [norm.pdf(x, scale=sigma) for _, sigma in kinds]
+    with_patient = [(1 - p) * norm.pdf(x, scale=s) + p * norm.pdf(x, loc=1, scale=s) for p, s in kinds]
+    upper, lower = (with_patient, without) if direction == "remove" else (without, with_patient)
+    excess = np.outer(*upper) - math.e ** (0.4) * np.outer(*lower)
+    exact = np.maximum(excess, 0).sum() * cell
+    found = accounting.delta_pld(dict.fromkeys(kinds, 1), 0.4)
+    assert found >= exact * (1 - 1e-6)
+    if direction == "remove":  # the worse direction here
+        assert found <= exact * 1.002
+
+
+@pytest.mark.parametrize("epsilon", PRINTED)
+def test_federated_figures_agree_with_peers(epsilon):
+    assert accounting.epsilon_pld({(P, PRINTED[epsilon]): ROUNDS}, 1e-3) == pytest.approx(epsilon, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("p", "rounds", "sigmas"),
+    [
+        (P, 917, (42.55, 17.16, 11.42, 7.96, 6.74)),
+        (0.5, 1000, (40.75, 16.43, 10.93, 7.62, 6.45)),
+        (P, 500, (31.44, 12.68, 8.45, 5.89, 4.99)),
+        (24 / 484, 10_083, (12.85, 5.22, 3.51, 2.49, 2.14)),
+        (24 / 484, 500, (2.98, 1.37, 1.03, 0.82, 0.75)),
+        (24 / 3520, 73_333, (4.81, 2.04, 1.45, 1.10, 0.99)),
+        (24 / 38_720, 806_667, (1.59, 0.85)),
+    ],
+)
+def test_published_noise_levels_lie_on_both_sides_of_their_targets(p, rounds, sigmas):
+    """The table has two decimals, so its targets lie between one unit less and one unit more of noise."""
+    for target, sigma in zip((1, 3, 5, 8, 10), sigmas, strict=False):
+        unit = max(0.01, 1e-3 * sigma)
+        assert accounting.epsilon_pld({(p, sigma + unit): rounds}, 1e-3, tolerance=2e-3) < target
+        assert accounting.epsilon_pld({(p, sigma - unit): rounds}, 1e-3, tolerance=2e-3) > target
+
+
+@pytest.mark.parametrize(
+    ("p", "rounds", "sigmas"),
+    [(P, 917, (47.960, 18.983, 12.615, 8.660, 7.427)), (24 / 484, 10_083, (14.48, 5.76, 3.83, 2.69, 2.30))],
+)
+def test_renyi_figures_agree_with_peers_and_lie_above(p, rounds, sigmas, caplog):
+    with caplog.at_level(logging.WARNING):
+        for target, sigma in zip((1, 3, 5, 8, 10), sigmas, strict=True):
+            found = accounting.epsilon_rdp({(p, sigma): rounds}, 1e-3)
+            assert found == pytest.approx(target, rel=5e-3)
+            assert found > 1.05 * accounting.epsilon_pld({(p, sigma): rounds}, 1e-3, tolerance=0.02)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("claimed", "p", "sigma", "expected"),
+    [
+        (PRINTED[1], P, 42.567 / math.sqrt(2), 1.51),
+        (PRINTED[8], P, 7.956 / math.sqrt(2), 12.8),
+        (PRINTED[10], P, 6.736 / math.sqrt(2), 16.2),
+    ],
+)
+def test_half_variance_noise_gives_its_published_true_epsilons(claimed, p, sigma, expected):
+    assert accounting.epsilon_pld({(p, sigma): ROUNDS}, 1e-3) == pytest.approx(expected, rel=5e-3)
+    assert sigma < claimed
+
+
+@pytest.mark.parametrize(("epsilon", "at_5", "at_6"), [(1, 1.51, 1.71), (8, 10.5, 11.6)])
+def test_smaller_deltas_give_their_published_epsilons(epsilon, at_5, at_6):
+    key = {(P, PRINTED[epsilon]): ROUNDS}
+    assert accounting.epsilon_pld(key, 1e-5) == pytest.approx(at_5, abs=0.06 if epsilon == 8 else 0.006)
+    assert accounting.epsilon_pld(key, 1e-6) == pytest.approx(at_6, abs=0.06 if epsilon == 8 else 0.006)
+
+
+def test_ten_seeds_at_epsilon_one_compose_to_four():
+    seeds = [{(P, PRINTED[1]): ROUNDS}] * 10
+    assert accounting.epsilon(accounting.compose(*seeds), 1e-3) == pytest.approx(4.05, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "two", "six", "two_nodes"), [(1, 2.30, 9.3, 1.5), (3, 7.23, 33.8, 4.6), (8, 20.8, 116, 12.8)]
+)
+def test_several_records_of_one_person_give_their_published_epsilons(epsilon, two, six, two_nodes):
+    one = {(P, PRINTED[epsilon]): ROUNDS}
+    assert accounting.epsilon_group(one, 1e-3, 2) == pytest.approx(two, rel=3e-3)
+    assert accounting.epsilon_group(one, 1e-3, 6, tolerance=0.02) == pytest.approx(six, rel=6e-3)
+    assert accounting.epsilon_pld(accounting.compose(one, one), 1e-3) == pytest.approx(two_nodes, rel=0.01)
+
+
+def test_eighty_images_of_one_patient_need_the_published_noise():
+    found = accounting.epsilon_group({(24 / 3520, 380): 73_333}, 1e-3, 80)
+    assert found == pytest.approx(1, rel=5e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5])
+def test_a_group_of_two_agrees_with_integration(epsilon):
+    p, sigma = 0.3, 1.5
+    x = np.linspace(-20, 22, 200_001)
+    mixture = sum(w * norm.pdf(x, k, sigma) for k, w in enumerate([(1 - p) ** 2, 2 * p * (1 - p), p**2]))
+    alone = norm.pdf(x, 0, sigma)
+    exact = max(
+        np.trapezoid(np.maximum(a - math.exp(epsilon) * b, 0), x) for a, b in [(mixture, alone), (alone, mixture)]
+    )
+    back = accounting.epsilon_group({(p, sigma): 1}, exact, 2)
+    assert back == pytest.approx(epsilon, rel=2e-3)
+
+
+def test_one_record_is_a_group_of_one():
+    key = {(0.2, 1.3): 50}
+    assert accounting.epsilon_group(key, 1e-4, 1) == accounting.epsilon_pld(key, 1e-4)
+
+
+def test_full_participation_is_exact_and_the_distribution_confirms_it():
+    key = {(1.0, 77.966): 900, (1.0, 60.0): 17}
+    mu = math.sqrt(900 / 77.966**2 + 17 / 60**2)
+    assert accounting.exact_mu(key) == pytest.approx(mu)
+    exact = gaussian.epsilon(1e-3, mu)
+    assert accounting.epsilon(key, 1e-3) == exact
+    assert exact <= accounting.epsilon_pld(key, 1e-3) <= exact * 1.0005
+    assert accounting.epsilon_group(key, 1e-3, 3) == pytest.approx(gaussian.epsilon(1e-3, 3 * mu))
+    assert accounting.epsilon({(1.0, 77.966): 917}, 1e-3) == pytest.approx(1, rel=2e-4)
+
+
+def test_one_sampled_round_among_full_ones_is_not_exact():
+    key = {(1.0, 50.0): 10, (0.5, 50.0): 1}
+    assert accounting.exact_mu(key) is None
+    assert accounting.epsilon(key, 1e-3) == accounting.epsilon_pld(key, 1e-3)
+
+
+def test_the_grid_is_fine_enough():
+    """A much finer grid lowers the figure by less than the promised 0.05 per cent."""
+    for key in ({(P, 42.567): ROUNDS}, {(24 / 484, 2.14): 10_083}, {(0.01, 0.6): 1000}):
+        quoted = accounting.epsilon_pld(key, 1e-3)
+        fine = accounting.epsilon_pld(key, 1e-3, tolerance=2e-5)
+        assert fine <= quoted <= fine * 1.0005
+
+
+def test_a_coarse_figure_is_still_an_upper_bound():
+    key = {(P, 42.567): ROUNDS}
+    assert accounting.epsilon_pld(key, 1e-3, tolerance=1.0) >= accounting.epsilon_pld(key, 1e-3)
+
+
+def test_more_of_anything_costs_more():
+    base = accounting.epsilon_pld({(0.3, 2.0): 100}, 1e-4)
+    assert accounting.epsilon_pld({(0.3, 2.0): 110}, 1e-4) > base
+    assert accounting.epsilon_pld({(0.33, 2.0): 100}, 1e-4) > base
+    assert accounting.epsilon_pld({(0.3, 1.9): 100}, 1e-4) > base
+    assert accounting.epsilon_pld({(0.3, 2.0): 100}, 1e-5) > base
+    assert accounting.epsilon_pld({(0.3, 2.0): 100, (0.01, 5.0): 20}, 1e-4) > base
+
+
+def test_the_central_limit_can_be_below_the_truth():
+    """Why it is not a bound: at q = .01, sigma = .6 it reports a quarter less than the distribution does."""
+    mu = accounting.central_limit_mu(0.01, 0.6, 1000)
+    assert gaussian.epsilon(1e-5, mu) == pytest.approx(5.56, abs=0.006)
+    assert accounting.epsilon_pld({(0.01, 0.6): 1000}, 1e-5) == pytest.approx(7.43, abs=0.02)
+
+
+def test_without_noise_there_is_no_guarantee():
+    key = {(P, 42.0): 916, (P, 0.0): 1}
+    assert accounting.epsilon(key, 1e-3) == accounting.epsilon_rdp(key, 1e-3) == math.inf
+    assert accounting.epsilon_group(key, 1e-3, 2) == accounting.epsilon({(1.0, 0.0): 1}, 1e-3) == math.inf
+    assert accounting.delta_pld(key, 5.0) == 1
+    assert accounting.trade_off(key, [0.1]) == accounting.trade_off({(1.0, 0.0): 1}, [0.1]) == [0.0]
+
+
+def test_nothing_released_costs_nothing():
+    assert accounting.epsilon({}, 1e-3) == accounting.epsilon_pld({}, 1e-3) == accounting.epsilon_rdp({}, 1e-3) == 0
+    assert accounting.delta_pld({}, 0.0) == 0
+    assert accounting.trade_off({}, [0.25]) == pytest.approx([0.75])
+
+
+def test_trade_off_bounds_the_best_test_of_one_round_closely():
+    """Threshold tests are optimal for one round: their error must lie above the curve, and only just."""
+    p, sigma = 0.5, 2.0
+    alphas = [0.02, 0.1, 0.3, 0.6]
+    curve = accounting.trade_off({(p, sigma): 1}, alphas)
+    assert curve == sorted(curve, reverse=True)
+    for alpha, bound in zip(alphas, curve, strict=True):
+        threshold = norm.isf(alpha, scale=sigma)
+        miss = (1 - p) * norm.cdf(threshold, scale=sigma) + p * norm.cdf(threshold, loc=1, scale=sigma)
+        assert bound <= miss + 1e-9
+        assert bound == pytest.approx(miss, abs=0.01)
+
+
+def test_trade_off_of_many_rounds_is_close_to_its_limit():
+    alphas = [0.01, 0.05, 0.1, 0.5, 0.9]
+    mu = accounting.central_limit_mu(P, PRINTED[1], ROUNDS)
+    limit = [gaussian.beta(alpha, mu) for alpha in alphas]
+    assert accounting.trade_off({(P, PRINTED[1]): ROUNDS}, alphas) == pytest.approx(limit, abs=2e-3)
+
+
+def test_rounds_and_counts_compose_alike():
+    rounds = [entry(number=number) for number in range(3)]
+    assert accounting.compose(rounds) == accounting.compose({(P, 2.0): 1}, {(P, 2.0): 2}) == Counter({(P, 2.0): 3})
+
+
+@pytest.mark.parametrize(
+    "key", [{(0.0, 1.0): 1}, {(1.1, 1.0): 1}, {(0.5, -1.0): 1}, {(0.5, math.inf): 1}, {(0.5, 1.0): -1}]
+)
+def test_impossible_rounds_are_refused(key):
+    with pytest.raises(ValueError, match="sampling probability"):
+        accounting.epsilon_pld(key, 1e-3)
+
+
+@pytest.mark.parametrize("delta", [0, 1e-12, 1, math.nan])
+def test_a_delta_beyond_the_accuracy_of_the_accountant_is_refused(delta):
+    with pytest.raises(ValueError, match="delta"):
+        accounting.epsilon_pld({(0.5, 1.0): 1}, delta)
+
+
+# Audiences
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "node", "reader"), [(1, 0.25, 0.24), (3, 0.75, 0.71), (8, 1.88, 1.77), (10, 2.30, 2.17)]
+)
+def test_audiences_of_eleven_nodes_have_their_published_epsilons(epsilon, node, reader):
+    nodes = [NodeRelease(1, 24, PRINTED[epsilon])] * 11
+    assert accounting.effective_noise(nodes, 3, "server") == PRINTED[epsilon]
+    for audience, published in (("node", node), ("reader", reader)):
+        noise = accounting.effective_noise(nodes, 3, audience)
+        assert accounting.epsilon_pld({(P, noise): ROUNDS}, 1e-3) == pytest.approx(published, abs=0.006)
+
+
+def test_effective_noise_is_that_of_the_average_in_units_of_one_clip():
+    """Simulate the released average and compare with the weight of one clipped contribution of node 1."""
+    nodes = [NodeRelease(0.2, 10, 3.0, 2.0), NodeRelease(0.5, 30, 1.5, 0.5), NodeRelease(0.3, 20, 4.0, 1.0)]
+    rng = np.random.default_rng(1)
+    noise = [n.weight / n.expected * rng.normal(0, n.noise_multiplier * n.clip, 200_000) for n in nodes]
+    unit = 0.5 / 30 * 0.5
+    assert accounting.effective_noise(nodes, 1, "reader") == pytest.approx(sum(noise).std() / unit, rel=0.01)
+    without_the_loudest = (noise[1] + noise[2]).std() / unit
+    without_the_other = (noise[0] + noise[1]).std() / unit
+    worst = min(without_the_loudest, without_the_other)
+    assert accounting.effective_noise(nodes, 1, "node") == pytest.approx(worst, rel=0.01)
+    assert accounting.effective_noise(nodes, 1, "server") == 1.5
+
+
+def test_a_lone_node_has_no_other_node_and_its_reader_sees_what_the_server_sees():
+    lone = [NodeRelease(1, 24, 12.85)]
+    assert accounting.effective_noise(lone, 0, "node") is None
+    assert accounting.effective_noise(lone, 0, "reader") == pytest.approx(12.85)
+
+
+def test_two_nodes_cannot_hide_behind_each_other():
+    pair = [NodeRelease(1, 24, 5.0), NodeRelease(1, 24, 50.0)]
+    assert accounting.effective_noise(pair, 0, "node") == pytest.approx(5.0)
+
+
+def test_an_unclipped_node_hides_nobody_and_is_hidden_by_nobody():
+    nodes = [NodeRelease(1, 24, 0.0, math.inf), NodeRelease(1, 24, 5.0)]
+    assert accounting.effective_noise(nodes, 0, "reader") == 0
+    assert accounting.effective_noise(nodes, 1, "reader") == pytest.approx(5.0)
+
+
+# Events
+
+
+def test_a_round_survives_json():
+    for record in (entry(), entry(sigma=0.0, clip=math.inf)):
+        assert Round.from_json(record.to_json()) == record
+
+
+def test_a_damaged_ledger_entry_is_named():
+    content = entry().to_json()
+    with pytest.raises(UserError, match="'clip'"):
+        Round.from_json({key: value for key, value in content.items() if key != "clip"})
+    with pytest.raises(UserError, match="sampling_probability"):
+        Round.from_json({**content, "sampling_probability": 1.5})
+    with pytest.raises(UserError, match="expected"):
+        Round.from_json({**content, "expected": 45})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"number": -1}, {"sigma": -1.0}, {"sigma": math.inf}, {"expected": 45.0}, {"clip": 0.0}, {"clip": math.inf}],
+)
+def test_impossible_entries_are_refused(changes):
+    with pytest.raises(ValueError, match="Expected"):
+        entry(**changes)
+
+
+def test_histories_count_replays_and_missing_nodes():
+    rounds = [entry(node, number) for number in range(4) for node in "ab"]
+    rounds += [entry("a", 1), entry("a", 4)]  # round 1 sent twice by a; round 4 never came from b
+    found = histories(rounds)
+    assert found["a"] == NodeHistory(44, 24.0, 1.0, {(P, 2.0): 6}, 5, {(P, 2.0): 3})
+    assert found["b"] == NodeHistory(44, 24.0, 1.0, {(P, 2.0): 4}, 4, {(P, 2.0): 1})
+    assert found["a"].releases == 6
+
+
+def test_two_runs_in_one_ledger_are_refused():
+    with pytest.raises(UserError, match="its own file"):
+        histories([entry(), entry(number=1, clip=2.0)])

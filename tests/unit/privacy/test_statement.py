@@ -1,0 +1,253 @@
+"""Statements: every figure is that of the accountant, and nothing is claimed that does not hold."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from zetadp.privacy import accounting
+from zetadp.privacy.events import Round, histories
+from zetadp.privacy.exposure import Run
+from zetadp.privacy.statement import plain_text, run_statement, total_statement
+from zetadp.validation import UserError
+
+P = 24 / 44
+NODES = tuple(f"node-{index:02d}" for index in range(11))
+
+
+def rounds_of(sigma, rounds, nodes=NODES, p=P, population=44):
+    clip = 1.0 if sigma else math.inf
+    return [Round(node, number, population, 24.0, p, sigma, clip) for number in range(rounds) for node in nodes]
+
+
+def federated(name="run", sigma=42.567, rounds=917, declared=917, nodes=NODES):
+    return Run(name, histories(rounds_of(sigma, rounds, nodes)), declared)
+
+
+def state(run, **changes):
+    arguments = {
+        "delta": 1e-3,
+        "unit": "patient",
+        "noise_source": "os",
+        "weights": dict.fromkeys(run.nodes, 1.0),
+        "target_epsilon": 1.0,
+        **changes,
+    }
+    return run_statement(run, **arguments)
+
+
+def total(runs, **changes):
+    return total_statement(runs, **{"delta": 1e-3, "unit": "patient", "noise_source": "os", **changes})
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """The federated run of the paper at epsilon 1, per record."""
+    return state(federated(), unit="record")
+
+
+def test_it_is_plain_json(printed):
+    assert json.loads(json.dumps(printed, allow_nan=False)) == printed
+    infinite = state(federated(sigma=0.0), target_epsilon=math.inf)
+    assert json.loads(json.dumps(infinite, allow_nan=False)) == infinite
+
+
+def test_the_published_figures_stand_in_it(printed):
+    assert printed["epsilon"] == pytest.approx(1, rel=1e-3)
+    assert printed["epsilon_rdp"] > printed["epsilon"]
+    audiences = {name: row["epsilon"] for name, row in printed["audiences"].items()}
+    assert audiences == pytest.approx({"server": 1, "node": 0.25, "reader": 0.24}, abs=0.006)
+    assert [row["epsilon"] for row in printed["smaller_deltas"]] == pytest.approx([1.51, 1.71], abs=0.006)
+    persons = {(row["records"], row["nodes"]): row["epsilon"] for row in printed["records_of_one_person"]}
+    assert persons == pytest.approx({(2, 1): 2.30, (6, 1): 9.3, (2, 2): 1.5}, rel=0.01)
+    assert printed["mu"] is None
+    assert len(printed["nodes"]) == 11
+    assert printed["nodes"]["node-03"]["mechanisms"] == [
+        {"sampling_probability": P, "noise_multiplier": 42.567, "releases": 917}
+    ]
+
+
+def test_a_patient_needs_no_figures_for_several_records():
+    assert state(federated(rounds=20, declared=20))["records_of_one_person"] is None
+
+
+def test_the_curve_is_that_of_the_accountant(printed):
+    curve = printed["trade_off"]
+    assert curve["misses"] == accounting.trade_off({(P, 42.567): 917}, curve["false_alarms"])
+
+
+def test_stopping_early_lowers_nothing_and_going_on_raises():
+    full, early = state(federated(rounds=60, declared=60)), state(federated(rounds=10, declared=60))
+    longer = state(federated(rounds=80, declared=60))
+    assert early["epsilon"] == full["epsilon"]
+    assert {name: row["epsilon"] for name, row in early["audiences"].items()} == pytest.approx(
+        {name: row["epsilon"] for name, row in full["audiences"].items()}
+    )
+    assert longer["epsilon"] > full["epsilon"]
+    assert early["rounds"] == {"declared": 60, "happened": 10, "replayed": 0}
+
+
+def test_a_noise_schedule_is_topped_up_and_credited_at_its_least_noise():
+    loud, quiet = rounds_of(4.0, 3, ["a", "b"]), rounds_of(8.0, 6, ["a", "b"])[6:]
+    found = state(Run("schedule", histories([*loud, *quiet]), 10))
+    assert found["epsilon"] == accounting.epsilon({(P, 4.0): 7, (P, 8.0): 3}, 1e-3)
+    reader = {(P, math.hypot(4, 4)): 7, (P, math.hypot(8, 4)): 3}
+    assert found["audiences"]["reader"]["epsilon"] == pytest.approx(accounting.epsilon(reader, 1e-3), rel=1e-6)
+
+
+def test_a_replay_counts_twice_and_is_never_hidden_by_other_nodes():
+    rounds = rounds_of(2.0, 5, NODES[:3])
+    replayed = Run("replayed", histories([*rounds, rounds[-1]]), 5)
+    found = state(replayed)
+    assert found["epsilon"] == accounting.epsilon({(P, 2.0): 6}, 1e-3)
+    assert found["rounds"]["replayed"] == 1
+    hidden = 2.0 * math.sqrt(3)
+    expected = accounting.epsilon({(P, hidden): 4, (P, 2.0): 2}, 1e-3)
+    assert found["audiences"]["reader"]["epsilon"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_worst_node_is_quoted():
+    quiet, loud = rounds_of(5.0, 30, ["quiet"]), rounds_of(4.0, 30, ["loud"])
+    found = state(Run("two", histories([*quiet, *loud]), 30))
+    assert found["worst_node"] == "loud"
+    assert found["epsilon"] == found["nodes"]["loud"]["epsilon"] > found["nodes"]["quiet"]["epsilon"]
+
+
+def test_weights_decide_how_well_nodes_hide_each_other():
+    run = federated(sigma=3.0, rounds=20, declared=20, nodes=("a", "b", "c"))
+    equal = state(run)["audiences"]["reader"]["epsilon"]
+    heavy = state(run, weights={"a": 10.0, "b": 1.0, "c": 1.0})["audiences"]["reader"]["epsilon"]
+    alone = state(run)["audiences"]["server"]["epsilon"]
+    assert equal < heavy < alone
+    assert heavy == pytest.approx(accounting.epsilon({(P, 3.0 * math.sqrt(1.02)): 20}, 1e-3), rel=1e-6)
+
+
+def test_one_hospital_alone_has_no_other_node():
+    central = Run("central", histories(rounds_of(12.85, 50, ["central"], 24 / 484, 484)), 50)
+    found = state(central, unit="record")
+    assert found["audiences"]["node"] is None
+    assert found["audiences"]["reader"]["epsilon"] == found["audiences"]["server"]["epsilon"]
+    assert [row["nodes"] for row in found["records_of_one_person"]] == [1, 1]
+    assert "One other node" not in plain_text(found)
+
+
+def test_full_participation_is_quoted_exactly():
+    full = Run("full", histories(rounds_of(77.966, 917, ["a", "b"], p=1.0)), 917)
+    found = state(full)
+    assert found["mu"] == pytest.approx(math.sqrt(917) / 77.966)
+    assert found["accountant"].startswith("exact")
+    assert found["epsilon"] == pytest.approx(1, rel=2e-4)
+
+
+def test_a_run_without_noise_claims_nothing():
+    found = state(federated(sigma=0.0, rounds=3, declared=3), target_epsilon=math.inf)
+    assert (found["guarantee"], found["epsilon"], found["target_epsilon"]) == ("none", "inf", "inf")
+    assert found["statement"].startswith("No guarantee")
+    text = plain_text(found)
+    assert "private" not in text
+    assert "none was added" in text
+
+
+def test_one_round_without_noise_voids_the_run():
+    rounds = [*rounds_of(40.0, 10, ["a"]), Round("a", 10, 44, 24.0, P, 0.0, 1.0)]
+    assert state(Run("leaky", histories(rounds), 11))["guarantee"] == "none"
+
+
+@pytest.mark.parametrize(("source", "guarantee"), [("seeded", "simulated"), ("os", "holds")])
+def test_seeded_noise_is_called_simulated_everywhere(source, guarantee):
+    found = state(federated(rounds=5, declared=5), noise_source=source)
+    assert found["guarantee"] == guarantee
+    for text in (found["statement"], found["noise"], plain_text(found)):
+        assert ("protect" in text and "nobody" in text) == (source == "seeded")
+
+
+def test_the_text_names_what_holds_and_what_does_not(printed):
+    text = plain_text(printed)
+    for phrase in (
+        "each training record",
+        "replaced by zero",
+        "drawn independently",
+        "917 declared",
+        "At delta 1e-06",
+        "A person with 6 records",
+        "search for settings",
+        "validation records",
+        "preprocessing",
+        "two hospitals",
+        "messages repeated",
+    ):
+        assert phrase in text
+
+
+def test_the_text_never_claims_more_than_the_figure():
+    run = federated(sigma=3.0, rounds=7, declared=7)
+    found = state(run)
+    shown = float(found["statement"].split("(")[1].split(",")[0])
+    assert found["epsilon"] <= shown <= found["epsilon"] * 1.01
+    rate = found["trade_off"]["misses"][found["trade_off"]["false_alarms"].index(0.1)]
+    printed_rate = float(plain_text(found).split("10% of")[1].split("at least ")[1].split(" %")[0]) / 100
+    assert rate - 0.001 <= printed_rate <= rate
+
+
+def test_an_empty_ledger_and_foreign_weights_are_refused():
+    with pytest.raises(UserError, match="holds no rounds"):
+        Run("empty", {}, 10)
+    with pytest.raises(ValueError, match="weight"):
+        state(federated(rounds=2, declared=2), weights={"elsewhere": 1.0})
+
+
+# Totals
+
+
+def test_ten_seeds_compose_to_four():
+    found = total([federated(f"seed {seed}") for seed in range(10)])
+    assert found["private_rows"]["epsilon"] == pytest.approx(4.05, abs=0.006)
+    assert found["private_rows"]["runs"] == 10
+    assert found["all_rows"]["epsilon"] == found["private_rows"]["epsilon"]
+    assert found["guarantee"] == "holds"
+
+
+@pytest.mark.parametrize("how", ["a row without noise", "a metric without noise"])
+def test_one_release_without_noise_makes_the_total_none(how):
+    runs = [federated("private", rounds=20, declared=20)]
+    if how == "a row without noise":
+        found = total([*runs, federated(how, sigma=0.0, rounds=20, declared=20)])
+    else:
+        found = total(runs, unnoised=[how])
+    assert found["all_rows"]["guarantee"] == found["guarantee"] == "none"
+    assert found["all_rows"]["epsilon"] == "inf"
+    assert found["all_rows"]["without_noise"] == [how]
+    assert found["private_rows"]["epsilon"] == accounting.epsilon({(P, 42.567): 20}, 1e-3)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert f"none, because without noise: {how}" in plain_text(found)
+
+
+def test_totals_add_up_node_by_node():
+    first = Run("1", histories([*rounds_of(4.0, 10, ["a"]), *rounds_of(8.0, 10, ["b"])]), 10)
+    second = Run("2", histories([*rounds_of(6.0, 10, ["a"]), *rounds_of(5.0, 10, ["b"])]), 10)
+    found = total([first, second])["private_rows"]
+    expected = {
+        "a": accounting.epsilon({(P, 4.0): 10, (P, 6.0): 10}, 1e-3),
+        "b": accounting.epsilon({(P, 8.0): 10, (P, 5.0): 10}, 1e-3),
+    }
+    assert found["nodes"] == expected
+    assert found["epsilon"] == max(expected.values())
+
+
+def test_a_central_run_adds_to_the_federated_one():
+    """The same patients, divided otherwise: the names of the nodes do not show it, the total must."""
+    spread = federated(sigma=6.0, rounds=10, declared=10, nodes=("a", "b"))
+    central = Run("central", histories(rounds_of(3.0, 10, ["central"], 24 / 484, 484)), 10)
+    found = total([spread, central])["private_rows"]
+    expected = accounting.epsilon({(P, 6.0): 10, (24 / 484, 3.0): 10}, 1e-3)
+    assert set(found["nodes"]) == {"a", "b", "central"}
+    assert list(found["nodes"].values()) == pytest.approx([expected] * 3)
+
+
+def test_no_private_run_is_no_guarantee():
+    found = total([federated(sigma=0.0, rounds=2, declared=2)])
+    assert found["guarantee"] == "none"
+    assert found["statement"].startswith("No guarantee")
+    assert found["private_rows"]["runs"] == 0
