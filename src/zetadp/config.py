@@ -1,0 +1,207 @@
+"""The configuration: checked strictly, defaults filled in, and turned into the settings of the library."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import product
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from zetadp.validation import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, order=True)
+class GridRun:
+    """One cell of the grid; its fields are the wildcards of the workflow."""
+
+    network: str
+    arm: str
+    epsilon: str
+    seed: str
+
+
+def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
+    """Check a configuration against its schema and return it with defaults filled in.
+
+    Raises
+    ------
+    UserError
+        One message that lists every fault: the key, what was expected, what was found, and the nearest valid key.
+    """
+    from jsonschema import Draft202012Validator
+
+    schema = yaml.safe_load(schema_path.read_text(encoding="utf-8"))
+    filled: dict[str, Any] = _with_defaults(deepcopy(dict(config)), schema, schema)
+    validator = Draft202012Validator(schema)
+    faults = [message for error in validator.iter_errors(filled) for message in _messages(error)]
+    if not faults:
+        faults = list(_contradictions(filled))
+    if faults:
+        lines = "\n".join(f"  {number}. {fault}" for number, fault in enumerate(faults, start=1))
+        msg = f"The configuration has {len(faults)} fault(s):\n{lines}"
+        raise UserError(msg)
+    for block in filled["runs"]:
+        block["epsilons"] = [epsilon_text(value) for value in block["epsilons"]]
+    return filled
+
+
+def epsilon_text(value: float | str) -> str:
+    """Return the text that stands for a target epsilon in paths and tables.
+
+    Examples
+    --------
+    >>> [epsilon_text(value) for value in (8, 8.0, "0.5", float("inf"), "unclipped")]
+    ['8', '8', '0.5', 'inf', 'unclipped']
+    """
+    if value == "unclipped":
+        return "unclipped"
+    number = float(value)
+    return "inf" if math.isinf(number) else f"{number:g}"
+
+
+def grid(config: Mapping[str, Any]) -> list[GridRun]:
+    """Return every run of the grid once, in a fixed order."""
+    runs: dict[GridRun, None] = {}
+    for block in config["runs"]:
+        for network, arm, epsilon, seed in product(*(block[key] for key in ("networks", "arms", "epsilons", "seeds"))):
+            runs[GridRun(network, arm, epsilon, str(seed))] = None
+    return list(runs)
+
+
+def declared_nodes(config: Mapping[str, Any], arm: str) -> list[int]:
+    """Return the declared number of training patients of each node of an arm."""
+    from zetadp.federation.partition import PartitionSettings, node_sizes
+
+    cohort = config["cohort"]
+    if arm == "central":
+        return [cohort["train_patients"]]
+    scanners = cohort["simulated"]["scanner_patients"]
+    return node_sizes(PartitionSettings(**config["partition"]), cohort["train_patients"], scanners)
+
+
+def rounds_of(config: Mapping[str, Any], arm: str) -> int:
+    """Return the declared number of rounds of an arm: as given, or epochs * N / R for the node of median size."""
+    settings = config["arms"][arm]
+    if settings["rounds"] is not None:
+        return int(settings["rounds"])
+    passes, expected = float(settings["epochs"]), float(settings["expected_patients"])
+    return max(1, round(passes * median(declared_nodes(config, arm)) / expected))
+
+
+def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: ANN401  (JSON is untyped)
+    """Fill in the schema's defaults, recursively."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    if isinstance(value, dict):
+        for key, part in schema.get("properties", {}).items():
+            if key not in value and "default" in part:
+                value[key] = deepcopy(part["default"])
+        rest = schema.get("additionalProperties")
+        for key, item in value.items():
+            part = schema.get("properties", {}).get(key, rest)
+            if isinstance(part, dict):
+                value[key] = _with_defaults(item, part, root)
+    # On the command line (--config 'partition={nodes: 3}') Snakemake leaves nested numbers as text.
+    if isinstance(value, str) and schema.get("type") in ("integer", "number"):
+        number = yaml.safe_load(value)
+        return number if isinstance(number, int | float) else value
+    return value
+
+
+def _messages(error: Any) -> Iterator[str]:  # noqa: ANN401  (jsonschema has no types)
+    """Say in plain words what a validation error means."""
+    where = ".".join(str(part) for part in error.absolute_path) or "the top level"
+    if error.validator == "additionalProperties":
+        known = list(error.schema.get("properties", {}))
+        for key in sorted(set(error.instance) - set(known)):
+            hint = did_you_mean(key, known) or f" Known keys: {', '.join(known)}."
+            yield f"Unknown key {key!r} at {where}.{hint}"
+    elif error.validator == "enum":
+        hint = did_you_mean(str(error.instance), map(str, error.validator_value))
+        choices = ", ".join(map(str, error.validator_value))
+        yield f"{where}: expected one of {choices}; found {error.instance!r}.{hint}"
+    elif error.validator == "type":
+        kinds = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
+        yield f"{where}: expected {' or '.join(kinds)}; found {error.instance!r}."
+    else:
+        yield f"{where}: {error.message}."
+
+
+def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong between keys that are each right."""
+    from zetadp.nn.models import NetworkSettings
+
+    for name, settings in config["networks"].items():
+        try:
+            NetworkSettings(**settings)
+        except ValueError as error:
+            yield f"networks.{name}: {error}"
+    cohort = config["cohort"]
+    if (cohort["source"] == "folder") != (cohort["folder"] is not None):
+        yield (
+            f"cohort.folder: expected a folder exactly where cohort.source is folder; found {cohort['folder']!r} with "
+            f"source {cohort['source']}."
+        )
+    depth, count = cohort["simulated"]["grid"][2], config["slices"]["count"]
+    if cohort["source"] == "simulated" and depth < count:
+        yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."
+    for number, block in enumerate(config["runs"]):
+        for name in block["networks"]:
+            if name not in config["networks"]:
+                yield f"runs.{number}.networks: no network {name!r}.{did_you_mean(name, config['networks'])}"
+        for name in block["arms"]:
+            if name not in config["arms"]:
+                yield f"runs.{number}.arms: the arm {name!r} has no section in arms."
+        for value in block["epsilons"]:
+            if value != "unclipped" and not _is_positive(value):
+                yield f"runs.{number}.epsilons: expected a number above zero, inf or unclipped; found {value!r}."
+    for arm, settings in config["arms"].items():
+        if (settings["rounds"] is None) == (settings["epochs"] is None):
+            yield f"arms.{arm}: expected exactly one of rounds and epochs."
+        try:
+            smallest = min(declared_nodes(config, arm))
+        except UserError as error:
+            yield f"partition: {error}"
+            continue
+        if settings["expected_patients"] > smallest:
+            yield (
+                f"arms.{arm}.expected_patients: expected at most the {smallest} training patients of the smallest "
+                f"node; found {settings['expected_patients']}."
+            )
+    wanted = config["partition"]["nodes"] * config["partition"]["validation_patients"]
+    if wanted >= cohort["test_patients"]:
+        yield (
+            f"partition.validation_patients: {wanted} test patients would be watched, of {cohort['test_patients']}; "
+            "none would be left to test."
+        )
+
+
+def _is_positive(value: float | str) -> bool:
+    try:
+        return float(value) > 0
+    except ValueError:
+        return False
+
+
+def experiment_name(config_path: Path, scenario_path: Path | None) -> str:
+    """Return the name of the experiment that a configuration, overlaid by a scenario, describes."""
+    name = None
+    for path in filter(None, (config_path, scenario_path)):
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            msg = f"Cannot read {path}: {error}."
+            raise UserError(msg) from error
+        name = content.get("name", name)
+    if name is None:
+        msg = f"Expected a name in {config_path}, found none."
+        raise UserError(msg)
+    return str(name)

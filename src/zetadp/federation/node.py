@@ -1,0 +1,115 @@
+"""What a node does in a round: draw patients, choose images, sum clipped gradients, add noise, send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from zetadp.randomness import Purpose, stream
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from zetadp.privacy.mechanism import Draw, SampledGaussian
+
+
+@dataclass(frozen=True)
+class Records:
+    """The images of all records (volumes), on one device.
+
+    Attributes
+    ----------
+    images
+        Tensor of shape (record, image, row, column), complex64 or float32.
+    labels
+        Class of each image, the same for every record, shape (image,).
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return int(self.labels.max()) + 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """A holder of patients.
+
+    Attributes
+    ----------
+    mechanism
+        Sampling and noise of the node.
+    patients
+        For each training patient of the node, the positions of its records: one, or several of one person.
+    """
+
+    mechanism: SampledGaussian
+    patients: Sequence[Sequence[int]]
+
+
+def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose the images that make each drawn patient's gradient: equally many of every class, at random.
+
+    Which images are chosen needs no accounting: whatever they are, the patient's clipped gradient has norm at most B.
+
+    Parameters
+    ----------
+    node, draw
+        The node and its draw.
+    labels
+        Class of each image of a record, shape (image,).
+    images_per_patient
+        How many, a multiple of the number of classes; as many as a record has takes every image position once.
+
+    Returns
+    -------
+    records, images
+        Record and image within it, both of shape (drawn, images_per_patient). Each image of a patient with several
+        records is taken from one of them at random.
+    """
+    mechanism = node.mechanism
+    random = stream(mechanism.seed, Purpose.IMAGES, mechanism.place, draw.event.round)
+    drawn = [node.patients[member] for member in draw.members]
+    if images_per_patient == len(labels):
+        images = np.tile(np.arange(len(labels)), (len(drawn), 1))
+    else:
+        classes = np.unique(labels)
+        chosen = []
+        for label in classes:
+            candidates = np.flatnonzero(labels == label)
+            order = random.random((len(drawn), len(candidates))).argsort(axis=1)
+            chosen.append(candidates[order[:, : images_per_patient // len(classes)]])
+        images = np.concatenate(chosen, axis=1)
+    records = np.empty(images.shape, dtype=np.int64)
+    for row, own in enumerate(drawn):
+        records[row] = own[0] if len(own) == 1 else random.choice(np.asarray(own), size=images.shape[1])
+    return records, images
+
+
+def check_images_per_patient(images_per_patient: int, labels: np.ndarray) -> None:
+    """Refuse a number of images that cannot be shared equally by the classes or that a patient does not have."""
+    classes, counts = np.unique(labels, return_counts=True)
+    if images_per_patient != len(labels) and (
+        images_per_patient % len(classes) or not 0 < images_per_patient // len(classes) <= counts.min()
+    ):
+        msg = (
+            f"Expected training.images_per_patient to be a multiple of {len(classes)} (equally many of every class) "
+            f"up to {len(labels)}, found {images_per_patient}."
+        )
+        raise UserError(msg)
+
+
+def gather(data: Records, records: np.ndarray, images: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return images of shape (patient, image, 1, row, column) and labels of shape (patient, image)."""
+    device = data.images.device
+    rows, columns = torch.from_numpy(records).to(device), torch.from_numpy(images).to(device)
+    return data.images[rows, columns].unsqueeze(2), data.labels[columns]

@@ -1,0 +1,152 @@
+"""Which patient is held by which node, and which patients only ever test.
+
+The partition is public: it is a function of the declared numbers and a seed, or of the scanner that the cohort's table
+names. One partition serves all runs on a cohort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from zetadp.randomness import Purpose, stream
+from zetadp.validation import UserError, one_of, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SERVER = "server"
+
+
+@dataclass(frozen=True)
+class PartitionSettings:
+    """How patients are spread.
+
+    Attributes
+    ----------
+    nodes
+        Number of nodes (hospitals).
+    by
+        ``uniform``: training patients uniformly at random, in equal numbers as far as possible.
+        ``scanner``: each node holds the patients of one scanner.
+    validation_patients
+        Test patients that each node holds for watching the training; they are never trained on, and the rest of the
+        test patients, held at the server, give the final accuracy.
+    seed
+        Seed of the random spread; public.
+    """
+
+    nodes: int = 11
+    by: str = "uniform"
+    validation_patients: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(nodes=self.nodes)
+        one_of(("uniform", "scanner"), by=self.by)
+
+
+def node_name(number: int) -> str:
+    """Return the name of a node, counted from zero.
+
+    Examples
+    --------
+    >>> node_name(0)
+    'node-01'
+    """
+    return f"node-{number + 1:02d}"
+
+
+def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patients: Sequence[int] | None) -> list[int]:
+    """Return the declared number of training patients of each node; a public constant, never counted from files."""
+    if settings.by == "scanner":
+        if scanner_patients is None or len(scanner_patients) != settings.nodes:
+            found = "none" if scanner_patients is None else str(len(scanner_patients))
+            msg = f"Expected {settings.nodes} numbers in scanner_patients for partition.by: scanner, found {found}."
+            raise UserError(msg)
+        return list(scanner_patients)
+    if train_patients < settings.nodes:
+        msg = (
+            f"Expected at least as many training patients as nodes, found {train_patients} patients for "
+            f"{settings.nodes} nodes. Lower partition.nodes or take a larger cohort."
+        )
+        raise UserError(msg)
+    return [len(part) for part in np.array_split(np.arange(train_patients), settings.nodes)]
+
+
+def partition(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[int]) -> pd.DataFrame:
+    """Assign every patient to a role and a place.
+
+    Parameters
+    ----------
+    index
+        Table with one row a record and columns ``patient``, ``part`` (``train`` or ``test``) and ``scanner``.
+    settings
+        How patients are spread.
+    sizes
+        Declared number of training patients of each node.
+
+    Returns
+    -------
+    Table with one row a record: ``patient``, ``record``; ``role``: ``train``, ``validation`` or ``test``; ``node``:
+    name of the holder, ``server`` for test patients. All records of a patient are in one place.
+
+    Raises
+    ------
+    UserError
+        If the cohort does not hold what the settings declare.
+    """
+    patients = index.drop_duplicates("patient").sort_values("patient", ignore_index=True)
+    train, test = (patients[patients["part"] == part] for part in ("train", "test"))
+    names = [node_name(number) for number in range(settings.nodes)]
+    if len(train) != sum(sizes):
+        msg = f"Expected {sum(sizes)} training patients, as declared, found {len(train)}."
+        raise UserError(msg)
+    random = stream(settings.seed, Purpose.PARTITION)
+    wanted = settings.validation_patients * settings.nodes
+    if wanted >= len(test):
+        msg = (
+            f"Expected more than {wanted} test patients ({settings.validation_patients} for validation at each of "
+            f"{settings.nodes} nodes, the rest at the server), found {len(test)}. Lower partition.validation_patients."
+        )
+        raise UserError(msg)
+    if settings.by == "scanner":
+        by_scanner = _nodes_by_scanner(train, names, sizes)
+        holders = train.set_index("patient")["scanner"].map(by_scanner)
+        validation = _watched_by_scanner(test.iloc[random.permutation(len(test))], by_scanner, settings)
+    else:
+        holders = pd.Series(np.repeat(names, sizes)[random.permutation(len(train))], index=train["patient"])
+        watched = random.permutation(test["patient"].to_numpy())[:wanted]
+        validation = pd.Series(np.repeat(names, settings.validation_patients), index=watched)
+    held = pd.Series(SERVER, index=np.setdiff1d(test["patient"], validation.index))
+    parts = {"train": holders, "validation": validation, "test": held}
+    table = pd.concat(
+        [pd.DataFrame({"patient": p.index, "role": role, "node": p.to_numpy()}) for role, p in parts.items()]
+    )
+    return index[["patient", "record"]].merge(table, on="patient", validate="many_to_one")
+
+
+def _nodes_by_scanner(train: pd.DataFrame, names: Sequence[str], sizes: Sequence[int]) -> dict[str, str]:
+    scanners = sorted(train["scanner"].unique())
+    found = [int((train["scanner"] == scanner).sum()) for scanner in scanners]
+    if found != list(sizes):
+        table = dict(zip(scanners, found, strict=True))
+        msg = f"Expected scanners with {list(sizes)} training patients, as declared, found {table}."
+        raise UserError(msg)
+    return dict(zip(scanners, names, strict=True))
+
+
+def _watched_by_scanner(test: pd.DataFrame, by_scanner: dict[str, str], settings: PartitionSettings) -> pd.Series[str]:
+    """Give each node test patients of its own scanner, so that its accuracy is that on its own physics."""
+    watched = test[test["scanner"].isin(list(by_scanner))].groupby("scanner").head(settings.validation_patients)
+    counts = watched["scanner"].value_counts()
+    short = {scanner: int(counts.get(scanner, 0)) for scanner in by_scanner}
+    short = {scanner: count for scanner, count in short.items() if count < settings.validation_patients}
+    if short:
+        msg = f"Expected {settings.validation_patients} test patients for validation of every scanner, found {short}."
+        raise UserError(msg)
+    return watched.set_index("patient")["scanner"].map(by_scanner)

@@ -1,0 +1,83 @@
+"""The pulse sequence of a volume that somebody has at hand, told by a finished model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.evaluation import class_scores
+from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zetadp.pretrained import FinishedModel
+
+
+def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
+    """Tell the pulse sequence of every channel of a volume by a vote of its centre slices.
+
+    Parameters
+    ----------
+    model
+        A finished model.
+    path
+        NIfTI file, 3-D (x, y, z) or 4-D (x, y, z, channel), in any orientation.
+
+    Returns
+    -------
+    Table with one row a channel: ``channel`` (from zero), ``sequence`` with most votes, ``votes`` (share of the
+    slices) and ``probability`` (its mean over the slices).
+
+    Raises
+    ------
+    UserError
+        If the file is not such a volume, or has too few slices or empty ones.
+    """
+    channels = _canonical_channels(path)
+    if channels.shape[3] < model.slices:
+        msg = f"Expected at least {model.slices} axial slices in {path}, found {channels.shape[3]}."
+        raise UserError(msg)
+    kept = centre_slices(channels.shape[3], model.slices)
+    # As in training: rows run from anterior to posterior, columns from left to right.
+    slices = np.transpose(channels[:, :, ::-1, kept], (0, 3, 2, 1)).astype(np.float32)
+    spread = np.ptp(slices, axis=(2, 3))
+    if not np.isfinite(spread).all() or (spread == 0).any():
+        channel, place = np.argwhere(~np.isfinite(spread) | (spread == 0))[0]
+        where = f"slice {kept.start + place} of channel {channel}"
+        msg = f"Expected finite, varying slices in {path}, found another in {where}."
+        raise UserError(msg)
+    images = resize_area(slices, model.size).reshape(-1, model.size, model.size)
+    scores = class_scores(model.network, model.prepare(images)).softmax(dim=1).numpy()
+    rows = []
+    for channel, part in enumerate(np.split(scores, len(channels))):
+        votes = np.bincount(part.argmax(axis=1), minlength=len(model.sequences)) / model.slices
+        winner = int(np.lexsort((part.mean(axis=0), votes))[-1])
+        rows.append(
+            {
+                "channel": channel,
+                "sequence": model.sequences[winner],
+                "votes": float(votes[winner]),
+                "probability": float(part[:, winner].mean()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _canonical_channels(path: Path) -> np.ndarray:
+    """Return a volume as (channel, right, anterior, superior)."""
+    import nibabel as nib
+
+    try:
+        image: Any = nib.as_closest_canonical(nib.load(path))  # type: ignore[no-untyped-call]
+        values = np.asarray(image.dataobj)
+    except (OSError, EOFError, ValueError, nib.filebasedimages.ImageFileError) as error:
+        msg = f"Cannot read {path} as a NIfTI volume: {error}."
+        raise UserError(msg) from error
+    if values.ndim not in (3, 4):
+        msg = f"Expected a 3-D or 4-D volume in {path}, found {values.ndim} axes."
+        raise UserError(msg)
+    return values[None] if values.ndim == 3 else np.moveaxis(values, 3, 0)

@@ -1,0 +1,365 @@
+"""Training one model under one guarantee: rounds, progress, checkpoints.
+
+The core knows nothing of MRI or of Snakemake: it takes records of patients, a network and the privacy settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+
+from zetadp.checkpoint import Checkpoint
+from zetadp.evaluation import accuracy_and_loss
+from zetadp.federation.node import Node, Records, check_images_per_patient
+from zetadp.federation.server import OptimiserSettings, Server
+from zetadp.federation.simulation import simulate_round
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.randomness import Purpose, stream
+from zetadp.validation import UserError, in_range, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import nn
+
+logger = logging.getLogger(__name__)
+
+UNCLIPPED = "unclipped"
+NO_NOISE = ("inf", UNCLIPPED)
+
+
+@dataclass(frozen=True)
+class RunName:
+    """What tells one run of the grid from another.
+
+    Attributes
+    ----------
+    network, arm
+        Names of sections of the configuration.
+    epsilon
+        Target as text: a number, ``inf`` (clips, adds no noise) or ``unclipped`` (neither).
+    seed
+        Seed of the starting weights and, with the other names, of sampling and noise.
+    """
+
+    network: str
+    arm: str
+    epsilon: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.network} {self.arm} eps-{self.epsilon} seed-{self.seed}"
+
+    @property
+    def entropy(self) -> int:
+        """Seed of sampling and noise: runs of other names share no draw, so their noise composes as independent."""
+        text = f"{self.network}/{self.arm}/{self.epsilon}/{self.seed}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16])
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a model is trained.
+
+    Attributes
+    ----------
+    rounds
+        Declared number of rounds, one optimiser step each. The guarantee is computed for it before training.
+    images_per_patient
+        Images that make one patient's gradient in a round, equally many of every class.
+    optimiser
+        The server's optimiser.
+    clip
+        The clipping norm B.
+    evaluate_every
+        Rounds between two looks at the validation patients.
+    checkpoint_seconds
+        Seconds between two checkpoints.
+    chunk
+        Images in one pass; changes memory and speed, neither the result (to rounding) nor the guarantee.
+    """
+
+    rounds: int
+    images_per_patient: int = 4
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    clip: float = 1.0
+    evaluate_every: int = 20
+    checkpoint_seconds: float = 30.0
+    chunk: int = 64
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(rounds=self.rounds, images_per_patient=self.images_per_patient, clip=self.clip, chunk=self.chunk)
+        positive(evaluate_every=self.evaluate_every)
+        in_range(0, 1e9, checkpoint_seconds=self.checkpoint_seconds)
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """A node before training: who it holds and how much noise it adds.
+
+    Attributes
+    ----------
+    name
+        Name of the node.
+    patients
+        For each of its training patients, the positions of the patient's records.
+    population
+        Declared number of its training patients, N.
+    expected
+        Expected patients in a round, R.
+    noise_multiplier
+        sigma; zero for runs without noise.
+    """
+
+    name: str
+    patients: Sequence[Sequence[int]]
+    population: int
+    expected: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Refuse a node that does not hold what it declares."""
+        if len(self.patients) != self.population:
+            msg = (
+                f"Expected {self.population} training patients at {self.name}, as declared, found {len(self.patients)}."
+            )
+            raise UserError(msg)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training.
+
+    Attributes
+    ----------
+    model
+        The network with its final weights; never the best of several.
+    history
+        Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, ``validation_loss``.
+    not_finite
+        Patient gradients that were not finite and contributed zero; known in a simulation only.
+    """
+
+    model: nn.Module
+    history: pd.DataFrame
+    not_finite: int
+
+
+def train(
+    run: RunName,
+    network: NetworkSettings,
+    settings: TrainingSettings,
+    nodes: Sequence[NodePlan],
+    records: Records,
+    validation: Records,
+    *,
+    ledger_path: Path,
+    checkpoint_path: Path,
+    context: Mapping[str, Any] | None = None,
+    after_round: Callable[[int], None] | None = None,
+) -> Trained:
+    """Train a network by zeta-DP-SGD across nodes, from the start or from its checkpoint.
+
+    Parameters
+    ----------
+    run
+        Name of the run, which also seeds it.
+    network, settings
+        What is trained and how.
+    nodes
+        The holders of training patients; one node is the central arm.
+    records
+        Images of the training patients.
+    validation
+        Images of held-out patients, watched only: the last model is taken, not the best.
+    ledger_path
+        The run's ledger, which outlives failed and repeated jobs.
+    checkpoint_path
+        Where an interrupted training is kept; removed at the end.
+    context
+        More facts for the ledger's header and for the check whether a checkpoint belongs to this run.
+    after_round
+        Called with the number of rounds done, after each round.
+
+    Raises
+    ------
+    UserError
+        If settings and records disagree, or if a checkpoint knows of rounds that the ledger does not.
+    """
+    device = records.images.device
+    check_images_per_patient(settings.images_per_patient, records.labels.cpu().numpy())
+    model = build(network, records.classes, records.images.shape[-1], stream(run.seed, Purpose.WEIGHTS)).to(device)
+    layout = Layout.of(model)
+    server = Server(layout.flatten(dict(model.named_parameters())).detach(), settings.optimiser, settings.rounds)
+    _attach(model, layout, server)
+    header = _header(run, network, settings, nodes, context or {})
+    fingerprint = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+    clip = float("inf") if run.epsilon == UNCLIPPED else settings.clip
+
+    with Ledger(ledger_path) as ledger:
+        start, history = _begin(checkpoint_path, ledger, header, fingerprint, server, device)
+        holders = [
+            Node(
+                SampledGaussian(
+                    plan.name,
+                    place,
+                    population=plan.population,
+                    expected=plan.expected,
+                    noise_multiplier=plan.noise_multiplier,
+                    clip=clip,
+                    seed=run.entropy,
+                    ledger=ledger,
+                ),
+                plan.patients,
+            )
+            for place, plan in enumerate(nodes)
+        ]
+        progress = _Progress(run, start, settings.rounds)
+        saved = time.monotonic()
+        not_finite = 0
+        seconds_before = float(history["seconds"].max()) if len(history) else 0.0
+        for number in range(start, settings.rounds):
+            messages, bad = simulate_round(
+                holders,
+                model,
+                layout,
+                records,
+                ledger,
+                number,
+                images_per_patient=settings.images_per_patient,
+                chunk=settings.chunk,
+            )
+            not_finite += bad
+            server.step(messages, number)
+            done = number + 1
+            if done % settings.evaluate_every == 0 or done == settings.rounds:
+                accuracy, loss = accuracy_and_loss(model, validation)
+                history.loc[len(history)] = [
+                    done,
+                    seconds_before + progress.seconds(),
+                    server.learning_rate(number),
+                    accuracy,
+                    loss,
+                ]
+                progress.accuracy = accuracy
+            progress.report(done)
+            if time.monotonic() - saved >= settings.checkpoint_seconds and done < settings.rounds:
+                Checkpoint(done, fingerprint, server.state(), history, ledger.head).save(checkpoint_path)
+                saved = time.monotonic()
+            if after_round is not None:
+                after_round(done)
+    if not_finite:
+        logger.warning("%s: %d patient gradients were not finite and contributed zero", run, not_finite)
+    return Trained(model=model, history=history.astype({"round": int}), not_finite=not_finite)
+
+
+def finish(checkpoint_path: Path) -> None:
+    """Remove the checkpoint of a run whose outputs are all written."""
+    checkpoint_path.unlink(missing_ok=True)
+
+
+def _attach(model: nn.Module, layout: Layout, server: Server) -> None:
+    """Make the network's parameters views of the server's flat weights, so that a step needs no copy."""
+    for name, view in layout.unflatten(server.weights.data).items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(view))
+
+
+def _header(
+    run: RunName,
+    network: NetworkSettings,
+    settings: TrainingSettings,
+    nodes: Sequence[NodePlan],
+    context: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what defines a run, as the ledger's header shows it: public constants only."""
+    plans = [
+        {"name": n.name, "population": n.population, "expected": n.expected, "noise_multiplier": n.noise_multiplier}
+        for n in nodes
+    ]
+    relevant = asdict(settings)
+    # How often one looks or saves, and how much fits in memory, does not change what is trained.
+    for key in ("evaluate_every", "checkpoint_seconds", "chunk"):
+        relevant.pop(key)
+    return {
+        "run": asdict(run),
+        "network": asdict(network),
+        "training": relevant,
+        "nodes": plans,
+        "noise": "seeded",
+        **context,
+    }
+
+
+def _begin(
+    path: Path, ledger: Ledger, header: dict[str, Any], fingerprint: str, server: Server, device: torch.device
+) -> tuple[int, pd.DataFrame]:
+    """Continue from the run's checkpoint if there is one, else start a new attempt in the ledger."""
+    history = pd.DataFrame(
+        {
+            name: pd.Series(dtype=float)
+            for name in ("round", "seconds", "learning_rate", "validation_accuracy", "validation_loss")
+        }
+    )
+    if path.exists():
+        checkpoint = Checkpoint.load(path, device)
+        if checkpoint.fingerprint == fingerprint:
+            known = ledger.rounds
+            if not known >= set(range(checkpoint.round)):
+                msg = (
+                    f"The checkpoint {path} has {checkpoint.round} rounds, the ledger {ledger.path} knows of "
+                    f"{len(known)}. Restore the ledger: without it no true epsilon can be stated. To start over, "
+                    "delete the checkpoint."
+                )
+                raise UserError(msg)
+            server.load(checkpoint.state)
+            ledger.resume(checkpoint.round)
+            logger.info("continuing after round %d of an interrupted training", checkpoint.round)
+            return checkpoint.round, checkpoint.history if len(checkpoint.history) else history
+        logger.info("the checkpoint %s belongs to other settings; starting anew", path)
+    ledger.start({**header, "fingerprint": fingerprint})
+    return 0, history
+
+
+class _Progress:
+    """Log lines with speed, held-out accuracy and time left: at most one in ten seconds."""
+
+    def __init__(self, run: RunName, start: int, rounds: int) -> None:
+        self.run, self.start, self.rounds = run, start, rounds
+        self.begun = time.monotonic()
+        self.reported = self.begun
+        self.accuracy = float("nan")
+
+    def seconds(self) -> float:
+        """Return the seconds since training began or went on."""
+        return time.monotonic() - self.begun
+
+    def report(self, done: int) -> None:
+        """Log where the training stands."""
+        now = time.monotonic()
+        if now - self.reported < 10 and done < self.rounds:
+            return
+        self.reported = now
+        speed = (done - self.start) / max(now - self.begun, 1e-9)
+        left = (self.rounds - done) / speed
+        logger.info(
+            "%s: round %d of %d, %.1f rounds/s, held-out accuracy %.1f %%, %s left",
+            self.run,
+            done,
+            self.rounds,
+            speed,
+            100 * self.accuracy,
+            f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s",
+        )
