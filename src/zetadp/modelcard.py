@@ -1,0 +1,181 @@
+"""The model card: what a trained model is, how well it does, what its guarantee says, and what it is not for."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from zetadp.rendering import INFINITY_NOTE, MISSING, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE, Sheet, to_markdown
+from zetadp.tables import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, is_simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FALSE_ALARM = 0.01
+USAGE = "zetadp predict MODEL VOLUME"
+
+
+def model_card(
+    run: Mapping[str, Any],
+    network: Mapping[str, Any],
+    privacy: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    cohort_label: str,
+    usage: str = USAGE,
+) -> str:
+    """Return the card of one trained model as Markdown.
+
+    Parameters
+    ----------
+    run
+        ``network``, ``arm``, ``epsilon`` and ``seed`` of the run.
+    network
+        Settings of the network, printed as they are.
+    privacy
+        Content of the run's ``privacy.json``.
+    metrics
+        Content of the run's ``metrics.json``; its ``environment`` becomes the provenance.
+    cohort_label
+        Name of the cohort; that of a simulated one contains the word "simulated".
+    usage
+        Command that applies the model to one volume.
+    """
+    epsilon = epsilon_label(run["epsilon"])
+    chosen = epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
+    sequences = [str(name) for name in metrics["sequences"]]
+    return "\n".join(
+        [
+            f"# MRI sequence classifier: {run['network']}, {run['arm']}, {chosen}, seed {run['seed']}",
+            "",
+            *_task(sequences),
+            *_data(cohort_label, metrics),
+            *_privacy(epsilon, privacy),
+            *_accuracy(metrics),
+            *_limits(cohort_label),
+            "## Use",
+            "",
+            "```sh",
+            usage,
+            "```",
+            "",
+            *_provenance(run, network, metrics),
+        ]
+    )
+
+
+def _task(sequences: list[str]) -> list[str]:
+    return [
+        "## Task",
+        "",
+        f"A complex-valued network tells which pulse sequence ({', '.join(sequences)}) an axial slice of a brain MRI "
+        "comes from, given the slice’s k-space.",
+        "",
+        "**Input.** A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
+        "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area resize, "
+        "centred unitary 2-D Fourier transform, whitening of each image by its own statistics. The settings travel "
+        "with the model.",
+        "",
+        "**Output.** For each slice the name of the sequence and its probability.",
+        "",
+    ]
+
+
+def _data(cohort_label: str, metrics: Mapping[str, Any]) -> list[str]:
+    return [
+        "## Data",
+        "",
+        f"Cohort: {cohort_label}. Tested on {metrics['images']} images of {metrics['patients']} patients "
+        "who took no part in training.",
+        *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
+        "",
+    ]
+
+
+def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
+    """State the guarantee in plain words, or that there is none."""
+    lines = ["## Privacy", ""]
+    if math.isinf(epsilon_value(epsilon)):
+        reason = UNCLIPPED_NOTE if epsilon == UNCLIPPED else INFINITY_NOTE
+        return [*lines, reason, "The model may reveal who took part in training.", ""]
+    unit, spent, delta = privacy["unit"], float(privacy["epsilon"]), float(privacy["delta"])
+    seeded = privacy["noise_source"] == "seeded"
+    power = _largest_power(spent, delta, FALSE_ALARM)
+    lines += [
+        str(privacy["statement"]),
+        "",
+        f"In plain words{', for the ideal mechanism that this run simulates' if seeded else ''}: an attack that sees "
+        f"every model of the training, and wrongly accuses {FALSE_ALARM:.0%} of those who gave no data, finds at most "
+        f"{power:.1%} of those who did (ε = {spent:.4g}, δ = {delta:g}, per {unit}). Further models of the same "
+        f"data add to this.",
+        "",
+        *([SEEDED_NOTE, ""] if seeded else []),
+    ]
+    lines.append(f"- ε by the Renyi accountant, as a check: {float(privacy['epsilon_rdp']):.4g}")
+    for name, node in privacy["nodes"].items():
+        lines.append(f"- {name}: {node['population']} {unit}s, ε = {float(node['epsilon']):.4g}")
+    return [*lines, *(f"- Not covered: {text}." for text in privacy.get("does_not_cover", ())), ""]
+
+
+def _largest_power(epsilon: float, delta: float, false_alarm: float) -> float:
+    """Return the largest share of participants that any test finds at a given share of false alarms.
+
+    The trade-off function of (epsilon, delta)-privacy: Wasserman and Zhou 2010, doi:10.1198/jasa.2009.tm08651; Dong,
+    Roth and Su 2022, doi:10.1111/rssb.12454, eq. 3.
+    """
+    near = delta + math.exp(min(epsilon, 700.0)) * false_alarm
+    far = 1 - math.exp(-epsilon) * (1 - delta - false_alarm)
+    return min(1.0, near, far)
+
+
+def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
+    interval = metrics["accuracy_interval"]
+    between = "no interval: it needs at least two test patients"
+    if interval["low"] is not None:
+        low, high = _percent(interval["low"]), _percent(interval["high"])
+        between = f"{interval['level']:.0%} interval over patients: {low} to {high} %"
+    columns = ("recall", "precision", "f1")
+    rows = tuple(
+        (name, *(_percent(metrics["per_class"][name][column]) for column in columns)) for name in metrics["sequences"]
+    )
+    return [
+        "## Accuracy",
+        "",
+        f"- By image: {_percent(metrics['accuracy'])} % ({between}). A guess reaches {_percent(1 / len(rows))} %.",
+        f"- By volume, majority vote over its slices: {_percent(metrics['volume_accuracy'])} %.",
+        f"- Macro F1: {_percent(metrics['macro_f1'])} %.",
+        "",
+        to_markdown(Sheet("By sequence, in %", ("sequence", *columns), rows)),
+    ]
+
+
+def _limits(cohort_label: str) -> list[str]:
+    origin = (
+        "- Trained and tested on a simulated cohort: nothing is known of its accuracy on patients."
+        if is_simulated(cohort_label)
+        else "- Tested on held-out data of the same source: other scanners, sites and pathologies may do worse."
+    )
+    return [
+        "## Limits",
+        "",
+        "- Not for clinical use, and not a medical device.",
+        origin,
+        "- It always answers with one of its sequences, also for a volume that holds none of them.",
+        "- Test and validation patients have no privacy guarantee.",
+        "",
+    ]
+
+
+def _provenance(run: Mapping[str, Any], network: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[str]:
+    environment = {"commit": None, **metrics.get("environment", {})}
+    return [
+        "## Provenance",
+        "",
+        f"- run: {run['network']}/{run['arm']}/eps-{epsilon_label(run['epsilon'])}/seed-{run['seed']}",
+        *(f"- network, {key}: {value}" for key, value in network.items()),
+        *(f"- {key}: {'unknown' if value is None else value}" for key, value in sorted(environment.items())),
+        "",
+    ]
+
+
+def _percent(fraction: float | None) -> str:
+    return MISSING if fraction is None else f"{100 * fraction:.2f}"

@@ -1,0 +1,341 @@
+"""Tables for readers: CSV, Markdown, LaTeX, HTML and plain text, each with the notes that make its numbers honest.
+
+A `Sheet` holds the cells as text; every renderer prints any sheet, so all formats show the same numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.metrics import LEVEL
+from zetadp.tables import PAPER_TABLE_1, UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value, is_simulated, table1
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MISSING = "–"
+PAPER_LABEL = "paper, printed"
+PAPER_NOTE = (
+    "Rows marked “paper, printed” repeat Table 1 of Riess et al., Complex-valued Federated Learning with Differential "
+    "Privacy and MRI Applications (10 seeds): its own cohort, network and reading of the guarantee. "
+    "They are no result of these runs."
+)
+INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
+UNCLIPPED_NOTE = "Unclipped: gradients are neither clipped nor get noise. These runs carry no privacy guarantee."
+SIMULATION_NOTE = "The cohort is simulated: these are results on a simulation, not on patients."
+SEEDED_NOTE = "Noise: seeded. ε is that of the ideal mechanism, simulated: reproducible noise protects nobody."
+LONG_HEADINGS = {"ci_low": f"{LEVEL:.0%} low", "ci_high": f"{LEVEL:.0%} high"}
+
+_GREEK = (
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "zeta",
+    "eta",
+    "theta",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "pi",
+    "rho",
+    "sigma",
+    "tau",
+    "phi",
+    "chi",
+    "psi",
+    "omega",
+)
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: rf"\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "–": "--",
+    "—": "---",
+    "“": "``",
+    "”": "''",
+    "’": "'",
+    "±": r"$\pm$",
+    "∞": r"$\infty$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "√": r"$\sqrt{}$",
+    "ε": r"$\varepsilon$",
+    **{
+        letter: rf"$\{name}$"
+        for letter, name in zip(
+            "αβγδζηθκλμνπρστφχψω",
+            _GREEK,
+            strict=True,
+        )
+    },
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table ready to print.
+
+    Attributes
+    ----------
+    title
+        One line above the table.
+    columns
+        Heading of each column.
+    rows
+        Cells as text; a missing one is an en dash.
+    notes
+        Sentences below the table.
+    names
+        Number of leading columns that name the row; they are set flush left, the others flush right.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    names: int = 1
+
+
+def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return the notes that belong under every table and figure of these runs.
+
+    Parameters
+    ----------
+    runs
+        What `tables.collect` returned.
+    cohort_label
+        Name of the cohort; that of a simulated one contains the word "simulated".
+    total
+        Content of the cohort's ``privacy_total.json``, whose ``statement`` says what all runs together spent.
+    """
+    private = runs[~np.isinf(runs["epsilon"].map(epsilon_value))]
+    patients = len(set().union(*runs["per_patient"]))
+    units = " and ".join(sorted({f"per {unit}" for unit in runs["unit"]}))
+    deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
+    sources = set(private["noise_source"])
+    found = [
+        f"Cohort: {cohort_label}. Accuracy is the share of correct images of {patients} held-out test patients, in %.",
+        *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
+        f"ε is {units}, at δ = {deltas}.",
+        *([SEEDED_NOTE] if "seeded" in sources else []),
+        *(["Noise: exact, from the operating system’s generator."] if "os" in sources else []),
+        *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),
+        *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
+        *([str(total["statement"])] if total else []),
+    ]
+    return tuple(found)
+
+
+def accuracy_sheet(
+    table: pd.DataFrame, notes: tuple[str, ...] = (), *, title: str = "Test accuracy in %", intervals: bool = True
+) -> Sheet:
+    """Lay out `tables.table1` with network and arm as rows and epsilon as columns, the paper's rows below.
+
+    Parameters
+    ----------
+    table
+        What `tables.table1` returned.
+    notes
+        Sentences to print below, as `notes` returns them.
+    title
+        One line above the table.
+    intervals
+        Print the interval over patients in a second row under each mean.
+    """
+    if table.empty:
+        msg = "Expected at least one row in the table of accuracies, found none. Train first."
+        raise UserError(msg)
+    with_paper = bool(table["paper_mean"].notna().any())
+    # Where the paper is shown, its whole row is, also for an epsilon that was not run here.
+    printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if with_paper else set()
+    epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
+    rows = []
+    for (network, arm), group in table.groupby(["network", "arm"], sort=False):
+        cells = {str(row["epsilon"]): row for _, row in group.iterrows()}
+        rows.append((str(network), str(arm), *(_spread(cells.get(e), "mean", "std") for e in epsilons)))
+        if intervals:
+            rows.append(("", f"{LEVEL:.0%} interval", *(_interval(cells.get(e)) for e in epsilons)))
+    if with_paper:
+        for arm, cells_of_paper in PAPER_TABLE_1.items():
+            printed_cells = [cells_of_paper.get(e) for e in epsilons]
+            rows.append((PAPER_LABEL, arm, *(f"{c[0]:.2f} ± {c[1]:.2f}" if c else MISSING for c in printed_cells)))
+    heading = ("network", "arm", *(e if e == UNCLIPPED else f"ε = {epsilon_shown(e)}" for e in epsilons))
+    below = (_spread_note(table, intervals=intervals), *notes, *([PAPER_NOTE] if with_paper else []))
+    return Sheet(title, heading, tuple(rows), below, names=2)
+
+
+def frame_sheet(frame: pd.DataFrame, title: str, notes: tuple[str, ...] = (), *, names: int = 3) -> Sheet:
+    """Lay out a long-form table as it is: two decimals for shares, en dashes for missing values."""
+    rows = tuple(tuple(_cell(value) for value in row) for row in frame.itertuples(index=False))
+    return Sheet(title, tuple(LONG_HEADINGS.get(c, c.replace("_", " ")) for c in frame.columns), rows, notes, names)
+
+
+def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
+    """Render the long form as CSV in full precision; the notes lead as ``#`` lines (``read_csv(comment="#")``)."""
+    buffer = io.StringIO()
+    buffer.writelines(f"# {line}\n" for note in notes for line in note.splitlines())
+    frame.to_csv(buffer, index=False, lineterminator="\n")
+    return buffer.getvalue()
+
+
+def to_markdown(sheet: Sheet) -> str:
+    """Render a sheet as a GitHub table with its notes as a list."""
+    head, *body = [[cell.replace("|", r"\|") for cell in row] for row in (sheet.columns, *sheet.rows)]
+    rule = [":--" if index < sheet.names else "--:" for index in range(len(head))]
+    lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
+    listed = [f"- {note}" for note in sheet.notes]
+    return "\n".join([f"**{sheet.title}**", "", *lines, *([""] if listed else []), *listed]) + "\n"
+
+
+def to_latex(sheet: Sheet) -> str:
+    r"""Render a sheet as a LaTeX table; the document needs ``\usepackage{booktabs,graphicx}``."""
+    align = "l" * sheet.names + "r" * (len(sheet.columns) - sheet.names)
+    body = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in sheet.rows]
+    names = [row[0] for row in sheet.rows]
+    if PAPER_LABEL in names:
+        body.insert(names.index(PAPER_LABEL), r"\midrule")
+    lines = [
+        r"% needs \usepackage{booktabs,graphicx}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex(sheet.title)}.}}",
+        # Six columns of mean and spread are wider than the text block of most classes: shrink, but never enlarge.
+        r"\footnotesize",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{align}}}",
+        r"\toprule",
+        " & ".join(_latex(cell) for cell in sheet.columns) + r" \\",
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}}",
+        *(rf"\par\smallskip\parbox{{\linewidth}}{{\scriptsize {_latex(note)}}}" for note in sheet.notes),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_html(*sheets: Sheet) -> str:
+    """Render sheets as one self-contained HTML page, which is well-formed XML too."""
+    title = escape(sheets[0].title)
+    return (
+        "<!DOCTYPE html>\n"
+        f'<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        f"<title>{title}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(_html_table(sheet) for sheet in sheets)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def to_text(sheet: Sheet) -> str:
+    """Render a sheet as an aligned text table for the terminal."""
+    rows = [sheet.columns, *sheet.rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(sheet.columns))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if index < sheet.names else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([sheet.title, "", *lines, *([""] if sheet.notes else []), *sheet.notes]) + "\n"
+
+
+def terminal_table(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None) -> str:
+    """Return Table 1 as aligned text: mean and spread in %, the paper's printed rows and the notes below."""
+    return to_text(accuracy_sheet(table1(runs, cohort_label), notes(runs, cohort_label, total), intervals=False))
+
+
+def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
+    fewest, most = table["seeds"].min(), table["seeds"].max()
+    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    if most == 1:
+        spread = "One seed a cell: the spread over seeds is unknown."
+    else:
+        spread = f"Mean ± standard deviation over {count} seeds."
+    bootstrap = f" Intervals: {LEVEL:.0%}, bootstrap over patients, resampled jointly over seeds." if intervals else ""
+    return spread + bootstrap
+
+
+def _spread(row: pd.Series | None, mean: str, std: str) -> str:
+    if row is None or math.isnan(row[mean]):
+        return MISSING
+    return f"{row[mean]:.2f}" + ("" if math.isnan(row[std]) else f" ± {row[std]:.2f}")
+
+
+def _interval(row: pd.Series | None) -> str:
+    if row is None or math.isnan(row["ci_low"]):
+        return MISSING
+    return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"
+
+
+def _cell(value: Any) -> str:  # noqa: ANN401  (a cell of a data frame)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return MISSING
+    if isinstance(value, float):
+        if math.isinf(value):
+            return "∞"
+        # Two decimals would print a delta of 0.001 as zero.
+        return f"{value:.2f}" if value == 0 or abs(value) >= 0.01 else f"{value:g}"
+    return "∞" if value == "inf" else str(value)
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _html_table(sheet: Sheet) -> str:
+    def row(cells: tuple[str, ...], tag: str) -> str:
+        marked = [
+            f'<th scope="row">{escape(cell)}</th>'
+            if tag == "td" and index < sheet.names
+            else f'<th scope="col">{escape(cell)}</th>'
+            if tag == "th"
+            else f"<td>{escape(cell)}</td>"
+            for index, cell in enumerate(cells)
+        ]
+        paper = ' class="paper"' if cells[0] == PAPER_LABEL else ""
+        return f"<tr{paper}>{''.join(marked)}</tr>"
+
+    lines = [
+        "<table>",
+        f"<caption>{escape(sheet.title)}</caption>",
+        f"<thead>{row(sheet.columns, 'th')}</thead>",
+        "<tbody>",
+        *(row(cells, "td") for cells in sheet.rows),
+        "</tbody>",
+        "</table>",
+        *(["<ul>", *(f"<li>{escape(note)}</li>" for note in sheet.notes), "</ul>"] if sheet.notes else []),
+    ]
+    return "\n".join(lines)
+
+
+_STYLE = """\
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 1.5rem; max-width: 70rem; }
+table { border-collapse: collapse; border-top: 2px solid #1a1a1a; border-bottom: 2px solid #1a1a1a; }
+caption { text-align: left; font-weight: 600; padding-bottom: .5rem; }
+th, td { padding: .25rem .75rem; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+th { font-weight: 500; }
+thead th { border-bottom: 1px solid #1a1a1a; }
+tbody th, thead th:first-child, thead th:nth-child(2) { text-align: left; }
+tr.paper td, tr.paper th { color: #555; font-style: italic; }
+ul { padding-left: 1.2rem; font-size: 13px; color: #333; max-width: 55rem; }
+"""

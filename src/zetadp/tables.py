@@ -1,0 +1,359 @@
+"""From finished runs to tables: accuracy against epsilon, by class, by patient and by node.
+
+Every table is a long-form data frame with shares in percent; `zetadp.rendering` prints them. Tables read the JSON files
+of the runs and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.metrics import accuracy_interval
+from zetadp.randomness import Purpose, stream
+from zetadp.storage import read_json
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+# Riess et al., "Complex-valued Federated Learning with Differential Privacy and MRI Applications", Table 1: test
+# accuracy in %, mean and standard deviation over 10 seeds, as printed, by arm and epsilon.
+PAPER_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "federated": {
+        "1": (81.65, 1.03),
+        "3": (87.98, 1.46),
+        "5": (88.46, 1.37),
+        "8": (89.08, 1.11),
+        "10": (89.99, 0.70),
+        "inf": (90.12, 1.26),
+    },
+    "central": {
+        "1": (82.85, 1.49),
+        "3": (89.53, 1.89),
+        "5": (89.31, 1.49),
+        "8": (89.62, 1.06),
+        "10": (90.33, 0.59),
+        "inf": (90.89, 1.41),
+    },
+}
+
+UNCLIPPED = "unclipped"
+CELL = ["network", "arm", "epsilon"]
+MEASURED = (
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "volume_accuracy",
+    "per_class",
+    "confusion",
+    "sequences",
+    "per_patient",
+    "per_patient_images",
+)
+STATED = ("delta", "unit", "noise_source", "statement", "nodes")
+# An accountant's grid leaves its figure uncertain by less than this share; a larger excess is a wrong statement.
+EPSILON_TOLERANCE = 1e-3
+
+_PAPER_NAMES = {"fl": "federated", "cl": "central", "centralised": "central", "centralized": "central"}
+
+
+def epsilon_value(label: str | float) -> float:
+    """Return epsilon as a number; ``"inf"`` (clipped, no noise) and ``"unclipped"`` (neither) are infinity."""
+    if label == UNCLIPPED:
+        return math.inf
+    try:
+        value = float(label)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        msg = f"Expected epsilon above zero, inf or unclipped, found {label!r}."
+        raise UserError(msg)
+    return value
+
+
+def epsilon_label(value: str | float) -> str:
+    """Return the one spelling of epsilon that tables use: ``"1"``, ``"0.5"``, ``"inf"``, ``"unclipped"``."""
+    return UNCLIPPED if value == UNCLIPPED else f"{epsilon_value(value):g}"
+
+
+def epsilon_order(label: str) -> tuple[float, bool]:
+    """Return the key that sorts epsilons: by size, then infinity, then unclipped."""
+    return epsilon_value(label), label == UNCLIPPED
+
+
+def epsilon_shown(label: str) -> str:
+    """Return epsilon as readers see it: ``"∞"`` for infinity."""
+    return "∞" if label == "inf" else label
+
+
+def paper_cell(arm: str, epsilon: str) -> tuple[float, float] | None:
+    """Return the paper's printed mean and standard deviation in %, or None where it prints none."""
+    name = arm.lower()
+    return PAPER_TABLE_1.get(_PAPER_NAMES.get(name, name), {}).get(epsilon)
+
+
+def is_simulated(cohort_label: str) -> bool:
+    """Tell whether a cohort is simulated: its label says so, and every reader of the label sees it."""
+    return "simulated" in cohort_label.lower()
+
+
+def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
+    """Read ``metrics.json`` and ``privacy.json`` of each run into one row.
+
+    Parameters
+    ----------
+    run_dirs
+        Folders of finished runs.
+
+    Returns
+    -------
+    Data frame sorted by network, arm, epsilon (infinity last) and seed. Accuracies are fractions of one;
+    ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement. The columns
+    ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``sequences``, ``nodes`` and
+    ``node_accuracy`` hold objects.
+
+    Raises
+    ------
+    UserError
+        If there is no run, a file or key is missing, a run occurs twice, or a statement exceeds the run's target.
+    """
+    rows = [_row(directory) for directory in run_dirs]
+    if not rows:
+        msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
+        raise UserError(msg)
+    runs = pd.DataFrame(rows)
+    twice = runs[runs.duplicated([*CELL, "seed"])]
+    if not twice.empty:
+        msg = f"Expected each run once, found a second one of the same cell and seed in {twice.iloc[0]['directory']}."
+        raise UserError(msg)
+    return _ordered(runs, "seed")
+
+
+def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
+    """Read ``history.csv`` of each run and stack them, with the run's network, arm, epsilon and seed as columns."""
+    parts = []
+    for directory in run_dirs:
+        path = directory / "history.csv"
+        try:
+            history = pd.read_csv(path)
+        except (OSError, ValueError) as error:
+            msg = f"Cannot read {path} as a table: {error}. Run the training of this run again."
+            raise UserError(msg) from error
+        run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
+        parts.append(history.assign(**_identity(run, directory / "metrics.json")))
+    if not parts:
+        msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
+        raise UserError(msg)
+    return _ordered(pd.concat(parts, ignore_index=True), "seed", "round")
+
+
+def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: int = 0) -> pd.DataFrame:
+    """Return accuracy against epsilon, one row for each network, arm and epsilon.
+
+    Parameters
+    ----------
+    runs
+        What `collect` returned.
+    cohort_label
+        Name of the cohort as readers should see it; that of a simulated cohort contains the word "simulated".
+    paper
+        Add the paper's printed figures, ``paper_mean`` and ``paper_std``, where it has some for this arm and epsilon.
+        They were measured on its own cohort, with its own network and by its own reading of the guarantee.
+    seed
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    Data frame with accuracies in %. ``mean`` and ``std`` (denominator n - 1) are over seeds; ``std`` is missing with
+    one seed. ``ci_low`` and ``ci_high`` bound the seed-averaged accuracy over the population of patients: patients are
+    resampled, the same for all seeds. ``noise`` is "none" without epsilon. ``epsilon_stated`` is the largest.
+    """
+    _not_empty(runs)
+    rows = []
+    for cell, group in _cells(runs):
+        mean, std = _mean_std(group["accuracy"])
+        low, high = _joint_interval(group, seed)
+        printed = paper_cell(cell[1], cell[2]) if paper else None
+        rows.append(
+            {
+                **dict(zip(CELL, cell, strict=True)),
+                "seeds": len(group),
+                "mean": mean,
+                "std": std,
+                "ci_low": 100 * low,
+                "ci_high": 100 * high,
+                "paper_mean": printed[0] if printed else math.nan,
+                "paper_std": printed[1] if printed else math.nan,
+                "cohort": cohort_label,
+                "unit": _common(group, "unit"),
+                "noise": "none" if math.isinf(epsilon_value(cell[2])) else _common(group, "noise_source"),
+                "delta": _common(group, "delta"),
+                "epsilon_stated": group["epsilon_stated"].max(),
+                "patients": len(set().union(*group["per_patient"])),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def per_class(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return recall, precision and F1 in % of each sequence, mean and standard deviation over seeds."""
+
+    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+        found = []
+        for name in group["sequences"].iloc[0]:
+            row: dict[str, Any] = {"sequence": name, "seeds": len(group)}
+            for metric in ("recall", "precision", "f1"):
+                values = pd.Series([run[name][metric] for run in group["per_class"]], dtype=float)
+                row[metric], row[f"{metric}_std"] = _mean_std(values)
+            found.append(row)
+        return found
+
+    return _long(runs, rows)
+
+
+def per_patient(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the accuracy in % of each held-out patient, mean and standard deviation over seeds."""
+
+    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+        found = []
+        for patient in sorted(set().union(*group["per_patient"])):
+            values = pd.Series([run[patient] for run in group["per_patient"] if patient in run])
+            images = max(run.get(patient, 0) for run in group["per_patient_images"])
+            mean, std = _mean_std(values)
+            row = {"patient": patient, "images": images, "seeds": len(values), "accuracy": mean, "accuracy_std": std}
+            found.append(row)
+        return found
+
+    return _long(runs, rows)
+
+
+def per_node(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return epsilon and accuracy of each node: nodes of unequal size spend unequal amounts.
+
+    Returns
+    -------
+    Data frame with ``epsilon_node``, the largest over seeds, and, over the node's own held-out validation patients,
+    ``accuracy`` and ``accuracy_std`` in %; they are missing where nothing was measured.
+    """
+
+    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+        # A seed may draw the nodes' sizes anew, so the size is part of what names a row.
+        spent: dict[tuple[str, int], list[float]] = {}
+        accuracy: dict[tuple[str, int], list[float | None]] = {}
+        for nodes, measured in zip(group["nodes"], group["node_accuracy"], strict=True):
+            for name, node in nodes.items():
+                key = (name, int(node["population"]))
+                spent.setdefault(key, []).append(float(node["epsilon"]))
+                accuracy.setdefault(key, []).append(measured.get(name))
+        found = []
+        for key, values in spent.items():
+            mean, std = _mean_std(pd.Series(accuracy[key], dtype=float))
+            row = {"node": key[0], "population": key[1], "seeds": len(values), "epsilon_node": max(values)}
+            found.append({**row, "accuracy": mean, "accuracy_std": std})
+        return found
+
+    return _long(runs, rows)
+
+
+def _row(directory: Path) -> dict[str, Any]:
+    """Read one run, and refuse one whose privacy statement does not support the epsilon that names it."""
+    metrics_path, privacy_path = directory / "metrics.json", directory / "privacy.json"
+    measured = ("run", "accuracy", "per_class", "confusion", "sequences", "per_patient", "per_patient_images")
+    metrics = _keys(
+        read_json(metrics_path), metrics_path, *measured, "balanced_accuracy", "macro_f1", "volume_accuracy"
+    )
+    privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", *STATED)
+    identity = _identity(metrics["run"], metrics_path)
+    target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
+    # Infinity names a run without noise; a finite figure there would be a statement about another run.
+    if spent > target * (1 + EPSILON_TOLERANCE) or math.isinf(target) != math.isinf(spent):
+        expected = "inf" if math.isinf(target) else f"at most {target:g}"
+        msg = (
+            f"Expected an epsilon of {expected} in {privacy_path}, as the run's name says, found {spent:g}. "
+            f"Account for the run again, or train it again, before it enters a table."
+        )
+        raise UserError(msg)
+    interval = metrics.get("accuracy_interval", {})
+    return {
+        **identity,
+        **{key: metrics[key] for key in MEASURED},
+        "accuracy_low": interval.get("low"),
+        "accuracy_high": interval.get("high"),
+        "epsilon_stated": spent,
+        **{key: privacy[key] for key in STATED},
+        # Infinity is a string in JSON, which has no word for it.
+        "epsilon_rdp": float(privacy["epsilon_rdp"]),
+        "node_accuracy": metrics.get("node_accuracy", {}),
+        "directory": directory.as_posix(),
+    }
+
+
+def _identity(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return network, arm, epsilon and seed of a run, each in its one spelling."""
+    run = _keys(run, path, *CELL, "seed")
+    epsilon = epsilon_label(run["epsilon"])
+    return {"network": str(run["network"]), "arm": str(run["arm"]), "epsilon": epsilon, "seed": int(run["seed"])}
+
+
+def _keys(content: Mapping[str, Any], path: Path, *keys: str) -> Mapping[str, Any]:
+    """Return ``content`` if it has all ``keys``, or raise a `UserError` that names the file and the missing ones."""
+    missing = [key for key in keys if key not in content]
+    if missing:
+        msg = f"Expected {', '.join(keys)} in {path}, found no {', '.join(missing)}. Delete the file and run again."
+        raise UserError(msg)
+    return content
+
+
+def _ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
+    """Sort by network, arm and epsilon as a number (infinity last), then by the columns ``then``."""
+    rank = {label: place for place, label in enumerate(sorted(frame["epsilon"].unique(), key=epsilon_order))}
+    order = frame.assign(_rank=frame["epsilon"].map(rank))
+    order = order.sort_values(["network", "arm", "_rank", *then], kind="stable", ignore_index=True)
+    return order.drop(columns="_rank")
+
+
+def _not_empty(runs: pd.DataFrame) -> None:
+    if runs.empty:
+        msg = "Expected at least one finished run for the table, found none. Train first."
+        raise UserError(msg)
+
+
+def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
+    """Return the runs of each network, arm and epsilon, in order."""
+    return [((str(n), str(a), str(e)), group) for (n, a, e), group in _ordered(runs).groupby(CELL, sort=False)]
+
+
+def _long(runs: pd.DataFrame, rows: Callable[[pd.DataFrame], list[dict[str, Any]]]) -> pd.DataFrame:
+    """Stack what ``rows`` makes of each cell, with network, arm and epsilon in front."""
+    _not_empty(runs)
+    found = [{**dict(zip(CELL, cell, strict=True)), **row} for cell, group in _cells(runs) for row in rows(group)]
+    return pd.DataFrame(found)
+
+
+def _mean_std(fractions: pd.Series) -> tuple[float, float]:
+    """Return mean and standard deviation (n - 1) in %; the latter is NaN for a single value."""
+    return 100 * float(fractions.mean()), 100 * float(fractions.std(ddof=1))
+
+
+def _joint_interval(group: pd.DataFrame, seed: int) -> tuple[float, float]:
+    """Return the interval of the seed-averaged accuracy, as a fraction, resampling patients jointly over seeds."""
+    patients = sorted(set().union(*group["per_patient"]))
+    images = np.array([[n.get(patient, 0) for n in group["per_patient_images"]] for patient in patients], dtype=float)
+    share = np.array([[a.get(patient, 0.0) for a in group["per_patient"]] for patient in patients], dtype=float)
+    return accuracy_interval(share * images, images, stream(seed, Purpose.BOOTSTRAP))
+
+
+def _common(group: pd.DataFrame, column: str) -> Any:  # noqa: ANN401  (text or number, as the statement has it)
+    """Return the one value that all seeds of a cell share; averaging over different guarantees would mean nothing."""
+    values = group[column].unique()
+    if len(values) != 1:
+        found = ", ".join(str(value) for value in values)
+        cell = ", ".join(str(group[key].iloc[0]) for key in CELL)
+        msg = f"Expected one {column} for all seeds of {cell}, found {found}. Train the runs again with one setting."
+        raise UserError(msg)
+    return values[0]
