@@ -1,0 +1,69 @@
+# Entry of the workflow: from brain volumes to the table of accuracy against epsilon.
+#
+#   snakemake --cores 8                                              the experiment of config.yaml
+#   snakemake --cores 8 --configfile workflow/scenarios/smoke.yaml   another one
+#   snakemake --cores 8 kspace                                       part of it: cohort, kspace, train, tables, figures
+
+from snakemake.utils import min_version
+
+min_version("9.9")
+
+
+configfile: f"{workflow.basedir}/config.yaml"
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/common.smk"
+
+
+wildcard_constraints:
+    shard=r"\d+",
+    seed=r"\d+",
+    network="|".join(config["networks"]),
+    arm="|".join(config["arms"]),
+    epsilon="|".join(sorted({run.epsilon for run in RUNS})),
+
+
+# The target rule stands here and before the includes: Snakemake takes the first rule of this file, not of an included one.
+rule all:
+    default_target: True
+    input:
+        TABLES,
+        FIGURES,
+        f"{RESULTS}/duplicates.csv",
+        collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
+
+
+include: "workflow/rules/cohort.smk"
+include: "workflow/rules/kspace.smk"
+include: "workflow/rules/training.smk"
+include: "workflow/rules/evaluation.smk"
+include: "workflow/rules/tables.smk"
+
+
+rule cohort:
+    input:
+        f"{COHORT}/index.csv",
+
+
+rule kspace:
+    input:
+        collect(f"{COHORT}/whitened/shard-{{shard}}.h5", shard=SHARDS),
+        f"{RESULTS}/duplicates.csv",
+
+
+rule train:
+    input:
+        collect(f"{RESULTS}/{RUN}/model.safetensors", run=RUNS),
+
+
+rule tables:
+    input:
+        TABLES,
+
+
+rule figures:
+    input:
+        FIGURES,

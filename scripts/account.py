@@ -1,0 +1,55 @@
+"""Turn what the ledger of a run says happened into its privacy statement."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.privacy.events import histories
+from zetadp.privacy.exposure import Run
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import plain_text, run_statement
+from zetadp.storage import write_json, write_text
+from zetadp.training import NO_NOISE
+from zetadp.validation import UserError
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(
+    *,
+    ledger: Path,
+    privacy: Path,
+    text: Path,
+    network: str,
+    arm: str,
+    epsilon: str,
+    seed: str,
+    delta: float,
+    unit: str,
+    noise: str,
+) -> None:
+    """Write the statement as JSON and as text; the last attempt in the ledger is the one that made the model."""
+    attempts = read_ledger(ledger)
+    if not attempts:
+        msg = f"Expected the record of a training in {ledger}, found none. Train the model again."
+        raise UserError(msg)
+    happened = Run(
+        name=f"{network} {arm} eps-{epsilon} seed-{seed}",
+        nodes=histories(attempts[-1].releases()),
+        declared_rounds=attempts[-1].header["training"]["rounds"],
+    )
+    statement = run_statement(
+        happened,
+        delta=delta,
+        unit=unit,
+        noise_source=noise,
+        weights=dict.fromkeys(happened.nodes, 1.0),
+        target_epsilon=float("inf") if epsilon in NO_NOISE else float(epsilon),
+    )
+    write_json(privacy, statement)
+    write_text(text, plain_text(statement))
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,32 @@
+"""Find the noise that every target epsilon needs, before any training."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zetadp.privacy.calibration import noise_for_nodes
+from zetadp.storage import write_json
+from zetadp.training import NO_NOISE
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, noise: Path, delta: float, arms: dict[str, dict[str, Any]], epsilons: list[str]) -> None:
+    """Write the noise multiplier of every arm and target; one that cannot be met ends the workflow here."""
+    multipliers: dict[str, dict[str, float]] = {}
+    for arm, plan in arms.items():
+        probabilities = [plan["expected"] / size for size in plan["sizes"]]
+        multipliers[arm] = {
+            epsilon: 0.0
+            if epsilon in NO_NOISE
+            else noise_for_nodes(float(epsilon), delta, probabilities, plan["rounds"])
+            for epsilon in epsilons
+        }
+        logging.getLogger(__name__).info("%s: noise multipliers %s", arm, multipliers[arm])
+    write_json(noise, {"delta": delta, "noise_multipliers": multipliers})
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

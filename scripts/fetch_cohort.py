@@ -1,0 +1,41 @@
+"""Download the brain task of the Medical Segmentation Decathlon and unpack it."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.cohort.download import OFFICIAL_MD5, OFFICIAL_URL, download, extract
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, dataset: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
+    """Fetch the archive (continuing a broken download), check it, unpack it whole, remove it."""
+    folder = dataset.parent
+    archive = folder.with_suffix(".tar")
+    download(url, archive, md5, progress=every(10.0))
+    logging.getLogger(__name__).info("unpacking %s", archive)
+    extract(archive, folder)
+    archive.unlink()
+
+
+def every(seconds: float) -> Callable[[int, int | None, float], None]:
+    """Return a progress callback that logs at most once in so many seconds."""
+    last = 0.0
+
+    def report(arrived: int, total: int | None, rate: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
+            share = f" of {total / 1e9:.2f}" if total else ""
+            logging.getLogger(__name__).info("%.2f%s GB, %.1f MB/s", arrived / 1e9, share, rate / 1e6)
+
+    return report
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,34 @@
+"""Look for records that are nearly the same images under different names."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zetadp.cohort.duplicates import near_duplicates
+from zetadp.dataset import read_partition
+from zetadp.storage import read_stack, written_whole
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
+    """Write every suspicious pair with the place of both; a person in two places has less protection than stated."""
+    stacks = [read_stack(path) for path in slices]
+    names = [name for stack in stacks for name in stack.patients]
+    pairs = near_duplicates(np.concatenate([stack.values for stack in stacks]), names)
+    rows = read_partition(partition).set_index("record")
+    for side in ("a", "b"):
+        pairs[f"role_{side}"] = rows["role"].reindex(pairs[f"patient_{side}"]).to_numpy()
+        pairs[f"node_{side}"] = rows["node"].reindex(pairs[f"patient_{side}"]).to_numpy()
+    with written_whole(duplicates) as temporary:
+        pairs.to_csv(temporary, index=False)
+    if len(pairs):
+        logging.getLogger(__name__).warning("%d pairs of records look nearly the same: see %s", len(pairs), duplicates)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,24 @@
+"""Transform the slices of one shard to k-space."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.kspace.fourier import to_kspace
+from zetadp.storage import read_stack, write_stack
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, slices: Path, kspace: Path) -> None:
+    """Write the centred unitary Fourier transform of every slice, all coefficients kept."""
+    stack = read_stack(slices)
+    axes = (*stack.axes[:3], "ky", "kx")
+    provenance = stack.provenance | {"fourier": "centred, orthonormal"}
+    write_stack(kspace, replace(stack, values=to_kspace(stack.values), axes=axes, provenance=provenance))
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,45 @@
+"""Write Table 1 and the tables by class, patient and node."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp import rendering, tables
+from zetadp.storage import read_json, write_text
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(
+    *,
+    metrics: list[Path],
+    privacy: list[Path],
+    total: Path,
+    csv: Path,
+    md: Path,
+    tex: Path,
+    txt: Path,
+    html: Path,
+    per_class: Path,
+    per_patient: Path,
+    per_node: Path,
+    cohort_label: str,
+) -> None:
+    """Write accuracy against epsilon in five formats from the same cells, and three finer tables as CSV."""
+    runs = tables.collect([path.parent for path in metrics])
+    below = rendering.notes(runs, cohort_label, read_json(total))
+    table = tables.table1(runs, cohort_label)
+    sheet = rendering.accuracy_sheet(table, below)
+    write_text(csv, rendering.to_csv(table, below))
+    write_text(md, rendering.to_markdown(sheet))
+    write_text(tex, rendering.to_latex(sheet))
+    write_text(html, rendering.to_html(sheet))
+    write_text(txt, rendering.terminal_table(runs, cohort_label, read_json(total)))
+    write_text(per_class, rendering.to_csv(tables.per_class(runs), below))
+    write_text(per_patient, rendering.to_csv(tables.per_patient(runs), below))
+    write_text(per_node, rendering.to_csv(tables.per_node(runs), below))
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,27 @@
+"""Simulate one shard of the cohort's patients and write their volumes."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zetadp.cohort.phantom import PhantomSettings, write_patients
+from zetadp.storage import write_json
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, receipt: Path, shard: str, shards: int, folder: str, settings: dict[str, Any]) -> None:
+    """Write the volumes of a shard, then a receipt with the hash of every file."""
+    phantom = PhantomSettings(**settings)
+    numbers = np.array_split(np.arange(1, phantom.train_patients + phantom.test_patients + 1), shards)[int(shard)]
+    files = write_patients(phantom, Path(folder), numbers.tolist())
+    write_json(receipt, {"settings": settings, "files": files})
+    logging.getLogger(__name__).info("simulated %d patients", len(numbers))
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

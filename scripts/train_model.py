@@ -1,0 +1,89 @@
+"""Train one model: one network, one arm, one target epsilon, one seed."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from zetadp.checkpoint import save_tensors
+from zetadp.dataset import load_role, pick_device, read_partition, to_records
+from zetadp.federation.server import OptimiserSettings
+from zetadp.nn.models import NetworkSettings
+from zetadp.pretrained import model_content
+from zetadp.storage import read_json, written_whole
+from zetadp.training import NodePlan, RunName, TrainingSettings, finish, train
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+OPTIMISER = ("learning_rate", "drop_after", "drop_factor")
+
+
+def main(
+    *,
+    images: list[Path],
+    partition: Path,
+    noise: Path,
+    model: Path,
+    history: Path,
+    ledger: Path,
+    network: str,
+    arm: str,
+    epsilon: str,
+    seed: str,
+    settings: dict[str, Any],
+    training: dict[str, Any],
+    plan: dict[str, Any],
+    cohort: str,
+    device: str,
+    ledger_file: str,
+    checkpoint: str,
+) -> None:
+    """Train, then write the model, its history and a sealed copy of its ledger."""
+    place = pick_device(device)
+    table = read_partition(partition)
+    stack, rows = load_role(images, table, "train")
+    watched, _ = load_role(images, table, "validation")
+    name = RunName(network, arm, epsilon, int(seed))
+    architecture = NetworkSettings(**settings)
+    optimiser = OptimiserSettings(**{key: training[key] for key in OPTIMISER})
+    rest = {key: value for key, value in training.items() if key not in OPTIMISER}
+    logging.getLogger(__name__).info(
+        "%s: %d training records, %d rounds, on %s", name, len(rows), plan["rounds"], place
+    )
+    multiplier = read_json(noise)["noise_multipliers"][arm][epsilon]
+    trained = train(
+        name,
+        architecture,
+        TrainingSettings(rounds=plan["rounds"], optimiser=optimiser, **rest),
+        plans(rows, arm, plan, multiplier),
+        to_records(stack, place),
+        to_records(watched, place),
+        ledger_path=Path(ledger_file),
+        checkpoint_path=Path(checkpoint),
+        context={"cohort": cohort},
+    )
+    content = model_content(settings, stack.sequences, stack.values.shape)
+    save_tensors(model, {key: value.detach().cpu() for key, value in trained.model.named_parameters()}, content)
+    with written_whole(history) as temporary:
+        trained.history.to_csv(temporary, index=False)
+    with written_whole(ledger) as temporary:
+        shutil.copyfile(ledger_file, temporary)
+    finish(Path(checkpoint))
+
+
+def plans(rows: pd.DataFrame, arm: str, plan: dict[str, Any], noise_multiplier: float) -> list[NodePlan]:
+    """Return what each node holds; the central arm is one node that holds everybody."""
+    holders = rows["node"] if arm == "federated" else rows["node"].map(lambda _: "central")
+    result = []
+    for (name, group), population in zip(rows.groupby(holders.to_numpy(), sort=True), plan["sizes"], strict=True):
+        patients = [tuple(positions) for positions in group.groupby("patient", sort=True).indices.values()]
+        positions = [tuple(int(group.index[i]) for i in own) for own in patients]
+        result.append(NodePlan(str(name), positions, population, plan["expected"], noise_multiplier))
+    return result
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,108 @@
+"""The command line: ``zetadp predict``, ``zetadp convert``, ``zetadp report``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a user's mistake ends in one message and exit code 1."""
+    parser = argparse.ArgumentParser(
+        prog="zetadp",
+        description="Private federated learning of complex-valued networks on MRI k-space. "
+        "The pipeline itself runs with snakemake; these commands go beside it.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_predict(commands.add_parser("predict", help="tell the pulse sequence of a volume's channels"))
+    _add_convert(commands.add_parser("convert", help="bring NIfTI files or a BIDS folder to the Decathlon layout"))
+    _add_report(commands.add_parser("report", help="print the table of an experiment and where its files are"))
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        given.run(given)
+    except UserError as error:
+        print(f"zetadp: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _add_predict(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Tell the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may "
+        "have any orientation and any number of channels; their order and names are not used."
+    )
+    parser.add_argument("model", type=Path, help="model.safetensors of a finished run")
+    parser.add_argument("volume", type=Path, help="NIfTI file, 3-D or 4-D (x, y, z, channel)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(run=_predict)
+
+
+def _predict(given: argparse.Namespace) -> None:
+    from zetadp.prediction import predict_volume
+    from zetadp.pretrained import load_model
+
+    table = predict_volume(load_model(given.model), given.volume)
+    if given.json:
+        print(json.dumps(table.to_dict("records"), indent=2))
+    else:
+        print(table.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
+
+
+def _add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Convert a folder of single-sequence NIfTI files (one folder a patient with FLAIR, T1w, contrast-enhanced T1w "
+        "and T2w), or a BIDS folder, to the layout of the Medical Segmentation Decathlon. Nothing is written if "
+        "anything is wrong."
+    )
+    parser.add_argument("source", type=Path, help="folder to convert")
+    parser.add_argument("target", type=Path, help="new folder; absent or empty")
+    parser.add_argument("--parts", type=Path, help="table (tab-separated: patient, part) with train or test of each")
+    parser.add_argument(
+        "--test-fraction", type=float, default=0.35, help="share of test patients where no table is given (%(default)s)"
+    )
+    parser.set_defaults(run=_convert)
+
+
+def _convert(given: argparse.Namespace) -> None:
+    from zetadp.cohort.convert import convert_folder
+
+    task = convert_folder(given.source, given.target, parts=given.parts, test_fraction=given.test_fraction)
+    print(f"{given.target}: {len(task.training)} training and {len(task.test)} test records.")
+    print("Use it with cohort.source: folder, and declare these numbers in cohort.train_patients and test_patients.")
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print the table of accuracy against epsilon and the paths of all tables and figures."
+    parser.add_argument("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)")
+    parser.add_argument("--configfile", type=Path, help="scenario whose results are meant")
+    parser.set_defaults(run=_report)
+
+
+def _report(given: argparse.Namespace) -> None:
+    from zetadp.config import experiment_name
+
+    folder = given.results or Path("results") / experiment_name(Path("config.yaml"), given.configfile)
+    table = folder / "tables/table1.txt"
+    if not table.is_file():
+        msg = f"Expected a finished experiment in {folder}, found no {table.name}. Run snakemake first."
+        raise UserError(msg)
+    print(table.read_text(encoding="utf-8"))
+    for kind in ("tables", "figures"):
+        print(f"{kind}:")
+        for path in sorted((folder / kind).iterdir()):
+            print(f"  {path}")
+    print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

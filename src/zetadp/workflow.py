@@ -1,0 +1,148 @@
+"""The seam between Snakemake and the scripts: binding of arguments, logs, errors, and what makes a rule run again.
+
+Only this module knows Snakemake; it imports nothing but the standard library before a script's own imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import logging
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+PACKAGE = Path(__file__).parent
+ROOT = PACKAGE.parents[1]
+
+
+def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (injected by Snakemake)
+    """Call a script's ``main`` with what its rule declares.
+
+    The names of inputs, outputs and params are the keyword arguments of ``main``; wildcards and ``threads`` are passed
+    where ``main`` asks for them. Paths become `pathlib.Path`, several files a list of them. The log file of the rule
+    receives everything that is logged, and so does the terminal. A `UserError` ends the job with its message alone.
+
+    Raises
+    ------
+    TypeError
+        If rule and ``main`` disagree about a name.
+    """
+    _open_log(Path(snakemake.log[0]))
+    parameters = inspect.signature(main).parameters
+    arguments: dict[str, Any] = {}
+    for files in (snakemake.input, snakemake.output):
+        for name, value in files.items():
+            arguments[name] = Path(value) if isinstance(value, str) else [Path(v) for v in value]
+    arguments |= {name: value for name, value in snakemake.params.items() if name != "code"}
+    arguments |= {name: value for name, value in snakemake.wildcards.items() if name in parameters}
+    if "threads" in parameters:
+        arguments["threads"] = snakemake.threads
+    missing, surplus = sorted(parameters.keys() - arguments.keys()), sorted(arguments.keys() - parameters.keys())
+    missing = [name for name in missing if parameters[name].default is inspect.Parameter.empty]
+    if missing or surplus:
+        msg = f"Rule {snakemake.rule} and its script's main disagree: missing {missing}, surplus {surplus}."
+        raise TypeError(msg)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(snakemake.threads)
+    try:
+        main(**arguments)
+    except UserError as error:
+        logging.getLogger("zetadp").error("%s", error)
+        sys.exit(1)
+    except MemoryError:
+        logging.getLogger("zetadp").error(
+            "Out of memory in rule %s: give it more (mem_mb) or fewer jobs at once.", snakemake.rule
+        )
+        sys.exit(1)
+
+
+def _open_log(path: Path) -> None:
+    """Send log records and warnings to the rule's log file and to the terminal."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [logging.FileHandler(path, mode="w", encoding="utf-8"), logging.StreamHandler()]
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", handlers=handlers
+    )
+    logging.captureWarnings(capture=True)
+    warnings.simplefilter("default")
+    previous = sys.excepthook
+
+    def log_uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:  # noqa: ANN401
+        if not issubclass(kind, KeyboardInterrupt):
+            logging.getLogger("zetadp").critical("uncaught error", exc_info=(kind, error, trace))
+        else:
+            previous(kind, error, trace)
+
+    sys.excepthook = log_uncaught
+
+
+def code_of(script: str, root: Path = ROOT) -> dict[str, str]:
+    """Return a hash of a script and of every module of this package that it imports, directly or not.
+
+    Snakemake tells a script's change by its modification time and never looks at imported modules. As a parameter of
+    the rule, this makes a job run again exactly when code that it can reach changes in meaning: not for comments,
+    docstrings, formatting, a fresh checkout or an unrelated module.
+
+    Parameters
+    ----------
+    script
+        Path of the script, relative to ``root``.
+    root
+        The repository.
+
+    Returns
+    -------
+    Mapping of file, relative to ``root``, to the first 12 digits of its hash.
+    """
+    package = root / "src" / PACKAGE.name
+    files = {root / script}
+    todo = [root / script]
+    while todo:
+        for found in _first_party(todo.pop(), package):
+            if found not in files:
+                files.add(found)
+                todo.append(found)
+    return {file.relative_to(root).as_posix(): _meaning(file, file.stat().st_mtime_ns) for file in sorted(files)}
+
+
+@cache
+def _meaning(file: Path, _changed: int) -> str:
+    """Hash a module's syntax tree without docstrings; the modification time only keys the cache."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+
+
+def _first_party(file: Path, package: Path) -> Iterable[Path]:
+    """Yield the files of this package that a file imports, wherever in the file the import stands."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            # `from package import module` and `from package.module import name` look alike: try both.
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] != package.name:
+                continue
+            path = package.joinpath(*parts[1:])
+            if path.with_suffix(".py").is_file():
+                yield path.with_suffix(".py")
+            elif (path / "__init__.py").is_file():
+                yield path / "__init__.py"

@@ -1,0 +1,81 @@
+"""Everything the rules share: the checked configuration, the grid of runs, paths, and what makes a job run again."""
+
+import shutil
+import sys
+from pathlib import Path
+
+# The library beside this workflow works without being installed, also under --use-conda.
+sys.path.insert(0, f"{workflow.basedir}/src")
+
+from snakemake.exceptions import WorkflowError
+
+from zetadp.config import declared_nodes, grid, load_config, rounds_of
+from zetadp.validation import UserError
+from zetadp.workflow import code_of
+
+try:
+    config = load_config(
+        config, Path(workflow.basedir) / "workflow/schemas/config.schema.yaml"
+    )
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+RUNS = grid(config)
+SHARDS = [f"{number:02d}" for number in range(config["shards"])]
+COHORT = f"resources/{config['cohort']['name']}"
+TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"
+RESULTS = f"results/{config['name']}"
+# Ledgers outlive results: what was released stays released, also when results are deleted or made anew.
+LEDGERS = f"ledgers/{config['cohort']['name']}"
+RUN = "runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
+RUN_WILDCARDS = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
+LOG_WILDCARDS = "{network}-{arm}-eps-{epsilon}-seed-{seed}"
+TABLES = [
+    f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "tex", "html", "txt")
+]
+FIGURES = [
+    f"{RESULTS}/figures/{name}.svg"
+    for name in ("accuracy", "confusion", "per_class", "curves", "patient")
+]
+PHANTOM = {
+    "train_patients": config["cohort"]["train_patients"],
+    "test_patients": config["cohort"]["test_patients"],
+    **config["cohort"]["simulated"],
+}
+SIMULATED = config["cohort"]["source"] == "simulated"
+
+
+def images_for(wildcards):
+    """Return the image stacks that a network sees: whitened k-space, or slices."""
+    kind = {"kspace": "whitened", "image": "slices"}[
+        config["networks"][wildcards.network]["domain"]
+    ]
+    return [f"{COHORT}/{kind}/shard-{shard}.h5" for shard in SHARDS]
+
+
+def plan_of(arm):
+    """Return the declared constants of an arm: patients a node, expected draw, rounds."""
+    return {
+        "sizes": declared_nodes(config, arm),
+        "expected": config["arms"][arm]["expected_patients"],
+        "rounds": rounds_of(config, arm),
+    }
+
+
+def gpus():
+    """Return how many GPUs a training job asks for: none where there is none to be had."""
+    wanted = config["device"] == "cuda" or (
+        config["device"] == "auto" and shutil.which("nvidia-smi")
+    )
+    return 1 if wanted else 0
+
+
+def cohort_label():
+    """Return how tables and figures name the cohort."""
+    cohort = config["cohort"]
+    kind = {
+        "simulated": "simulated cohort",
+        "download": "Decathlon brain task",
+        "folder": "cohort",
+    }[cohort["source"]]
+    return f"{kind} {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} {cohort['unit']}s"

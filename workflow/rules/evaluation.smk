@@ -1,0 +1,102 @@
+# What a run is worth on held-out patients, and what it costs in privacy.
+
+
+rule evaluate:
+    input:
+        model=rules.train_model.output.model,
+        images=images_for,
+        partition=rules.partition.output.partition,
+    output:
+        predictions=f"{RESULTS}/{RUN_WILDCARDS}/predictions.csv",
+        metrics=f"{RESULTS}/{RUN_WILDCARDS}/metrics.json",
+    log:
+        f"logs/evaluate/{LOG_WILDCARDS}.log",
+    group:
+        "evaluate"
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="30m",
+    params:
+        device=config["device"],
+        code=code_of("scripts/evaluate.py"),
+    script:
+        "../../scripts/evaluate.py"
+
+
+rule account:
+    input:
+        ledger=rules.train_model.output.ledger,
+    output:
+        privacy=report(
+            f"{RESULTS}/{RUN_WILDCARDS}/privacy.json",
+            caption="../report/privacy.rst",
+            category="Privacy",
+            subcategory="{network}",
+            labels={"arm": "{arm}", "epsilon": "{epsilon}", "seed": "{seed}"},
+        ),
+        text=f"{RESULTS}/{RUN_WILDCARDS}/privacy.txt",
+    log:
+        f"logs/account/{LOG_WILDCARDS}.log",
+    group:
+        "evaluate"
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="30m",
+    params:
+        delta=config["privacy"]["delta"],
+        unit=config["cohort"]["unit"],
+        noise=config["privacy"]["noise"],
+        code=code_of("scripts/account.py"),
+    script:
+        "../../scripts/account.py"
+
+
+rule account_total:
+    input:
+        ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
+    output:
+        total=report(
+            f"{RESULTS}/privacy_total.json",
+            caption="../report/privacy.rst",
+            category="Privacy",
+            labels={"arm": "all", "epsilon": "all runs on the cohort", "seed": "all"},
+        ),
+        text=f"{RESULTS}/privacy_total.txt",
+    log:
+        "logs/account_total.log",
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="1h",
+    params:
+        ledger_folder=LEDGERS,
+        delta=config["privacy"]["delta"],
+        unit=config["cohort"]["unit"],
+        noise=config["privacy"]["noise"],
+        code=code_of("scripts/account_total.py"),
+    script:
+        "../../scripts/account_total.py"
+
+
+rule write_model_card:
+    input:
+        model=rules.train_model.output.model,
+        metrics=rules.evaluate.output.metrics,
+        privacy=rules.account.output.privacy,
+    output:
+        card=f"{RESULTS}/{RUN_WILDCARDS}/MODEL_CARD.md",
+    log:
+        f"logs/write_model_card/{LOG_WILDCARDS}.log",
+    localrule: True
+    conda:
+        "../../envs/train.yaml"
+    params:
+        cohort_label=cohort_label(),
+        code=code_of("scripts/write_model_card.py"),
+    script:
+        "../../scripts/write_model_card.py"

@@ -1,0 +1,85 @@
+# From volumes to whitened k-space, in shards: enough of them to keep the cores busy, none of them short.
+
+
+rule slice_volumes:
+    input:
+        dataset=f"{TASK}/dataset.json",
+        table=rules.index_cohort.output.table,
+    output:
+        slices=f"{COHORT}/slices/shard-{{shard}}.h5",
+    log:
+        "logs/slice_volumes/{shard}.log",
+    cache: True
+    conda:
+        "../../envs/data.yaml"
+    resources:
+        mem_mb=2000,
+        runtime="1h",
+    params:
+        shards=len(SHARDS),
+        slice_count=config["slices"]["count"],
+        size=config["slices"]["size"],
+        code=code_of("scripts/slice_volumes.py"),
+    script:
+        "../../scripts/slice_volumes.py"
+
+
+rule make_kspace:
+    input:
+        slices=rules.slice_volumes.output.slices,
+    output:
+        kspace=f"{COHORT}/kspace/shard-{{shard}}.h5",
+    log:
+        "logs/make_kspace/{shard}.log",
+    cache: True
+    group:
+        "kspace"
+    conda:
+        "../../envs/data.yaml"
+    resources:
+        mem_mb=2000,
+        runtime="30m",
+    params:
+        code=code_of("scripts/make_kspace.py"),
+    script:
+        "../../scripts/make_kspace.py"
+
+
+rule whiten:
+    input:
+        kspace=rules.make_kspace.output.kspace,
+    output:
+        whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
+    log:
+        "logs/whiten/{shard}.log",
+    cache: True
+    group:
+        "kspace"
+    conda:
+        "../../envs/data.yaml"
+    resources:
+        mem_mb=2000,
+        runtime="30m",
+    params:
+        code=code_of("scripts/whiten.py"),
+    script:
+        "../../scripts/whiten.py"
+
+
+rule find_duplicates:
+    input:
+        slices=collect(f"{COHORT}/slices/shard-{{shard}}.h5", shard=SHARDS),
+        partition=f"{RESULTS}/partition.csv",
+    output:
+        duplicates=f"{RESULTS}/duplicates.csv",
+    log:
+        "logs/find_duplicates.log",
+    conda:
+        "../../envs/data.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="30m",
+    params:
+        code=code_of("scripts/find_duplicates.py"),
+    script:
+        "../../scripts/find_duplicates.py"

@@ -1,0 +1,86 @@
+# What readers see: tables and figures, made from finished runs alone.
+
+
+rule make_tables:
+    input:
+        metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=RUNS),
+        privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
+        total=rules.account_total.output.total,
+    output:
+        csv=f"{RESULTS}/tables/table1.csv",
+        md=f"{RESULTS}/tables/table1.md",
+        tex=f"{RESULTS}/tables/table1.tex",
+        txt=f"{RESULTS}/tables/table1.txt",
+        html=report(
+            f"{RESULTS}/tables/table1.html",
+            caption="../report/table1.rst",
+            category="Results",
+            labels={"result": "accuracy against epsilon, table"},
+        ),
+        per_class=f"{RESULTS}/tables/per_class.csv",
+        per_patient=f"{RESULTS}/tables/per_patient.csv",
+        per_node=f"{RESULTS}/tables/per_node.csv",
+    log:
+        "logs/make_tables.log",
+    localrule: True
+    conda:
+        "../../envs/tables.yaml"
+    params:
+        cohort_label=cohort_label(),
+        code=code_of("scripts/make_tables.py"),
+    script:
+        "../../scripts/make_tables.py"
+
+
+rule make_figures:
+    input:
+        metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=RUNS),
+        privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
+        histories=collect(f"{RESULTS}/{RUN}/history.csv", run=RUNS),
+        slices=collect(f"{COHORT}/slices/shard-{{shard}}.h5", shard=SHARDS),
+        kspace=collect(f"{COHORT}/kspace/shard-{{shard}}.h5", shard=SHARDS),
+        whitened=collect(f"{COHORT}/whitened/shard-{{shard}}.h5", shard=SHARDS),
+        partition=rules.partition.output.partition,
+    output:
+        accuracy=report(
+            f"{RESULTS}/figures/accuracy.svg",
+            caption="../report/accuracy.rst",
+            category="Results",
+            labels={"result": "accuracy against epsilon, figure"},
+        ),
+        confusion=report(
+            f"{RESULTS}/figures/confusion.svg",
+            caption="../report/confusion.rst",
+            category="Results",
+            labels={"result": "confusion of the sequences"},
+        ),
+        per_class=report(
+            f"{RESULTS}/figures/per_class.svg",
+            caption="../report/per_class.rst",
+            category="Results",
+            labels={"result": "recall of each sequence"},
+        ),
+        curves=report(
+            f"{RESULTS}/figures/curves.svg",
+            caption="../report/curves.rst",
+            category="Training",
+            labels={"result": "training curves"},
+        ),
+        patient=report(
+            f"{RESULTS}/figures/patient.svg",
+            caption="../report/patient.rst",
+            category="Data",
+            labels={"result": "one held-out patient"},
+        ),
+    log:
+        "logs/make_figures.log",
+    conda:
+        "../../envs/tables.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="30m",
+    params:
+        cohort_label=cohort_label(),
+        code=code_of("scripts/make_figures.py"),
+    script:
+        "../../scripts/make_figures.py"

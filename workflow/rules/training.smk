@@ -1,0 +1,70 @@
+# Who holds whom, how much noise the targets need, and the runs themselves.
+
+
+rule partition:
+    input:
+        table=rules.index_cohort.output.table,
+    output:
+        partition=f"{RESULTS}/partition.csv",
+    log:
+        "logs/partition.log",
+    localrule: True
+    conda:
+        "../../envs/data.yaml"
+    params:
+        settings=config["partition"],
+        sizes=declared_nodes(config, "federated"),
+        code=code_of("scripts/partition.py"),
+    script:
+        "../../scripts/partition.py"
+
+
+rule calibrate:
+    output:
+        noise=f"{RESULTS}/noise.json",
+    log:
+        "logs/calibrate.log",
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="30m",
+    params:
+        delta=config["privacy"]["delta"],
+        arms={arm: plan_of(arm) for arm in config["arms"]},
+        epsilons=sorted({run.epsilon for run in RUNS}),
+        code=code_of("scripts/calibrate.py"),
+    script:
+        "../../scripts/calibrate.py"
+
+
+rule train_model:
+    input:
+        images=images_for,
+        partition=rules.partition.output.partition,
+        noise=rules.calibrate.output.noise,
+    output:
+        model=f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors",
+        history=f"{RESULTS}/{RUN_WILDCARDS}/history.csv",
+        ledger=f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl",
+    log:
+        f"logs/train_model/{LOG_WILDCARDS}.log",
+    benchmark:
+        f"{RESULTS}/{RUN_WILDCARDS}/benchmark.tsv"
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        gpu=gpus(),
+        mem_mb=8000,
+        runtime="12h",
+    params:
+        settings=lambda wildcards: config["networks"][wildcards.network],
+        training=config["training"],
+        plan=lambda wildcards: plan_of(wildcards.arm),
+        cohort=config["cohort"]["name"],
+        device=config["device"],
+        ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
+        checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
+        code=code_of("scripts/train_model.py"),
+    script:
+        "../../scripts/train_model.py"
