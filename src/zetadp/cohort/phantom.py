@@ -1,0 +1,303 @@
+"""The simulated cohort: patients with brain tumours, written in the layout of the Decathlon brain task.
+
+Brains are grown from the ICBM 152 tissue maps (`anatomy`), deformed (`deformation`), given tumours (`lesions`), and
+scanned by the signal equation of each sequence (`physics`, `tissues`, `scanners`). A patient's volume is a function of
+the settings' seed, the patient's number and the scanner, so shards of the cohort can be written in any order.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import nibabel as nib
+import numpy as np
+
+from zetadp.cohort.anatomy import blur_of, healthy_fractions, load_atlas, sample
+from zetadp.cohort.deformation import atlas_coordinates, smooth_field
+from zetadp.cohort.grid import FIELD_OF_VIEW, SLICE_THICKNESS, Grid
+from zetadp.cohort.lesions import LABELS, add_tumour, draw_tumour, labels, with_no_lesion
+from zetadp.cohort.physics import rician
+from zetadp.cohort.scanners import SEQUENCES, Scanner, draw_scanner
+from zetadp.cohort.tissues import draw_tissues
+from zetadp.randomness import Purpose, stream
+from zetadp.storage import write_json, write_text, written_whole
+from zetadp.validation import in_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+FOLDER = "Task01_BrainTumour"
+NOISE_VOXEL = 3.75
+"""In-plane voxel size (mm) for which `PhantomSettings.noise` is stated."""
+BIAS_SPACING = 90.0
+"""Distance of the knots of the receive field, in mm."""
+
+
+class Draw(IntEnum):
+    """What a stream of the cohort is for; first part of its place."""
+
+    SCANNER = 0
+    ASSIGNMENT = 1
+    SHAPE = 2
+    TUMOUR = 3
+    TISSUES = 4
+    ACQUISITION = 5
+
+
+@dataclass(frozen=True)
+class PhantomSettings:
+    """Size and character of a simulated cohort.
+
+    Attributes
+    ----------
+    train_patients, test_patients
+        Number of patients in the two splits: numbers 1 to ``train_patients``, and those after.
+    seed
+        Decides everything that is random.
+    grid
+        Voxels along x, y, z over 240 mm x 240 mm; slices are 1 mm thick and start from the middle of the brain.
+    scanners
+        Number of scanners, one per centre.
+    scanner_patients
+        Training patients of each scanner, in blocks of consecutive numbers; ``None`` gives every patient a random
+        scanner, as test patients always have.
+    tumour_probability
+        Share of patients that have a tumour.
+    noise
+        Standard deviation of the noise in each of the two parts of the signal, relative to the mean signal of the
+        brain, on an average scanner, for voxels of 3.75 mm in the plane. Finer voxels hold less signal and are
+        noisier, so that an average over a given area is equally noisy on every grid.
+    """
+
+    train_patients: int = 176
+    test_patients: int = 96
+    seed: int = 0
+    grid: tuple[int, int, int] = (64, 64, 24)
+    scanners: int = 11
+    scanner_patients: tuple[int, ...] | None = None
+    tumour_probability: float = 0.9
+    noise: float = 0.03
+
+    def __post_init__(self) -> None:
+        """Refuse settings from which no cohort can be made; turn lists, as configuration files have them, to tuples."""
+        object.__setattr__(self, "grid", tuple(self.grid))
+        if self.scanner_patients is not None:
+            object.__setattr__(self, "scanner_patients", tuple(self.scanner_patients))
+        counts = {"train_patients": 1, "test_patients": 0, "seed": 0, "scanners": 1}
+        for name, low in counts.items():
+            value = getattr(self, name)
+            if value < low:
+                msg = f"Expected {name} >= {low}, found {value}."
+                raise ValueError(msg)
+        depth = int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
+        if len(self.grid) != 3 or min(self.grid[:2]) < 8 or not 1 <= self.grid[2] <= depth:
+            msg = f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {self.grid}."
+            raise ValueError(msg)
+        in_range(0, 1, tumour_probability=self.tumour_probability, noise=self.noise)
+        if self.scanner_patients is not None:
+            found, total = len(self.scanner_patients), sum(self.scanner_patients)
+            if found != self.scanners or total != self.train_patients or min(self.scanner_patients) < 0:
+                msg = (
+                    f"Expected scanner_patients as {self.scanners} counts that add up to {self.train_patients} "
+                    f"(train_patients), found {found} counts that add up to {total}: {self.scanner_patients}."
+                )
+                raise ValueError(msg)
+
+    @property
+    def patients(self) -> int:
+        """Number of patients in both splits."""
+        return self.train_patients + self.test_patients
+
+
+@dataclass(frozen=True)
+class Patient:
+    """One simulated examination.
+
+    Attributes
+    ----------
+    volume
+        Intensities (x, y, z, sequence) in arbitrary units, int16, zero outside the brain; sequences as in `SEQUENCES`.
+    label
+        Segmentation (x, y, z), uint8, with the values of `lesions.LABELS`.
+    affine
+        Matrix (4, 4) from voxel index to world coordinates in mm.
+    scanner
+        Index of the scanner, from 0.
+    """
+
+    volume: np.ndarray
+    label: np.ndarray
+    affine: np.ndarray
+    scanner: int
+
+
+def patient_name(number: int) -> str:
+    """Return the identifier of a patient, as the Decathlon brain task writes it.
+
+    Examples
+    --------
+    >>> patient_name(7)
+    'BRATS_007'
+    """
+    return f"BRATS_{number:03d}"
+
+
+def scanner_of(settings: PhantomSettings, number: int) -> int:
+    """Return the index, from 0, of the scanner that a patient was examined with."""
+    _check_number(settings, number)
+    if settings.scanner_patients is not None and number <= settings.train_patients:
+        return int(np.searchsorted(np.cumsum(settings.scanner_patients), number))
+    return int(_stream(settings, Draw.ASSIGNMENT, number).integers(settings.scanners))
+
+
+def scanner(settings: PhantomSettings, index: int) -> Scanner:
+    """Return a scanner of the cohort by its index, from 0."""
+    return draw_scanner(_stream(settings, Draw.SCANNER, index))
+
+
+def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
+    """Simulate the examination of one patient.
+
+    Parameters
+    ----------
+    settings
+        The cohort.
+    number
+        Number of the patient, from 1.
+
+    Returns
+    -------
+    Volume, segmentation and geometry; the same on every call.
+    """
+    index = scanner_of(settings, number)
+    machine = scanner(settings, index)
+    grid = Grid(settings.grid)
+    inside, fractions = _anatomy(settings, number, grid)
+    tissues = draw_tissues(_stream(settings, Draw.TISSUES, number), machine.field_strength)
+    volume = np.zeros((*grid.shape, len(SEQUENCES)), dtype=np.int16)
+    for channel, (name, protocol) in enumerate(zip(SEQUENCES, machine.protocols, strict=True)):
+        rng = _stream(settings, Draw.ACQUISITION, number, channel)
+        present = tissues.after_contrast() if name == "t1gd" else tissues
+        signal = protocol.jittered(rng, 0.05).signal(present).astype(np.float32) @ fractions
+        volume[inside, channel] = _acquire(signal, inside, grid, machine, settings.noise, rng)
+    label = np.zeros(grid.shape, dtype=np.uint8)
+    label[inside] = labels(fractions)
+    return Patient(volume=volume, label=label, affine=grid.affine, scanner=index)
+
+
+def _anatomy(settings: PhantomSettings, number: int, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """Return which voxels (x, y, z) lie in the brain, and the tissue fractions (7, n) there."""
+    atlas = load_atlas(blur_of(grid.voxel))
+    rng = _stream(settings, Draw.SHAPE, number)
+    # Tools that strip the skull cut a little inside or outside the surface.
+    cut, atrophy, vessels = rng.uniform(0.35, 0.65), rng.uniform(-0.5, 0.9), rng.uniform(0.12, 0.3)
+    place = atlas_coordinates(rng, grid)
+    inside = sample(atlas.brain, atlas, place) > cut
+    place = place[:, inside]
+    fractions = healthy_fractions(atlas, place, atrophy, vessels)
+    rng = _stream(settings, Draw.TUMOUR, number)
+    if rng.random() < settings.tumour_probability:
+        return inside, add_tumour(fractions, place, draw_tumour(rng, atlas))
+    return inside, with_no_lesion(fractions)
+
+
+def _acquire(
+    signal: np.ndarray, inside: np.ndarray, grid: Grid, machine: Scanner, noise: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Turn the signal (n,) of the voxels in the brain into stored intensities (n,), int16, all above zero."""
+    bias = np.exp(machine.bias * smooth_field(rng, grid, BIAS_SPACING)[inside])
+    gain = rng.uniform(300, 3000)
+    signal = signal * bias
+    signal = signal / np.abs(signal).mean()
+    sigma = noise * machine.noise * NOISE_VOXEL / np.sqrt(grid.voxel[0] * grid.voxel[1])
+    return np.clip(np.rint(gain * rician(signal, sigma, rng)), 1, np.iinfo(np.int16).max).astype(np.int16)
+
+
+def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """Write volumes, and segmentations of training patients, below the task folder.
+
+    Parameters
+    ----------
+    settings
+        The cohort.
+    folder
+        The task folder, which holds ``imagesTr``, ``imagesTs`` and ``labelsTr``.
+    numbers
+        Patients to write; any subset, in any order.
+
+    Returns
+    -------
+    For every file written, by its name relative to the folder, its ``sha256`` and its size in ``bytes``. The bytes
+    depend on the settings and the patient alone.
+    """
+    written: dict[str, dict[str, Any]] = {}
+    for number in numbers:
+        patient = simulate_patient(settings, number)
+        training = number <= settings.train_patients
+        content = {_image_path(settings, number): patient.volume}
+        if training:
+            content[f"labelsTr/{patient_name(number)}.nii.gz"] = patient.label
+        for name, values in content.items():
+            data = _nifti(values, patient.affine)
+            with written_whole(folder / name) as temporary:
+                temporary.write_bytes(data)
+            written[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    return written
+
+
+def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
+    """Write ``dataset.json`` with the official keys, and ``participants.tsv`` with the scanner of each patient."""
+    training = range(1, settings.train_patients + 1)
+    test = range(settings.train_patients + 1, settings.patients + 1)
+    content = {
+        "name": "BRATS",
+        "description": "Simulated patients with gliomas, in the layout of the Decathlon brain task; not real data",
+        "reference": "zetadp simulated cohort; anatomy from ICBM 152, doi:10.1016/j.neuroimage.2010.07.033",
+        "licence": "simulated; the anatomy is grown from the ICBM 152 maps, see NOTICE",
+        "release": f"simulated, seed {settings.seed}",
+        "tensorImageSize": "4D",
+        "modality": {str(channel): name for channel, name in enumerate(SEQUENCES)},
+        "labels": {str(value): name for value, name in LABELS.items()},
+        "numTraining": settings.train_patients,
+        "numTest": settings.test_patients,
+        "training": [
+            {"image": f"./{_image_path(settings, n)}", "label": f"./labelsTr/{patient_name(n)}.nii.gz"}
+            for n in training
+        ],
+        "test": [f"./{_image_path(settings, n)}" for n in test],
+    }
+    write_json(folder / "dataset.json", content)
+    rows = [f"{patient_name(n)}\t{scanner_of(settings, n) + 1}" for n in (*training, *test)]
+    write_text(folder / "participants.tsv", "\n".join(["participant_id\tscanner", *rows]) + "\n")
+
+
+def _image_path(settings: PhantomSettings, number: int) -> str:
+    split = "imagesTr" if number <= settings.train_patients else "imagesTs"
+    return f"{split}/{patient_name(number)}.nii.gz"
+
+
+def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
+    """Return a gzipped NIfTI-1 file whose bytes depend on the arguments alone."""
+    image = nib.Nifti1Image(values, affine)  # type: ignore[no-untyped-call]
+    image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
+    packed = io.BytesIO()
+    # The time stamp of gzip would make the bytes differ; level 1 is written and read fast.
+    with gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=1, mtime=0) as archive:
+        archive.write(image.to_bytes())
+    return packed.getvalue()
+
+
+def _check_number(settings: PhantomSettings, number: int) -> None:
+    if not 1 <= number <= settings.patients:
+        msg = f"Expected a patient number from 1 to {settings.patients}, found {number}."
+        raise ValueError(msg)
+
+
+def _stream(settings: PhantomSettings, draw: Draw, *place: int) -> np.random.Generator:
+    return stream(settings.seed, Purpose.COHORT, int(draw), *place)

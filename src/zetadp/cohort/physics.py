@@ -1,0 +1,52 @@
+r"""How tissue becomes signal: relaxation, gadolinium, signal equations, receive field and noise.
+
+Times are in ms, concentrations in mmol/l, relaxivities in l/(mmol s).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def spin_echo(density: np.ndarray, t1: np.ndarray, t2: np.ndarray, tr: float, te: float) -> np.ndarray:
+    r"""Return the signal of a spin echo, :math:`\rho\,(1 - e^{-TR/T_1})\,e^{-TE/T_2}`.
+
+    Valid for TE much shorter than TR. Bernstein, King and Zhou, Handbook of MRI Pulse Sequences (2004), chapter 14.3.
+    """
+    return np.asarray(density * (1 - np.exp(-tr / t1)) * np.exp(-te / t2))
+
+
+def inversion_recovery(
+    density: np.ndarray, t1: np.ndarray, t2: np.ndarray, tr: float, te: float, ti: float
+) -> np.ndarray:
+    r"""Return the signed signal of a spin echo after inversion.
+
+    :math:`\rho\,(1 - 2 e^{-TI/T_1} + e^{-TR/T_1})\,e^{-TE/T_2}` for perfect inversion and TE much shorter than TR.
+    It vanishes for :math:`TI = T_1 \ln 2` when TR is much longer than T1: with the T1 of cerebrospinal fluid this is
+    FLAIR. The magnitude is taken after partial volumes have been summed and noise has been added, as a scanner does.
+    Hajnal et al., J. Comput. Assist. Tomogr. 16 (1992) 841-844, doi:10.1097/00004728-199211000-00001.
+    """
+    return np.asarray(density * (1 - 2 * np.exp(-ti / t1) + np.exp(-tr / t1)) * np.exp(-te / t2))
+
+
+def nulling_time(t1: float, tr: float) -> float:
+    r"""Return the inversion time that nulls a tissue, :math:`T_1 (\ln 2 - \ln(1 + e^{-TR/T_1}))`."""
+    return float(t1 * (np.log(2) - np.log1p(np.exp(-tr / t1))))
+
+
+def shortened(time: np.ndarray, relaxivity: float, concentration: np.ndarray) -> np.ndarray:
+    r"""Return a relaxation time in the presence of a contrast agent, :math:`1/T = 1/T_0 + r\,C`.
+
+    Fast exchange of water is assumed, so that one concentration per tissue is enough.
+    """
+    # Relaxivities are per second, times are in milliseconds.
+    return np.asarray(1 / (1 / time + relaxivity * concentration / 1000))
+
+
+def rician(signal: np.ndarray, sigma: float, rng: np.random.Generator) -> np.ndarray:
+    """Return the magnitude of a signal with independent Gaussian noise in its real and its imaginary part.
+
+    Gudbjartsson and Patz, Magn. Reson. Med. 34 (1995) 910-914, doi:10.1002/mrm.1910340618.
+    """
+    real, imaginary = rng.standard_normal((2, *signal.shape), dtype=np.float32)
+    return np.asarray(np.hypot(signal + np.float32(sigma) * real, np.float32(sigma) * imaginary))
