@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.privacy.events import histories
-from zetadp.privacy.exposure import Run
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.statement import plain_text, total_statement
 from zetadp.storage import write_json, write_text
 from zetadp.workflow import run
@@ -22,13 +20,7 @@ def main(
     ``ledgers`` are the sealed copies of the present grid. They only make this job run again when a run is added: what
     counts is the folder.
     """
-    runs = []
-    for path in sorted(Path(ledger_folder).glob("*.jsonl")):
-        for number, attempt in enumerate(read_ledger(path), start=1):
-            if not attempt.events:
-                continue
-            name = path.stem if number == 1 else f"{path.stem} (attempt {number})"
-            runs.append(Run(name, histories(attempt.releases()), attempt.header["training"]["rounds"]))
+    runs = [run for path in sorted(Path(ledger_folder).glob("*.jsonl")) for run in recorded_runs(path)]
     statement = total_statement(runs, delta=delta, unit=unit, noise_source=noise)
     write_json(total, statement)
     write_text(text, plain_text(statement))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
-from zetadp.dataset import load_role, pick_device, read_partition
+from zetadp.dataset import load_role, pick_device
 from zetadp.evaluation import predict
+from zetadp.federation.partition import read_partition
 from zetadp.metrics import summarise
 from zetadp.pretrained import load_model
 from zetadp.storage import write_json, written_whole
@@ -43,9 +44,11 @@ def main(
         return predict(finished.network, inputs, rows["patient"], stack.sequences), rows
 
     tested, _ = predicted("test")
-    watched, rows = predicted("validation")
-    right = (watched["sequence"] == watched["predicted"]).groupby(watched["patient"]).mean()
-    nodes = right.groupby(rows.drop_duplicates("patient").set_index("patient")["node"]).mean()
+    nodes = {}
+    if (table["role"] == "validation").any():
+        watched, rows = predicted("validation")
+        right = (watched["sequence"] == watched["predicted"]).groupby(watched["patient"]).mean()
+        nodes = right.groupby(rows.drop_duplicates("patient").set_index("patient")["node"]).mean().to_dict()
     with written_whole(predictions) as temporary:
         tested.to_csv(temporary, index=False)
     write_json(
@@ -53,7 +56,7 @@ def main(
         summarise(tested, finished.sequences)
         | {
             "run": {"network": network, "arm": arm, "epsilon": epsilon, "seed": int(seed)},
-            "node_accuracy": nodes.to_dict(),
+            "node_accuracy": nodes,
             "environment": {
                 "device": torch.cuda.get_device_name() if place.type == "cuda" else platform.machine(),
                 "cores": os.cpu_count(),

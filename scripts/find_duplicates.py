@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zetadp.cohort.duplicates import near_duplicates
-from zetadp.dataset import read_partition
+from zetadp.federation.partition import read_partition
 from zetadp.storage import read_stack, written_whole
 from zetadp.workflow import run
 

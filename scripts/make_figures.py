@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp import figures, tables
-from zetadp.dataset import read_partition
+from zetadp.federation.partition import read_partition
 from zetadp.storage import ImageStack, read_stack
 from zetadp.workflow import run
 

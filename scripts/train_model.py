@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from zetadp.checkpoint import save_tensors
-from zetadp.dataset import load_role, pick_device, read_partition, to_records
+from zetadp.dataset import load_role, pick_device, to_records
+from zetadp.federation.partition import read_partition
 from zetadp.federation.server import OptimiserSettings
 from zetadp.nn.models import NetworkSettings
 from zetadp.pretrained import model_content

@@ -1,4 +1,4 @@
-"""The command line: ``zetadp predict``, ``zetadp convert``, ``zetadp report``."""
+"""The command line: ``zetadp predict``, ``convert``, ``report``, and the accounting of `zetadp.cli_privacy`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.cli_privacy import add_commands
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_predict(commands.add_parser("predict", help="tell the pulse sequence of a volume's channels"))
     _add_convert(commands.add_parser("convert", help="bring NIfTI files or a BIDS folder to the Decathlon layout"))
     _add_report(commands.add_parser("report", help="print the table of an experiment and where its files are"))
+    add_commands(commands)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:

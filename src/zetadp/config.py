@@ -42,6 +42,7 @@ def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
     filled: dict[str, Any] = _with_defaults(deepcopy(dict(config)), schema, schema)
     validator = Draft202012Validator(schema)
     faults = [message for error in validator.iter_errors(filled) for message in _messages(error)]
+    faults += _not_finite({key: value for key, value in filled.items() if key != "runs"}, "")
     if not faults:
         faults = list(_contradictions(filled))
     if faults:
@@ -109,11 +110,37 @@ def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any
             part = schema.get("properties", {}).get(key, rest)
             if isinstance(part, dict):
                 value[key] = _with_defaults(item, part, root)
-    # On the command line (--config 'partition={nodes: 3}') Snakemake leaves nested numbers as text.
-    if isinstance(value, str) and schema.get("type") in ("integer", "number"):
-        number = yaml.safe_load(value)
-        return number if isinstance(number, int | float) else value
+    if isinstance(value, list) and isinstance(schema.get("items"), dict):
+        return [_with_defaults(item, schema["items"], root) for item in value]
+    if isinstance(value, str):
+        kinds = schema.get("type", [])
+        return _from_text(value, [kinds] if isinstance(kinds, str) else kinds)
     return value
+
+
+def _from_text(text: str, kinds: list[str]) -> float | str | None:
+    """Return the number that a text stands for where the schema wants a number and no text.
+
+    On the command line (``--config 'partition={nodes: 3}'``) Snakemake leaves nested numbers as text, and YAML takes
+    ``2e-3``, without a point, for text.
+    """
+    if "string" in kinds or not {"integer", "number"} & set(kinds):
+        return text
+    for parse in (int, float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return None if text == "null" and "null" in kinds else text
+
+
+def _not_finite(value: Any, where: str) -> Iterator[str]:  # noqa: ANN401  (JSON is untyped)
+    """Yield every number that is infinite or NaN, which no comparison in a schema catches."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _not_finite(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{where}: expected a finite number; found {value}."
 
 
 def _messages(error: Any) -> Iterator[str]:  # noqa: ANN401  (jsonschema has no types)

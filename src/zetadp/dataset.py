@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
 
 from zetadp.federation.node import Records
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-
-def read_partition(path: Path) -> pd.DataFrame:
-    """Read the table of the partition: one row a record, identifiers as text."""
-    return pd.read_csv(path, dtype=str)
+    import pandas as pd
 
 
 def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[ImageStack, pd.DataFrame]:

@@ -26,7 +26,9 @@ def class_scores(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def accuracy_and_loss(model: nn.Module, records: Records) -> tuple[float, float]:
-    """Return accuracy and mean cross-entropy over all images of all patients in the records."""
+    """Return accuracy and mean cross-entropy over all images of all patients; NaN where there is no patient."""
+    if not len(records.images):
+        return float("nan"), float("nan")
     scores = class_scores(model, records.images.flatten(0, 1))
     labels = records.labels.repeat(len(records.images))
     loss = functional.cross_entropy(scores, labels)

@@ -249,16 +249,16 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     Parameters
     ----------
     histories
-        What `tables.collect_histories` returned; ``validation_accuracy`` is a fraction of one.
+        What `tables.collect_histories` returned; ``validation_accuracy`` is a fraction of one, missing where no patient
+        was watched.
     cohort_label
         Name of the cohort for the title.
     chance
         Accuracy in % of a guess.
     """
     _not_empty(histories)
-    histories = histories.dropna(subset=["validation_accuracy"])
-    _not_empty(histories)
     cells = list(histories.groupby(["network", "arm"], sort=True))
+    watched = bool(histories["validation_accuracy"].notna().any())
     epsilons = sorted(histories["epsilon"].unique(), key=epsilon_order)
     with _style():
         # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
@@ -266,7 +266,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
         figure, panels = _panels(len(cells), 2, 3.1)
         for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
             for index, epsilon in enumerate(epsilons):
-                run = cell[cell["epsilon"] == epsilon]
+                run = cell[cell["epsilon"] == epsilon].dropna(subset=["validation_accuracy"])
                 if run.empty:
                     continue
                 summary = 100 * run.groupby("round")["validation_accuracy"].agg(["mean", "std"])
@@ -284,7 +284,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
             panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
         _label_outer(panels, 2, "round", "validation accuracy in %")
         meaning = "held-out validation patients; mean and band of ± 1 standard deviation over seeds"
-        _finish(figure, panels, f"Training, {cohort_label}", meaning)
+        _finish(figure, panels, f"Training, {cohort_label}", meaning if watched else "no patients were watched")
     return figure
 
 

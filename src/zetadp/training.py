@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ class RunName:
     epsilon
         Target as text: a number, ``inf`` (clips, adds no noise) or ``unclipped`` (neither).
     seed
-        Seed of the starting weights and, with the other names, of sampling and noise.
+        Seed of the starting weights and, with all that defines the run, of sampling and noise.
     """
 
     network: str
@@ -60,12 +61,6 @@ class RunName:
 
     def __str__(self) -> str:
         return f"{self.network} {self.arm} eps-{self.epsilon} seed-{self.seed}"
-
-    @property
-    def entropy(self) -> int:
-        """Seed of sampling and noise: runs of other names share no draw, so their noise composes as independent."""
-        text = f"{self.network}/{self.arm}/{self.epsilon}/{self.seed}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16])
 
 
 @dataclass(frozen=True)
@@ -147,7 +142,8 @@ class Trained:
     model
         The network with its final weights; never the best of several.
     history
-        Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, ``validation_loss``.
+        Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, ``validation_loss``; the last two
+        are NaN without validation patients.
     not_finite
         Patient gradients that were not finite and contributed zero; known in a simulation only.
     """
@@ -183,7 +179,7 @@ def train(
     records
         Images of the training patients.
     validation
-        Images of held-out patients, watched only: the last model is taken, not the best.
+        Images of held-out patients, watched only: the last model is taken, not the best. There may be none.
     ledger_path
         The run's ledger, which outlives failed and repeated jobs.
     checkpoint_path
@@ -206,6 +202,9 @@ def train(
     _attach(model, layout, server)
     header = _header(run, network, settings, nodes, context or {})
     fingerprint = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+    # Runs that differ in anything share no draw: under common noise two gradients would show their difference bare,
+    # and their guarantees would not compose as independent. The same run, made again, releases the same bytes.
+    entropy = int(fingerprint[:32], 16)
     clip = float("inf") if run.epsilon == UNCLIPPED else settings.clip
 
     with Ledger(ledger_path) as ledger:
@@ -219,7 +218,7 @@ def train(
                     expected=plan.expected,
                     noise_multiplier=plan.noise_multiplier,
                     clip=clip,
-                    seed=run.entropy,
+                    seed=entropy,
                     ledger=ledger,
                 ),
                 plan.patients,
@@ -355,11 +354,11 @@ class _Progress:
         speed = (done - self.start) / max(now - self.begun, 1e-9)
         left = (self.rounds - done) / speed
         logger.info(
-            "%s: round %d of %d, %.1f rounds/s, held-out accuracy %.1f %%, %s left",
+            "%s: round %d of %d, %.1f rounds/s, %s%s left",
             self.run,
             done,
             self.rounds,
             speed,
-            100 * self.accuracy,
+            "" if math.isnan(self.accuracy) else f"held-out accuracy {100 * self.accuracy:.1f} %, ",
             f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s",
         )

@@ -51,6 +51,7 @@ def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (in
     if missing or surplus:
         msg = f"Rule {snakemake.rule} and its script's main disagree: missing {missing}, surplus {surplus}."
         raise TypeError(msg)
+    logging.getLogger("zetadp").info("%s, with the library in %s", snakemake.rule, PACKAGE)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(snakemake.threads)
     try:

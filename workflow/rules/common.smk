@@ -1,11 +1,19 @@
 """Everything the rules share: the checked configuration, the grid of runs, paths, and what makes a job run again."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
-# The library beside this workflow works without being installed, also under --use-conda.
-sys.path.insert(0, f"{workflow.basedir}/src")
+# The library beside this workflow works without being installed, also under --use-conda. It goes before one that is
+# installed, here and in the jobs: their code is hashed from these files, so these files must be what they run.
+SOURCE = f"{workflow.basedir}/src"
+sys.path.insert(0, SOURCE)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    dict.fromkeys(
+        filter(None, [SOURCE, *os.getenv("PYTHONPATH", "").split(os.pathsep)])
+    )
+)
 
 from snakemake.exceptions import WorkflowError
 

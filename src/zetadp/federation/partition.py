@@ -17,6 +17,7 @@ from zetadp.validation import UserError, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 SERVER = "server"
 
@@ -67,6 +68,12 @@ def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patient
         if scanner_patients is None or len(scanner_patients) != settings.nodes:
             found = "none" if scanner_patients is None else str(len(scanner_patients))
             msg = f"Expected {settings.nodes} numbers in scanner_patients for partition.by: scanner, found {found}."
+            raise UserError(msg)
+        if sum(scanner_patients) != train_patients:
+            msg = (
+                f"Expected scanner_patients to add up to the {train_patients} training patients, found "
+                f"{sum(scanner_patients)}."
+            )
             raise UserError(msg)
         return list(scanner_patients)
     if train_patients < settings.nodes:
@@ -128,6 +135,11 @@ def partition(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[
         [pd.DataFrame({"patient": p.index, "role": role, "node": p.to_numpy()}) for role, p in parts.items()]
     )
     return index[["patient", "record"]].merge(table, on="patient", validate="many_to_one")
+
+
+def read_partition(path: Path) -> pd.DataFrame:
+    """Read a table that `partition` made: one row a record, identifiers as text."""
+    return pd.read_csv(path, dtype=str, keep_default_na=False)
 
 
 def _nodes_by_scanner(train: pd.DataFrame, names: Sequence[str], sizes: Sequence[int]) -> dict[str, str]:

@@ -6,6 +6,7 @@ The privacy unit is what is clipped: all images of a patient make one gradient, 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from zetadp.nn.parameters import Layout
+
+logger = logging.getLogger(__name__)
 
 # Rounding must never make a clipped gradient longer than B: the factor is rounded down by more than float32 can err.
 ROUNDED_DOWN = 1 - 2.0**-20
@@ -114,7 +117,7 @@ def clipped_sums(
     """Return, for each group of patients, the sum of their clipped gradients.
 
     Patients are processed in chunks: memory stays flat, and neither the sums (to rounding) nor the guarantee depend
-    on the size of a chunk.
+    on the size of a chunk. Where a GPU runs out of memory, the chunk is halved.
 
     Parameters
     ----------
@@ -135,10 +138,19 @@ def clipped_sums(
     """
     sums = torch.zeros(count, layout.dimension, device=images.device)
     patients_at_once = max(1, chunk // max(1, images.shape[1]))
-    not_finite = 0
-    for start in range(0, len(images), patients_at_once):
+    not_finite = start = 0
+    while start < len(images):
         part = slice(start, start + patients_at_once)
-        gradients = patient_gradients(model, layout, images[part], labels[part])
+        try:
+            gradients = patient_gradients(model, layout, images[part], labels[part])
+        except torch.OutOfMemoryError:
+            # The same patients in smaller passes: same draw, same noise, same entry in the ledger, same sums.
+            if patients_at_once == 1:
+                raise
+            patients_at_once //= 2
+            logger.warning("out of GPU memory: going on with passes of %d patients", patients_at_once)
+            torch.cuda.empty_cache()
+            continue
         factors, finite = clip_factors(gradients, bound)
         if not finite.all():
             # Zero times infinity is not zero, so the values go too.
@@ -147,4 +159,5 @@ def clipped_sums(
         membership = torch.zeros(count, len(factors), device=images.device)
         membership[groups[part], torch.arange(len(factors), device=images.device)] = factors
         sums += torch.cat([membership @ g for g in gradients], dim=1)
+        start += patients_at_once
     return ClippedSums(sums=sums, not_finite=not_finite)

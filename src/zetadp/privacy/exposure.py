@@ -6,10 +6,12 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Mechanisms, NodeRelease
-from zetadp.privacy.events import Mechanism, NodeHistory
+from zetadp.privacy.events import Mechanism, NodeHistory, histories
+from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError, positive
 
 
@@ -44,6 +46,16 @@ class Run:
     def private(self) -> bool:
         """Whether every release of every node carried noise."""
         return all(sigma > 0 for history in self.nodes.values() for _, sigma in history.mechanisms)
+
+
+def recorded_runs(ledger: Path) -> list[Run]:
+    """Return every training that a ledger file records and that released anything, abandoned and repeated ones too."""
+    runs = []
+    for number, attempt in enumerate(read_ledger(ledger), start=1):
+        if attempt.events:
+            name = ledger.stem if number == 1 else f"{ledger.stem} (attempt {number})"
+            runs.append(Run(name, histories(attempt.releases()), attempt.header["training"]["rounds"]))
+    return runs
 
 
 def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:

@@ -1,0 +1,218 @@
+"""The accounting commands: ``zetadp epsilon``, ``zetadp noise``, ``zetadp rounds``, ``zetadp ledger``.
+
+They need no workflow and no data: an accountant at the command line for whoever trains by Poisson sampling of patients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PLD = "privacy-loss distribution, an upper bound"
+EXACT = "exact composition of Gaussians"
+
+_NEIGHBOURS = (
+    "Neighbours: one patient's contribution is replaced by zero. Every patient is drawn independently in every round "
+    "with the sampling probability, and the noise has standard deviation (noise multiplier x clipping norm) in the "
+    "real and in the imaginary part of every coordinate. If a library draws complex noise with that total variance, "
+    "give the multiplier divided by sqrt(2)."
+)
+
+
+def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add the accounting commands to a parser's sub-commands."""
+    _command(
+        commands,
+        "epsilon",
+        "what a training costs: epsilon from noise, sampling and rounds",
+        "zetadp epsilon --noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
+        _epsilon,
+        noise=True,
+        rounds=True,
+    )
+    _command(
+        commands,
+        "noise",
+        "the least noise multiplier that meets an epsilon",
+        "zetadp noise --epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
+        _noise,
+        target=True,
+        rounds=True,
+    )
+    _command(
+        commands,
+        "rounds",
+        "how many rounds an epsilon allows",
+        "zetadp rounds --epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3",
+        _rounds,
+        target=True,
+        noise=True,
+    )
+    ledger = commands.add_parser(
+        "ledger",
+        help="the statement of one ledger, or of several together, in plain words",
+        description="State what the trainings recorded in ledger files cost their patients. Several files compose: "
+        "give those of all runs on the same patients. Interrupted and repeated trainings in a file count too.",
+        epilog="example: zetadp ledger ledgers/my-cohort/*.jsonl --delta 1e-3",
+    )
+    ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl)")
+    ledger.add_argument("--delta", type=_delta, default=1e-3, help="delta of the statement (%(default)s)")
+    ledger.add_argument(
+        "--unit", choices=("patient", "record"), default="record", help="what a record stands for (%(default)s)"
+    )
+    ledger.add_argument("--json", action="store_true", help="print JSON")
+    ledger.set_defaults(run=_ledger)
+
+
+def _command(
+    commands: Any,  # noqa: ANN401
+    name: str,
+    help_: str,
+    example: str,
+    run: Callable[[argparse.Namespace], None],
+    *,
+    target: bool = False,
+    noise: bool = False,
+    rounds: bool = False,
+) -> None:
+    parser = commands.add_parser(
+        name, help=help_, description=f"Print {help_}. {_NEIGHBOURS}", epilog=f"example: {example}"
+    )
+    if target:
+        parser.add_argument("--epsilon", type=_positive, required=True, help="target epsilon")
+    if noise:
+        parser.add_argument("--noise-multiplier", type=_positive, required=True, help="sigma, in clipping norms")
+    parser.add_argument(
+        "--sampling-probability",
+        type=_probability,
+        required=True,
+        help="of a patient in a round: 0.5 or 24/44; 1 for all",
+    )
+    if rounds:
+        parser.add_argument("--rounds", type=_count, required=True, help="number of rounds (noisy steps, not epochs)")
+    parser.add_argument("--delta", type=_delta, required=True, help="delta, well below one in the cohort's size")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def _epsilon(given: argparse.Namespace) -> None:
+    _print_epsilon(given, given.noise_multiplier, given.rounds, {})
+
+
+def _noise(given: argparse.Namespace) -> None:
+    from zetadp.privacy.calibration import noise_for_epsilon
+
+    found = noise_for_epsilon(given.epsilon, given.delta, given.sampling_probability, given.rounds)
+    _print_epsilon(given, found, given.rounds, {"noise_multiplier": found})
+
+
+def _rounds(given: argparse.Namespace) -> None:
+    from zetadp.privacy.calibration import rounds_for
+
+    found = rounds_for(given.epsilon, given.delta, given.sampling_probability, given.noise_multiplier)
+    if found == 0:
+        msg = (
+            f"Not even one round with noise multiplier {given.noise_multiplier:g} costs at most epsilon "
+            f"{given.epsilon:g} at delta {given.delta:g}. Use more noise, or draw patients less often."
+        )
+        raise UserError(msg)
+    _print_epsilon(given, given.noise_multiplier, found, {"rounds": found})
+
+
+def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer: dict[str, float]) -> None:
+    """Print the answer asked for, and the epsilon of the resulting training by every accountant."""
+    from zetadp.privacy import accounting, gaussian
+
+    mechanisms = {(given.sampling_probability, noise): rounds}
+    exact = accounting.exact_mu(mechanisms) is not None
+    quoted = accounting.epsilon(mechanisms, given.delta)
+    renyi = accounting.epsilon_rdp(mechanisms, given.delta)
+    limit = gaussian.epsilon(given.delta, accounting.central_limit_mu(given.sampling_probability, noise, rounds))
+    if given.json:
+        content = {
+            **answer,
+            "epsilon": quoted,
+            "accountant": EXACT if exact else PLD,
+            "epsilon_rdp": renyi,
+            "epsilon_central_limit_not_a_bound": limit,
+            "delta": given.delta,
+            "sampling_probability": given.sampling_probability,
+            "noise_multiplier": noise,
+            "rounds": rounds,
+        }
+        print(json.dumps(content, indent=2))
+        return
+    for name, value in answer.items():
+        print(f"{name.replace('_', ' ')} {value:g}")
+    print(f"epsilon {_rounded_up(quoted)} at delta {given.delta:g} ({EXACT if exact else PLD})")
+    print(f"        {_rounded_up(renyi)} by the Renyi accountant, a looser upper bound")
+    print(f"        {limit:.4g} by the central limit, which is not a bound and is here for comparison only")
+
+
+def _ledger(given: argparse.Namespace) -> None:
+    from zetadp.privacy.exposure import recorded_runs
+    from zetadp.privacy.statement import plain_text, total_statement
+
+    runs = [run for path in given.files for run in recorded_runs(path)]
+    if not runs:
+        msg = f"Expected records of training rounds in {', '.join(map(str, given.files))}, found none."
+        raise UserError(msg)
+    statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source="seeded")
+    print(json.dumps(statement, indent=2) if given.json else plain_text(statement), end="")
+
+
+def _rounded_up(epsilon: float) -> str:
+    """Return four significant digits, never less than the figure itself."""
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
+
+
+def _number(text: str) -> float:
+    try:
+        return float(Fraction(text.replace(" ", "")))
+    except (ValueError, ZeroDivisionError):
+        msg = f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
+    if not value > 0:
+        msg = f"expected a number above zero, found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _probability(text: str) -> float:
+    value = _positive(text)
+    if value > 1:
+        msg = f"expected a probability, at most 1, found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _delta(text: str) -> float:
+    from zetadp.privacy.accounting import SMALLEST_DELTA
+
+    value = _positive(text)
+    if not SMALLEST_DELTA <= value < 1:
+        msg = f"expected a delta from {SMALLEST_DELTA:g} to 1, found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _count(text: str) -> int:
+    value = _positive(text)
+    if value != int(value):
+        msg = f"expected a whole number, found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(value)

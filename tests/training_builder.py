@@ -1,0 +1,69 @@
+"""Small networks and patients for the tests of the training core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from zetadp.federation.node import Records
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+CLASSES, SIZE = 4, 8
+TINY = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
+NETWORKS = {
+    "complex hidden": NetworkSettings(widths=(2, 4), convolutions=1, hidden=3, groups=2),
+    "complex pooled": NetworkSettings(widths=(2, 4), convolutions=2, head="pooled", groups=2),
+    "real k-space": NetworkSettings("real", widths=(2, 4), convolutions=1, hidden=3, groups=2),
+    "real image": NetworkSettings("real", "image", widths=(2, 4), convolutions=2, head="pooled", groups=2),
+    "linear": NetworkSettings("linear"),
+}
+
+
+def network(settings: NetworkSettings, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Return a network whose every parameter, biases and shifts too, is away from its starting value."""
+    generator = np.random.default_rng(seed)
+    model = build(settings, CLASSES, SIZE, generator)
+    for parameter in model.parameters():
+        parts = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
+        parts += 0.1 * torch.from_numpy(generator.standard_normal(parts.shape)).float()
+    return as_dtype(model, dtype)
+
+
+def as_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Change the precision of a network; complex parameters stay complex."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype.to_complex() if parameter.is_complex() else dtype)
+    return model
+
+
+def patients(
+    count: int, images: int, seed: int = 0, *, domain: str = "kspace", dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Return images of shape (patient, image, 1, row, column) and labels of shape (patient, image)."""
+    generator = np.random.default_rng(seed)
+    values = torch.from_numpy(generator.standard_normal((2, count, images, 1, SIZE, SIZE))).to(dtype)
+    labels = torch.from_numpy(generator.integers(0, CLASSES, (count, images)))
+    return (values[0] if domain == "image" else torch.complex(values[0], values[1])), labels
+
+
+def records(count: int, images_per_class: int = 1, seed: int = 0) -> Records:
+    """Return records of random k-space with a pattern for each class."""
+    images, _ = patients(count, CLASSES * images_per_class, seed)
+    pattern, _ = patients(1, CLASSES, 12345)
+    values = images[:, :, 0] + pattern[:, :, 0].repeat_interleave(images_per_class, dim=1)
+    return Records(images=values, labels=torch.arange(CLASSES).repeat_interleave(images_per_class))
+
+
+def plain_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """Return the gradient of one patient's mean loss as a flat real vector, by ordinary automatic differentiation."""
+    loss = functional.cross_entropy(model(images), labels)
+    parameters = dict(model.named_parameters())
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    return Layout.of(model).flatten(dict(zip(parameters, gradients, strict=True)))

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zetadp.federation.partition import SERVER, PartitionSettings, node_name, node_sizes, partition, read_partition
+from zetadp.validation import UserError
+
+
+def index(train: int, test: int, records: int = 1, scanners: int = 3) -> pd.DataFrame:
+    """Return the table of a cohort whose every patient has some records."""
+    rows = [
+        {
+            "patient": f"p{number:03d}",
+            "record": f"p{number:03d}-{visit}",
+            "part": part,
+            "scanner": f"s{number % scanners}",
+        }
+        for number, part in enumerate(["train"] * train + ["test"] * test)
+        for visit in range(records)
+    ]
+    return pd.DataFrame(rows)
+
+
+def spread(table: pd.DataFrame, nodes: int, watched: int, seed: int = 0, by: str = "uniform") -> pd.DataFrame:
+    choice = PartitionSettings(nodes=nodes, by=by, validation_patients=watched, seed=seed)
+    train = table[table["part"] == "train"].drop_duplicates("patient")
+    sizes = node_sizes(choice, len(train), train["scanner"].value_counts().sort_index().tolist())
+    return partition(table, choice, sizes)
+
+
+def as_mapping(table: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    return {row.record: (row.role, row.node) for row in table.itertuples()}
+
+
+@settings(max_examples=40)
+@given(
+    nodes=st.integers(1, 6),
+    extra=st.integers(0, 20),
+    watched=st.integers(1, 3),
+    left=st.integers(1, 5),
+    records=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_every_patient_has_one_place_and_every_node_its_declared_number(nodes, extra, watched, left, records, seed):
+    cohort = index(nodes + extra, nodes * watched + left, records)
+    table = spread(cohort, nodes, watched, seed)
+    assert sorted(table["record"]) == sorted(cohort["record"])
+    places = table.groupby("patient")[["role", "node"]].nunique()
+    assert (places == 1).all(axis=None)
+    patients = table.drop_duplicates("patient").set_index("patient")
+    part = cohort.drop_duplicates("patient").set_index("patient")["part"]
+    assert set(patients.index[patients["role"] == "train"]) == set(part.index[part == "train"])
+    counts = patients.groupby(["role", "node"]).size()
+    names = [node_name(number) for number in range(nodes)]
+    assert [counts["train", name] for name in names] == node_sizes(PartitionSettings(nodes), nodes + extra, None)
+    assert [counts["validation", name] for name in names] == [watched] * nodes
+    assert counts["test"].to_dict() == {SERVER: left}
+
+
+def test_484_patients_make_eleven_nodes_of_44():
+    assert node_sizes(PartitionSettings(), 484, None) == [44] * 11
+    assert node_sizes(PartitionSettings(nodes=3), 11, None) == [4, 4, 3]
+
+
+@pytest.mark.parametrize("by", ["uniform", "scanner"])
+def test_the_order_of_rows_does_not_matter(by):
+    cohort = index(18, 12, records=2)
+    shuffled = cohort.sample(frac=1, random_state=1)
+    assert as_mapping(spread(cohort, 3, 2, by=by)) == as_mapping(spread(shuffled, 3, 2, by=by))
+
+
+def test_the_seed_decides_and_nothing_else():
+    cohort = index(30, 12)
+    assert as_mapping(spread(cohort, 3, 2, seed=1)) == as_mapping(spread(cohort, 3, 2, seed=1))
+    assert as_mapping(spread(cohort, 3, 2, seed=1)) != as_mapping(spread(cohort, 3, 2, seed=2))
+    # Not by the alphabet, which may say where or when a patient was scanned.
+    train = spread(cohort, 3, 2).query("role == 'train'").sort_values("patient")["node"].to_numpy()
+    assert (np.diff([int(name[-2:]) for name in train]) < 0).any()
+
+
+def test_patients_are_spread_uniformly():
+    cohort = index(6, 4)
+    seeds = 600
+    count = sum(as_mapping(spread(cohort, 2, 1, seed))["p000-0"][1] == "node-01" for seed in range(seeds))
+    assert abs(count - seeds / 2) < 5 * (seeds / 4) ** 0.5
+
+
+def test_by_scanner_each_node_holds_and_watches_one_scanner():
+    cohort = index(20, 12)
+    table = spread(cohort, 3, 2, by="scanner").merge(cohort, on=["patient", "record"])
+    held = table[table["node"] != SERVER]
+    assert held.groupby("node")["scanner"].nunique().tolist() == [1, 1, 1]
+    assert held.groupby("scanner")["node"].nunique().tolist() == [1, 1, 1]
+    assert table.query("role == 'validation'").groupby("node").size().tolist() == [2, 2, 2]
+    assert table.query("role == 'train'").groupby("node").size().tolist() == [7, 7, 6]
+
+
+def test_a_patient_watched_or_tested_is_never_trained_on():
+    table = spread(index(18, 12, records=3), 3, 2)
+    roles = table.groupby("patient")["role"].unique().map(list)
+    assert sorted(map(str, set(map(tuple, roles)))) == ["('test',)", "('train',)", "('validation',)"]
+
+
+@pytest.mark.parametrize(
+    ("by", "sizes"), [("uniform", [6, 6, 5]), ("uniform", [6, 6, 7]), ("scanner", [6, 6, 7]), ("scanner", [5, 7, 6])]
+)
+def test_a_cohort_of_another_size_than_declared_is_refused(by, sizes):
+    with pytest.raises(UserError, match=r"Expected .* as declared, found"):
+        partition(index(18, 12), PartitionSettings(nodes=3, by=by, validation_patients=2), sizes)
+
+
+def test_a_table_is_read_as_it_was_written_and_identifiers_stay_text(tmp_path):
+    table = spread(index(18, 12), 3, 2)
+    table["patient"] = table["patient"].replace({"p000": "007", "p001": "NA", "p002": "1e5"})
+    table.to_csv(tmp_path / "partition.csv", index=False)
+    pd.testing.assert_frame_equal(read_partition(tmp_path / "partition.csv"), table, check_dtype=False)
+
+
+def test_without_patients_to_watch_all_test_patients_are_at_the_server():
+    table = spread(index(18, 12), 3, 0)
+    assert table["role"].value_counts().to_dict() == {"train": 18, "test": 12}
+    assert set(table.query("role == 'test'")["node"]) == {SERVER}
+
+
+def test_fewer_patients_than_nodes_are_refused():
+    with pytest.raises(UserError, match=r"found 3 patients for 4 nodes. Lower partition.nodes"):
+        node_sizes(PartitionSettings(nodes=4), 3, None)
+
+
+@pytest.mark.parametrize("declared", [None, [1, 2]])
+def test_scanners_must_be_declared(declared):
+    with pytest.raises(UserError, match="Expected 3 numbers in scanner_patients"):
+        node_sizes(PartitionSettings(nodes=3, by="scanner"), 3, declared)
+
+
+def test_watching_must_leave_patients_to_test():
+    with pytest.raises(UserError, match=r"more than 12 test patients .* found 12. Lower partition.validation_patients"):
+        spread(index(18, 12), 3, 4)
+
+
+def test_a_scanner_without_enough_test_patients_is_named():
+    cohort = index(18, 12)
+    cohort = cohort[(cohort["part"] == "train") | (cohort["scanner"] != "s1") | (cohort["patient"] == "p019")]
+    with pytest.raises(UserError, match=r"2 test patients for validation of every scanner, found \{'s1': 1\}"):
+        spread(cohort, 3, 2, by="scanner")
+
+
+def test_an_unknown_way_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'scanner'"):
+        PartitionSettings(by="scaner")

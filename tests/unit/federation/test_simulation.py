@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from training_builder import CLASSES, SIZE, TINY, network, plain_gradient, records
+
+import zetadp.federation.simulation
+from zetadp.federation.node import Node, Records
+from zetadp.federation.simulation import simulate_round
+from zetadp.nn.layers import Linear
+from zetadp.nn.parameters import Layout
+from zetadp.nn.stacked import stack
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.randomness import Purpose, stream
+
+SEED, CLIP = 11, 2.0
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+@pytest.fixture
+def ledger(path):
+    with Ledger(path) as opened:
+        opened.start({})
+        yield opened
+
+
+def node(ledger: Ledger, own: list[list[int]], place: int = 0, *, expected: float, sigma: float = 0.0) -> Node:
+    mechanism = SampledGaussian(
+        f"node-{place}",
+        place,
+        population=len(own),
+        expected=expected,
+        noise_multiplier=sigma,
+        clip=CLIP,
+        seed=SEED,
+        ledger=ledger,
+    )
+    return Node(mechanism, own)
+
+
+def one_round(
+    nodes: list[Node], ledger: Ledger, data: Records, model: nn.Module, number: int = 0, images: int = CLASSES
+) -> tuple[Tensor, int]:
+    options = {"images_per_patient": images, "chunk": 8}
+    return simulate_round(nodes, model, Layout.of(model), data, ledger, number, **options)
+
+
+def clipped(gradient: Tensor) -> Tensor:
+    return gradient * min(1.0, CLIP / float(gradient.norm()))
+
+
+def test_each_node_sends_the_clipped_mean_of_its_own_patients(ledger):
+    data, model = records(7), network(TINY)
+    own = [[[0], [4]], [[1], [2], [6]], [[3], [5]]]
+    nodes = [node(ledger, patients, place, expected=len(patients)) for place, patients in enumerate(own)]
+    messages, not_finite = one_round(nodes, ledger, data, model)
+    assert not_finite == 0
+    for message, patients in zip(messages, own, strict=True):
+        expected = sum(clipped(plain_gradient(model, data.images[p].unsqueeze(1), data.labels)) for (p,) in patients)
+        torch.testing.assert_close(message, expected / len(patients), rtol=1e-4, atol=1e-5)
+
+
+def test_only_those_drawn_contribute_and_the_divisor_stays(ledger):
+    data, model = records(6), network(TINY)
+    holder = node(ledger, [[i] for i in range(6)], expected=2)
+    realised = set()
+    for number in range(6):
+        members = holder.mechanism.draw(number).members
+        realised.add(len(members))
+        message = one_round([holder], ledger, data, model, number)[0][0]
+        gradients = [clipped(plain_gradient(model, data.images[m].unsqueeze(1), data.labels)) for m in members]
+        expected = sum(gradients, torch.zeros_like(message)) / 2
+        torch.testing.assert_close(message, expected, rtol=1e-4, atol=1e-5)
+    assert len(realised) > 1
+
+
+def test_a_round_that_draws_nobody_anywhere_sends_noise(ledger):
+    data, model = records(2), network(TINY)
+    nodes = [node(ledger, [[place]], place, expected=0.01, sigma=1.5) for place in range(2)]
+    number = next(n for n in range(100) if not any(len(holder.mechanism.draw(n).members) for holder in nodes))
+    messages, _ = one_round(nodes, ledger, data, model, number)
+    numbers = messages.numel()
+    assert numbers > 200
+    wanted = (1.5 * CLIP / 0.01) ** 2
+    assert float(messages.double().square().mean()) == pytest.approx(wanted, rel=5 * math.sqrt(2 / numbers))
+    assert abs(np.corrcoef(messages)[0, 1]) < 5 / math.sqrt(numbers / 2)
+
+
+class ComplexAffine(nn.Module):
+    """The modulus of a complex affine map, the smallest complex network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.affine = Linear(SIZE * SIZE, CLASSES, dtype=torch.complex64)
+
+    def forward(self, images: Tensor) -> Tensor:
+        real, imaginary = self.affine(stack(images.flatten(1))).chunk(2, dim=1)
+        return (real.square() + imaginary.square()).sqrt()
+
+
+def test_the_complex_step_is_a_real_step_on_stacked_parts_with_the_same_noise(ledger):
+    """Real DP-SGD on (Re, Im), written without complex numbers, moves the same weights to the same place."""
+    sigma, expected, rate, population = 1.3, 3, 0.1, 5
+    data, model = records(population), ComplexAffine()
+    generator = torch.Generator().manual_seed(0)
+    model.affine.weight.data = torch.randn(CLASSES, SIZE * SIZE, dtype=torch.complex64, generator=generator) / SIZE
+    model.affine.bias.data = torch.randn(CLASSES, dtype=torch.complex64, generator=generator)
+    layout = Layout.of(model)
+    holder = node(ledger, [[i] for i in range(population)], expected=expected, sigma=sigma)
+    members = holder.mechanism.draw(0).members
+    assert len(members) > 1
+    message = layout.unflatten(one_round([holder], ledger, data, model)[0][0])
+    step = {name: p.detach() - rate * message[name] for name, p in model.named_parameters()}
+
+    weight, bias = model.affine.weight.detach(), model.affine.bias.detach()
+    start = torch.cat([weight.real.flatten(), bias.real, weight.imag.flatten(), bias.imag]).double().requires_grad_()
+    half, size = len(start) // 2, weight.numel()
+
+    def loss(vector: Tensor, patient: int) -> Tensor:
+        x, y = (part.double().flatten(1) for part in (data.images[patient].real, data.images[patient].imag))
+        a, b = vector[:size].view(weight.shape), vector[half : half + size].view(weight.shape)
+        real = x @ a.T - y @ b.T + vector[size:half]
+        imaginary = x @ b.T + y @ a.T + vector[half + size :]
+        return functional.cross_entropy((real.square() + imaginary.square()).sqrt(), data.labels)
+
+    total = torch.zeros_like(start)
+    for patient in members:
+        (gradient,) = torch.autograd.grad(loss(start, int(patient)), [start])
+        total += clipped(gradient)
+    pairs = stream(SEED, Purpose.NOISE, 0, 0, 0).standard_normal(2 * half, dtype=np.float32).reshape(half, 2)
+    noise = torch.from_numpy(np.concatenate([pairs[:, 0], pairs[:, 1]])).double()
+    moved = start.detach() - rate * (total + sigma * CLIP * noise) / expected
+    expected_weight = torch.complex(moved[:size], moved[half : half + size]).view(weight.shape)
+    expected_bias = torch.complex(moved[size:half], moved[half + size :])
+    torch.testing.assert_close(step["affine.weight"].to(torch.complex128), expected_weight, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(step["affine.bias"].to(torch.complex128), expected_bias, rtol=1e-5, atol=1e-5)
+
+
+def test_the_ledger_on_disk_holds_the_round_before_any_node_releases(ledger, path, monkeypatch):
+    seen = []
+    original = SampledGaussian.release
+
+    def release(self, draw, clipped_sum, *, again=0):
+        seen.append(draw.event.node)
+        events = read_ledger(path)[-1].events
+        assert draw.event in events
+        assert {event.node for event in events} == {"node-0", "node-1"}
+        return original(self, draw, clipped_sum, again=again)
+
+    monkeypatch.setattr(SampledGaussian, "release", release)
+    nodes = [node(ledger, [[place]], place, expected=1, sigma=1.0) for place in range(2)]
+    one_round(nodes, ledger, records(2), network(TINY), 4)
+    assert seen == ["node-0", "node-1"]
+
+
+def test_a_repeated_round_with_the_same_bytes_is_one_release(ledger, path):
+    nodes = [node(ledger, [[place]], place, expected=1, sigma=1.0) for place in range(2)]
+    data, model = records(2), network(TINY)
+    first, _ = one_round(nodes, ledger, data, model)
+    again, _ = one_round(nodes, ledger, data, model)
+    assert torch.equal(first, again)
+    assert len(read_ledger(path)[0].releases()) == 2
+
+
+def test_a_repeated_round_with_other_bytes_is_another_release_with_other_noise(ledger, path):
+    """Two sums under one noise would show their difference bare."""
+    sigma = 1000.0  # so large that gradients vanish beside it
+    nodes = [node(ledger, [[place]], place, expected=1, sigma=sigma) for place in range(2)]
+    releases = [one_round(nodes, ledger, records(2, seed=seed), network(TINY))[0].flatten() for seed in range(4)]
+    assert len(read_ledger(path)[0].releases()) == 8
+    correlations = np.corrcoef(torch.stack(releases)) - np.eye(4)
+    assert np.abs(correlations).max() < 5 / math.sqrt(len(releases[0]))
+    # The last one sent is what a further repetition is compared with: the same bytes, no new release.
+    repeated = one_round(nodes, ledger, records(2, seed=3), network(TINY))[0].flatten()
+    assert torch.equal(repeated, releases[-1])
+    assert len(read_ledger(path)[0].releases()) == 8
+
+
+def test_a_round_recorded_but_not_known_to_be_sent_is_released_with_other_noise(ledger, path, monkeypatch):
+    """The line that says what was sent is not synced; where it is lost, the sum may differ from what was sent."""
+    nodes = [node(ledger, [[0]], expected=1, sigma=1000.0)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "note_sent", lambda *_: None)
+        lost = one_round(nodes, ledger, records(1, seed=1), network(TINY))[0].flatten()
+    found = one_round(nodes, ledger, records(1, seed=2), network(TINY))[0].flatten()
+    assert len(read_ledger(path)[0].releases()) == 2
+    assert abs(np.corrcoef(lost, found)[0, 1]) < 5 / math.sqrt(len(found))
+
+
+def test_images_that_are_not_finite_are_counted_and_harm_nobody(ledger):
+    data, model = records(4), network(TINY)
+    holder = node(ledger, [[i] for i in range(4)], expected=4)
+    data.images[2, 1, 0, 0] = torch.nan
+    message, not_finite = one_round([holder], ledger, data, model)
+    assert not_finite == 1
+    good = [clipped(plain_gradient(model, data.images[p].unsqueeze(1), data.labels)) for p in (0, 1, 3)]
+    torch.testing.assert_close(message[0], sum(good) / 4, rtol=1e-4, atol=1e-5)
+
+
+def test_nodes_compute_what_they_would_compute_alone(path, ledger, tmp_path):
+    data, model = records(6, images_per_class=3), network(TINY)
+    own = [[[0], [1, 2]], [[3], [4], [5]]]
+    together = [node(ledger, patients, place, expected=1.5, sigma=0.5) for place, patients in enumerate(own)]
+    messages = torch.stack([one_round(together, ledger, data, model, number, 4)[0] for number in range(4)], dim=1)
+    for place, patients in enumerate(own):
+        with Ledger(tmp_path / f"{place}.jsonl") as own_ledger:
+            own_ledger.start({})
+            alone = node(own_ledger, patients, place, expected=1.5, sigma=0.5)
+            for number in range(4):
+                message = one_round([alone], own_ledger, data, model, number, 4)[0][0]
+                torch.testing.assert_close(messages[place, number], message, rtol=1e-4, atol=1e-5)
+
+
+def test_the_round_is_not_known_as_sent_before_it_is_computed(ledger, monkeypatch):
+    """A failure between record and release costs one more release, never a release less."""
+    nodes = [node(ledger, [[0]], expected=1, sigma=1.0)]
+
+    def fail(*_: object) -> str:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(zetadp.federation.simulation, "_digest", fail)
+        with pytest.raises(MemoryError):
+            one_round(nodes, ledger, records(1), network(TINY))
+    assert ledger.sent(0) is None
+    assert ledger.releases(0) == 1
+    one_round(nodes, ledger, records(1), network(TINY))
+    assert ledger.releases(0) == 2

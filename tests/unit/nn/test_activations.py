@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zetadp.nn.activations import (
+    ACTIVATIONS,
+    Cardioid,
+    ConjMish,
+    CReLU,
+    IGaussian,
+    ModReLU,
+    SeparableSigmoid,
+    SigLog,
+    SplitMish,
+    ZReLU,
+    activation,
+)
+from zetadp.nn.stacked import stack, unstack
+
+
+def apply(module: torch.nn.Module, z: complex, bias: float | None = None) -> complex:
+    if bias is not None:
+        module.bias.data = torch.tensor([bias], dtype=torch.float64)
+    return complex(unstack(module(stack(torch.tensor([[z]], dtype=torch.complex128)))).detach()[0, 0])
+
+
+def mish(x: float) -> float:
+    value = torch.tensor(x, dtype=torch.float64)
+    return float(value * torch.tanh(torch.log1p(value.exp())))
+
+
+@pytest.mark.parametrize(
+    ("module", "bias", "z", "printed", "digits"),
+    [
+        (SeparableSigmoid(), None, 1 - 2j, 0.731059 + 0.119203j, 1e-6),
+        (ZReLU(), None, 1 - 2j, 0, 1e-12),
+        (ZReLU(), None, 1 + 2j, 1 + 2j, 1e-12),
+        (CReLU(), None, 1 - 2j, 1 + 0j, 1e-12),
+        (Cardioid(), None, 1 - 2j, 0.723607 - 1.447214j, 1e-6),
+        (Cardioid(1), 0.5, 1 - 2j, 0.910639 - 1.821278j, 1e-6),
+        (SigLog(), None, 1 - 2j, 0.309017 - 0.618034j, 1e-6),
+        (ModReLU(), -1.0, 1 - 2j, 0.552786 - 1.105573j, 1e-6),
+        (IGaussian(1.0), None, 1 - 2j, 0.410504 - 0.821008j, 1e-6),
+        (IGaussian(0.4), None, 1 - 2j, 0.447214 - 0.894427j, 1e-6),
+        (IGaussian(), None, 1 - 2j, 0.447214 - 0.894427j, 1e-6),
+        (IGaussian(1.0), None, 0.1 + 0.1j, 0.00703583 + 0.00703583j, 1e-8),
+        (ConjMish(), None, 1 + 2j, -1.0788605712666843 + 2.809057347801305j, 1e-14),
+        (ConjMish(), None, -1 + 0.5j, -0.678646672679004 + 0.07184374993078613j, 1e-14),
+        (ConjMish(), None, 0.3 - 0.7j, 0.475871607143616 - 0.059868862447385957j, 1e-14),
+    ],
+)
+def test_values_of_the_specification(module, bias, z, printed, digits):
+    assert apply(module, z, bias) == pytest.approx(printed, abs=digits)
+
+
+@pytest.mark.parametrize(("x", "printed"), [(-3, -0.1456), (-1, -0.3034), (-0.5, -0.2207), (0.5, 0.3752), (3, 2.9865)])
+def test_mish_is_misras_not_the_misprint(x, printed):
+    assert apply(SplitMish(), complex(x, 0)).real == pytest.approx(printed, abs=5e-5)
+
+
+@given(x=st.floats(-20, 20), y=st.floats(-20, 20))
+def test_conj_mish_is_split_mish_turned_by_45_degrees(x, y):
+    expected = (1 + 1j) * complex(mish(x), mish(y))
+    assert apply(ConjMish(), complex(x, y)) == pytest.approx(expected, abs=1e-12)
+    assert (1 + 1j) * apply(SplitMish(), complex(x, y)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [0.0, 0.3, -0.3])
+def test_gradients_are_finite_at_and_near_the_origin(name, dtype, bias):
+    module = activation(name, 1)
+    for parameter in module.parameters():
+        parameter.data = torch.full_like(parameter, bias, dtype=dtype)
+    points = torch.tensor([0, 1e-30, -1e-9j, 1e-5 + 1e-5j, -1, 1j, -2j], dtype=torch.complex128)
+    x = stack(points.view(-1, 1)).to(dtype).requires_grad_()
+    out = module(x)
+    gradients = torch.autograd.grad(out.sum(), [x, *module.parameters()])
+    assert all(t.isfinite().all() for t in (out, *gradients))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gradients_are_those_of_differences(name):
+    module = activation(name, 2)
+    for parameter in module.parameters():
+        parameter.data = torch.linspace(-0.2, 0.3, len(parameter), dtype=torch.float64)
+    x = stack(torch.tensor([[0.4 + 0.9j, -1.1 + 0.3j], [0.7 - 0.2j, -0.6 - 1.3j]], dtype=torch.complex128))
+    parameters = tuple(module.parameters())
+
+    def call(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+        named = dict(zip([name for name, _ in module.named_parameters()], values, strict=True))
+        return torch.func.functional_call(module, named, (x,))
+
+    assert torch.autograd.gradcheck(call, (x.requires_grad_(), *parameters))
+
+
+@pytest.mark.parametrize(
+    ("name", "biases"),
+    [
+        ("cardioid", 0),
+        ("cardioid_single", 1),
+        ("cardioid_per_channel", 5),
+        ("modrelu", 1),
+        ("modrelu_per_channel", 5),
+        ("conj_mish", 0),
+    ],
+)
+def test_trained_biases_are_real_and_as_many_as_the_name_says(name, biases):
+    parameters = list(activation(name, 5).parameters())
+    assert sum(p.numel() for p in parameters) == biases
+    assert not any(p.is_complex() for p in parameters)
+
+
+@pytest.mark.parametrize("module", [Cardioid(2), ModReLU(2)])
+def test_a_bias_acts_on_its_own_channel(module):
+    z = torch.tensor([[1 - 2j, 0.5 + 1j]], dtype=torch.complex64)
+    before = unstack(module(stack(z)))
+    module.bias.data = torch.tensor([0.0, -0.5])
+    after = unstack(module(stack(z)))
+    assert after[0, 0] == before[0, 0]
+    assert abs(after[0, 1] - before[0, 1]) > 0.1
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'conj_mish'"):
+        activation("conjmish", 4)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from training_builder import CLASSES, NETWORKS, SIZE, network, patients
+
+from zetadp.nn.models import NetworkSettings, build
+
+READINGS = {
+    # convolutions a block, head: complex numbers that the specification counts, with biases of convolutions
+    "A8 a": (2, "hidden", 550_116),
+    "A8 b": (2, "pooled", 287_844),
+    "one convolution, A8 b": (1, "pooled", 93_636),
+    "one convolution, A8 a": (1, "hidden", 355_908),
+}
+
+
+def numbers(model: torch.nn.Module, *, real_components: bool = False) -> int:
+    return sum(p.numel() * (2 if real_components and p.is_complex() else 1) for p in model.parameters())
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_number_of_complex_parameters_is_that_of_the_specification(reading):
+    convolutions, head, with_biases = READINGS[reading]
+    widths, hidden, size, classes = (32, 64, 128), 128, 32, 4
+    expected, biases, before = 0, 0, 1
+    for width in widths:
+        for _ in range(convolutions):
+            expected += 9 * before * width + 2 * width  # kernel, and scale and shift of the normalisation
+            biases += width  # which the shift replaces
+            before = width
+    if head == "hidden":
+        features = widths[-1] * (size // 2 ** len(widths)) ** 2
+        expected += features * hidden + hidden + hidden * classes + classes
+    else:
+        expected += widths[-1] * classes + classes
+    assert expected + biases == with_biases
+    model = build(NetworkSettings(convolutions=convolutions, head=head), classes, size, np.random.default_rng(0))
+    assert numbers(model) == expected
+    assert all(p.is_complex() for p in model.parameters())
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("domain", ["kspace", "image"])
+def test_the_real_twin_has_about_as_many_real_numbers(reading, domain):
+    convolutions, head, _ = READINGS[reading]
+
+    def size(family: str, domain: str) -> int:
+        settings = NetworkSettings(family, domain, convolutions=convolutions, head=head)
+        return numbers(build(settings, 4, 32, np.random.default_rng(0)), real_components=True)
+
+    assert size("real", domain) == pytest.approx(size("complex", "kspace"), rel=0.1)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_scores_are_real_and_one_a_class(name):
+    settings = NETWORKS[name]
+    images, _ = patients(1, 5, domain=settings.domain)
+    scores = network(settings)(images[0])
+    assert scores.shape == (5, CLASSES)
+    assert scores.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["complex hidden", "complex pooled"])
+def test_scores_are_moduli(name):
+    model = network(NETWORKS[name], dtype=torch.float64)
+    images, _ = patients(1, 6, dtype=torch.float64)
+    scores = model(images[0])
+    assert (scores >= 0).all()
+    last = list(model.head)[-1]
+    turn = complex(math.cos(1.2), math.sin(1.2))
+    last.weight.data *= turn
+    last.bias.data *= turn
+    torch.testing.assert_close(model(images[0]), scores, atol=1e-12, rtol=1e-12)
+    last.weight.data *= 3
+    last.bias.data *= 3
+    torch.testing.assert_close(model(images[0]), 3 * scores, atol=1e-12, rtol=1e-12)
+
+
+def test_scores_of_zero_have_finite_gradients():
+    model = network(NETWORKS["complex pooled"])
+    last = list(model.head)[-1]
+    last.weight.data.zero_()
+    last.bias.data.zero_()
+    images, _ = patients(1, 2)
+    model(images[0]).sum().backward()
+    assert all(torch.view_as_real(p.grad).isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_image_is_scored_alone(name):
+    settings = NETWORKS[name]
+    model = network(settings, dtype=torch.float64)
+    images, _ = patients(1, 4, domain=settings.domain, dtype=torch.float64)
+    together = model(images[0])
+    for index in range(4):
+        torch.testing.assert_close(model(images[0, index : index + 1])[0], together[index], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"family": "komplex"}, "Did you mean 'complex'"),
+        ({"domain": "k-space"}, "Did you mean 'kspace'"),
+        ({"head": "flat"}, "one of hidden, pooled"),
+        ({"domain": "image"}, "slices have no phase"),
+        ({"widths": (20,)}, "multiple of groups=16, found 20"),
+        ({"widths": (0,)}, "width > 0"),
+        ({"convolutions": 0}, "convolutions > 0"),
+    ],
+)
+def test_settings_that_make_no_network_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        NetworkSettings(**settings)
+
+
+def test_images_that_cannot_be_halved_are_refused():
+    with pytest.raises(ValueError, match="divisible by 2 for each of 3 blocks, found 20"):
+        build(NetworkSettings(), CLASSES, 20, np.random.default_rng(0))
+    assert build(NetworkSettings("linear"), CLASSES, SIZE + 1, np.random.default_rng(0)) is not None

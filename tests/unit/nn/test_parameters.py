@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from training_builder import NETWORKS, network
+
+from zetadp.nn.models import NetworkSettings
+from zetadp.nn.parameters import Layout
+
+MIXED = NetworkSettings(widths=(2, 4), convolutions=1, hidden=3, groups=2, activation="cardioid_per_channel")
+
+
+def test_every_real_component_stands_in_the_vector_exactly_once():
+    for settings in (*NETWORKS.values(), MIXED):
+        model = network(settings)
+        layout = Layout.of(model)
+        vector = layout.flatten(dict(model.named_parameters()))
+        numbers = [p.numel() * (2 if p.is_complex() else 1) for p in model.parameters()]
+        assert vector.dtype == torch.float32
+        assert vector.shape == (layout.dimension,) == (sum(numbers),)
+        # Moving one place of the vector moves one component of one parameter.
+        back = layout.unflatten(torch.arange(layout.dimension, dtype=torch.float64))
+        parts = [torch.view_as_real(p) if p.is_complex() else p for p in back.values()]
+        seen = torch.cat([part.flatten() for part in parts])
+        assert sorted(seen.tolist()) == list(range(layout.dimension))
+
+
+@given(seed=st.integers(0, 999))
+def test_vector_and_parameters_are_inverse(seed):
+    model = network(MIXED, seed)
+    layout = Layout.of(model)
+    parameters = dict(model.named_parameters())
+    vector = layout.flatten(parameters)
+    back = layout.unflatten(vector)
+    assert back.keys() == parameters.keys()
+    for name, parameter in parameters.items():
+        assert back[name].dtype == parameter.dtype
+        assert torch.equal(back[name], parameter)
+    assert torch.equal(layout.flatten(back), vector)
+
+
+def test_the_norm_of_the_vector_is_the_complex_norm():
+    model = network(MIXED)
+    vector = Layout.of(model).flatten(dict(model.named_parameters())).double()
+    expected = sum(p.detach().abs().double().square().sum() for p in model.parameters()).sqrt()
+    torch.testing.assert_close(vector.norm(), expected, rtol=1e-6, atol=0)
+
+
+def test_parameters_are_views_of_the_vector_with_the_real_part_first():
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    vector = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    parameters = Layout.of(module).unflatten(vector)
+    assert parameters["weight"].tolist() == [1 + 2j, 3 + 4j]
+    vector[1] = 7
+    assert parameters["weight"][0] == 1 + 7j
+
+
+def test_frozen_parameters_are_left_out():
+    model = network(MIXED)
+    frozen, *rest = model.parameters()
+    frozen.requires_grad_(requires_grad=False)
+    assert Layout.of(model).dimension == sum(p.numel() * (2 if p.is_complex() else 1) for p in rest)
+
+
+def test_an_odd_number_of_real_parameters_may_stand_before_complex_ones():
+    settings = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation="modrelu")
+    model = network(settings)
+    layout = Layout.of(model)
+    back = layout.unflatten(layout.flatten(dict(model.named_parameters())))
+    assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())

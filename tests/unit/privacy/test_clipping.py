@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+from training_builder import NETWORKS, TINY, network, patients, plain_gradient
+
+from zetadp.nn.models import NetworkSettings
+from zetadp.nn.parameters import Layout
+from zetadp.privacy import clipping
+from zetadp.privacy.clipping import clip_factors, clipped_sums, patient_gradients
+
+MIXED = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation="modrelu_per_channel")
+# The factor is rounded down by 2^-20, float32 adds 2^-24 a number.
+ROUNDING = 2e-6
+
+
+def contributions(settings: NetworkSettings, bound: float | None, count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each patient's clipped gradient and, by ordinary automatic differentiation, its unclipped one."""
+    model = network(settings)
+    images, labels = patients(count, 4, domain=settings.domain)
+    layout = Layout.of(model)
+    sums = clipped_sums(model, layout, images, labels, torch.arange(count), count=count, bound=bound, chunk=100).sums
+    plain = torch.stack([plain_gradient(model, images[i], labels[i]) for i in range(count)])
+    return sums.double(), plain.double()
+
+
+@pytest.mark.parametrize("settings", [*NETWORKS.values(), MIXED], ids=[*NETWORKS, "real biases"])
+@pytest.mark.parametrize("bound", [1e-3, 0.5, 2.0, 1e3])
+def test_no_patient_contributes_more_than_the_bound(settings, bound):
+    clipped, plain = contributions(settings, bound)
+    for contribution, gradient in zip(clipped, plain, strict=True):
+        assert contribution.norm() <= bound
+        expected = gradient * min(1.0, bound / float(gradient.norm()))
+        torch.testing.assert_close(contribution, expected, rtol=1e-4, atol=1e-5 * float(expected.norm()))
+
+
+@settings(max_examples=200)
+@given(
+    bound=st.floats(1e-4, 1e4),
+    exponent=st.floats(-6, 30),
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=4),
+    seed=st.integers(0, 9999),
+)
+def test_clipped_norm_never_exceeds_the_bound_whatever_the_gradient(bound, exponent, sizes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    gradients = [torch.randn(3, size, generator=generator) * 10.0**exponent for size in sizes]
+    factors, finite = clip_factors(gradients, bound)
+    assert finite.all()
+    # As the sum is computed: float32 products, here one patient at a time.
+    clipped = torch.cat([factors[:, None] * g for g in gradients], dim=1).double()
+    assert (clipped.norm(dim=1) <= bound).all()
+    whole = torch.cat(gradients, dim=1).double()
+    expected = whole * (bound / whole.norm(dim=1).clamp_min(bound))[:, None]
+    assert (clipped - expected).norm() <= ROUNDING * expected.norm() + 1e-30
+
+
+def test_norms_of_exactly_the_bound_stay_within_it():
+    # In float32, factors computed to the nearest would push some of these over.
+    gradients = torch.randn(20_000, 7, generator=torch.Generator().manual_seed(0))
+    factors, _ = clip_factors([gradients], 1.0)
+    clipped = (factors[:, None] * gradients).double().norm(dim=1)
+    assert clipped.max() <= 1
+    assert clipped[gradients.double().norm(dim=1) > 1.01].min() > 1 - ROUNDING
+
+
+def test_one_norm_over_all_parameters_real_ones_included():
+    complex_part, real_part = torch.tensor([[3.0, 4.0]]), torch.tensor([[12.0]])
+    factors, _ = clip_factors([complex_part, real_part], 1.0)
+    assert float(factors) == pytest.approx(1 / 13, rel=ROUNDING)
+    layout = Layout.of(network(MIXED))
+    assert {True, False} == set(layout.complex)
+
+
+def test_real_parameters_are_in_the_clipped_gradient():
+    clipped, plain = contributions(MIXED, 1e-2)
+    layout = Layout.of(network(MIXED))
+    for contribution, gradient in zip(clipped, plain, strict=True):
+        parts, whole = contribution.split(layout.sizes), gradient.split(layout.sizes)
+        for part, wanted, is_complex in zip(parts, whole, layout.complex, strict=True):
+            if not is_complex:
+                assert wanted.norm() > 0
+                torch.testing.assert_close(part, wanted * 1e-2 / gradient.norm(), rtol=1e-3, atol=1e-8)
+
+
+def test_gradients_below_the_bound_are_left_as_they_are():
+    clipped, plain = contributions(TINY, 1e6)
+    torch.testing.assert_close(clipped, plain, rtol=1e-4, atol=1e-5)
+    factors, _ = clip_factors([torch.randn(50, 5)], 1e6)
+    assert (factors <= 1).all()
+    assert factors.min() > 1 - ROUNDING
+
+
+def test_without_a_bound_nothing_is_clipped():
+    factors, _ = clip_factors([torch.full((2, 3), 1e20)], None)
+    assert factors.tolist() == [1, 1]
+    clipped, plain = contributions(TINY, None)
+    torch.testing.assert_close(clipped, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7, 12, 1000])
+def test_the_sums_do_not_depend_on_the_chunk(chunk):
+    model = network(TINY)
+    images, labels = patients(7, 4)
+    groups = torch.tensor([0, 2, 2, 1, 0, 2, 1])
+    options = {"count": 3, "bound": 0.3}
+    found = clipped_sums(model, Layout.of(model), images, labels, groups, chunk=chunk, **options).sums
+    alone = torch.zeros_like(found)
+    for patient, group in enumerate(groups):
+        one = slice(patient, patient + 1)
+        zero = torch.zeros(1, dtype=torch.long)
+        alone[group] += clipped_sums(
+            model, Layout.of(model), images[one], labels[one], zero, count=1, bound=0.3, chunk=1
+        ).sums[0]
+    torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("chunk", [4, 1000])
+@pytest.mark.parametrize("bound", [0.3, None])
+def test_a_patient_that_is_not_finite_contributes_zero_and_harms_nobody(value, chunk, bound):
+    model = network(TINY)
+    images, labels = patients(5, 4)
+    groups = torch.tensor([0, 1, 1, 0, 1])
+    options = {"count": 2, "bound": bound, "chunk": chunk}
+    keep = torch.tensor([0, 1, 3, 4])
+    expected = clipped_sums(model, Layout.of(model), images[keep], labels[keep], groups[keep], **options)
+    assert expected.not_finite == 0
+    images[2, 1, 0, 3, 3] = value
+    found = clipped_sums(model, Layout.of(model), images, labels, groups, **options)
+    assert found.not_finite == 1
+    assert found.sums.isfinite().all()
+    torch.testing.assert_close(found.sums, expected.sums, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_that_overflow_count_as_not_finite():
+    gradients = torch.tensor([[1.0, 2.0], [torch.inf, 0.0], [torch.nan, 1.0], [3e38, 3e38]])
+    factors, finite = clip_factors([gradients], 1.0)
+    assert finite.tolist() == [True, False, False, True]
+    assert factors[1:3].tolist() == [0, 0]
+    assert 0 < factors[3] < 1e-38
+
+
+def test_no_patient_at_all_gives_zeros():
+    model = network(TINY)
+    images, labels = patients(1, 4)
+    layout = Layout.of(model)
+    found = clipped_sums(model, layout, images[:0], labels[:0], torch.zeros(0).long(), count=3, bound=1.0, chunk=8)
+    assert found.not_finite == 0
+    assert torch.equal(found.sums, torch.zeros(3, layout.dimension))
+
+
+def test_all_images_of_a_patient_make_one_gradient():
+    """Clipping each image and averaging would bound something else, and give another number."""
+    model = network(TINY)
+    images, labels = patients(1, 4)
+    layout = Layout.of(model)
+    zero = torch.zeros(1, dtype=torch.long)
+    found = clipped_sums(model, layout, images, labels, zero, count=1, bound=0.1, chunk=1).sums[0]
+    by_image = torch.stack([plain_gradient(model, images[0, i : i + 1], labels[0, i : i + 1]) for i in range(4)])
+    mean = by_image.mean(dim=0)
+    torch.testing.assert_close(found, 0.1 * mean / mean.norm(), rtol=1e-3, atol=1e-6)
+    clipped_first = (0.1 * by_image / by_image.norm(dim=1, keepdim=True)).mean(dim=0)
+    assert (found - clipped_first).norm() > 0.01
+
+
+def test_the_flat_gradient_is_the_slope_along_every_real_component():
+    """Moving the real or the imaginary part of a parameter changes the loss at the rate that the gradient says."""
+    settings = NetworkSettings(widths=(2,), convolutions=1, head="pooled", groups=1, activation="cardioid_per_channel")
+    model = network(settings, dtype=torch.float64)
+    layout = Layout.of(model)
+    images, labels = patients(1, 3, dtype=torch.float64)
+    vector = layout.flatten(dict(model.named_parameters())).detach()
+    gradient = torch.cat(patient_gradients(model, layout, images, labels), dim=1)[0]
+
+    def loss(vector: torch.Tensor) -> float:
+        scores = torch.func.functional_call(model, layout.unflatten(vector), (images[0],))
+        return float(functional.cross_entropy(scores, labels[0]))
+
+    step = 1e-5
+    for place in range(layout.dimension):
+        change = torch.zeros_like(vector)
+        change[place] = step
+        slope = (loss(vector + change) - loss(vector - change)) / (2 * step)
+        assert slope == pytest.approx(float(gradient[place]), rel=1e-5, abs=1e-8)
+
+
+def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
+    model = network(TINY)
+    layout = Layout.of(model)
+    images, labels = patients(5, 2, domain=TINY.domain)
+    groups = torch.tensor([0, 1, 0, 1, 1])
+    expected = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
+    passes = []
+
+    def limited(model, layout, images, labels):
+        if len(images) > 2:
+            raise torch.OutOfMemoryError
+        passes.append(len(images))
+        return patient_gradients(model, layout, images, labels)
+
+    monkeypatch.setattr(clipping, "patient_gradients", limited)
+    found = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
+    assert sum(passes) == 5
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_out_of_memory_for_a_single_patient_is_raised(monkeypatch):
+    def never(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(clipping, "patient_gradients", never)
+    model = network(TINY)
+    images, labels = patients(3, 2, domain=TINY.domain)
+    with pytest.raises(torch.OutOfMemoryError):
+        clipped_sums(model, Layout.of(model), images, labels, torch.zeros(3).long(), count=1, bound=1.0, chunk=10)

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+import zetadp.privacy.ledger
+from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.validation import UserError
+
+
+def event(number: int, node: str = "a", **changes: float) -> Round:
+    constants = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
+    return Round(node, number, sampling_probability=constants["expected"] / constants["population"], **constants)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledgers" / "run.jsonl"
+
+
+def written(path, rounds: int = 4) -> list[Round]:
+    """Write a ledger of one attempt and two nodes, and return its events."""
+    events = []
+    with Ledger(path) as ledger:
+        ledger.start({"run": "x"})
+        for number in range(rounds):
+            pair = [event(number), event(number, "b", population=45)]
+            ledger.record(pair)
+            ledger.note_sent(number, f"digest {number}")
+            events += pair
+    return events
+
+
+def test_everything_recorded_is_read_again(path):
+    events = written(path)
+    (attempt,) = read_ledger(path)
+    assert attempt.events == events
+    assert attempt.releases() == events
+    assert attempt.sent == {number: f"digest {number}" for number in range(4)}
+    assert attempt.header["run"] == "x"
+
+
+def test_an_unclipped_round_is_read_again(path):
+    unclipped = event(0, noise_multiplier=0.0, clip=float("inf"))
+    with Ledger(path) as ledger:
+        ledger.start({})
+        ledger.record([unclipped])
+    assert read_ledger(path)[0].events == [unclipped]
+
+
+def test_attempts_are_kept_and_told_apart(path):
+    first = written(path, 2)
+    with Ledger(path) as ledger:
+        assert ledger.attempts == 1
+        assert ledger.rounds == {0, 1}
+        assert ledger.holds(first[0])
+        assert ledger.sent(0) == "digest 0"
+        ledger.start({"run": "y"})
+        assert ledger.rounds == set()
+        assert not ledger.holds(first[0])
+        assert ledger.sent(0) is None
+        assert ledger.releases(0) == 0
+        ledger.record([event(0)])
+    attempts = read_ledger(path)
+    assert [a.events for a in attempts] == [first, [event(0)]]
+    assert [a.header["run"] for a in attempts] == ["x", "y"]
+
+
+def test_a_round_recorded_twice_is_two_releases(path):
+    with Ledger(path) as ledger:
+        ledger.start({})
+        ledger.record([event(0), event(0, "b")])
+        assert ledger.releases(0) == 1
+        ledger.record([event(0), event(0, "b")])
+        assert ledger.releases(0) == 2
+        assert ledger.releases(1) == 0
+    assert len(read_ledger(path)[0].releases()) == 4
+
+
+def test_what_is_recorded_is_on_disk_before_the_call_returns(path, monkeypatch):
+    synced = []
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        original(descriptor)
+        synced.append(path.read_bytes())
+
+    monkeypatch.setattr(zetadp.privacy.ledger.os, "fsync", fsync)
+    with Ledger(path) as ledger:
+        ledger.start({})
+        ledger.record([event(0)])
+        assert len(synced) == 2
+        assert synced[-1] == path.read_bytes()
+        assert read_ledger(path)[0].events == [event(0)]
+
+
+def test_an_edited_line_shows(path):
+    written(path)
+    text = path.read_text()
+    for old, new in (("1.5", "9.5"), ('"population": 44', '"population": 54'), ("digest 2", "digest 7")):
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(UserError, match=r"Line \d+ of the ledger .* edited or damaged"):
+            read_ledger(path)
+        with pytest.raises(UserError, match="edited or damaged"):
+            Ledger(path)
+
+
+def test_a_removed_line_shows(path):
+    written(path)
+    lines = path.read_text().splitlines(keepends=True)
+    for gone in range(len(lines) - 1):  # the last line can go: what follows it is the checkpoint's business
+        path.write_text("".join(lines[:gone] + lines[gone + 1 :]))
+        with pytest.raises(UserError, match=f"Line {gone + 1} of the ledger"):
+            read_ledger(path)
+
+
+def test_an_inserted_or_moved_line_shows(path):
+    written(path)
+    lines = path.read_text().splitlines(keepends=True)
+    for place in range(1, len(lines) + 1):
+        path.write_text("".join([*lines[:place], lines[place - 1], *lines[place:]]))
+        with pytest.raises(UserError, match=f"Line {place + 1} of the ledger"):
+            read_ledger(path)
+    path.write_text("".join([*lines[:2], lines[3], lines[2], *lines[4:]]))
+    with pytest.raises(UserError, match="Line 3 of the ledger"):
+        read_ledger(path)
+
+
+@pytest.mark.parametrize(
+    "junk", ["not json\n", "[]\n", "3\n", '{"chain": "0"}\n', '{"chain": "0", "entry": {}}\n', "\n"]
+)
+def test_lines_that_are_no_entries_show(path, junk):
+    written(path)
+    with path.open("a") as file:
+        file.write(junk)
+    with pytest.raises(UserError, match="Line 10 of the ledger"):
+        read_ledger(path)
+
+
+@pytest.mark.parametrize("kept", [1, 20, -1])
+def test_a_torn_last_line_is_a_counted_release_and_the_file_goes_on(path, kept):
+    events = written(path)
+    whole = path.read_bytes()
+    last = [line for line in whole.splitlines(keepends=True) if b'"round", "releases"' in line][-1]
+    path.write_bytes(whole + last[:kept])
+    (attempt,) = read_ledger(path)
+    assert attempt.torn == 1
+    assert Counter(attempt.releases()) == Counter([*events, events[-2], events[-1]])
+    with Ledger(path) as ledger:
+        assert ledger.rounds == {0, 1, 2, 3}
+        ledger.record([event(4), event(4, "b", population=45)])
+    (attempt,) = read_ledger(path)
+    assert attempt.torn == 1
+    assert len(attempt.releases()) == len(events) + 4
+    # Every node pays for it once.
+    assert [e.node for e in attempt.releases()].count("a") == [e.node for e in attempt.releases()].count("b") == 6
+
+
+def test_a_file_that_is_all_torn_begins_anew(path):
+    path.parent.mkdir()
+    path.write_text('{"chain": "ab')
+    assert read_ledger(path) == []
+    assert written(path, 1) == read_ledger(path)[0].events
+
+
+def test_a_second_user_is_refused_while_the_first_has_the_file_open(path):
+    with Ledger(path) as ledger:
+        ledger.start({})
+        with pytest.raises(UserError, match="another process trains the same run"):
+            Ledger(path)
+        code = f"import pathlib; from zetadp.privacy.ledger import Ledger; Ledger(pathlib.Path({str(path)!r}))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "UserError" in done.stderr
+        assert "another process trains the same run" in done.stderr
+        ledger.record([event(0)])
+    with Ledger(path) as ledger:
+        assert ledger.rounds == {0}
+
+
+def test_a_ledger_that_was_refused_can_be_opened_after_repair(path):
+    written(path)
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b"1.5", b"9.5", 1))
+    with pytest.raises(UserError, match="edited") as refused:
+        Ledger(path)
+    path.write_bytes(good)
+    # The refusal, still referenced here, holds no lock.
+    Ledger(path).close()
+    assert refused.value is not None
+
+
+def test_a_folder_that_takes_no_files_is_a_users_error(tmp_path):
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(UserError, match=r"Cannot write the ledger .*file/run.jsonl.* mend the disk or folder"):
+        Ledger(blocker / "run.jsonl")
+    with pytest.raises(UserError, match="Cannot read the ledger"):
+        read_ledger(tmp_path / "absent.jsonl")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator can write to read-only folders")
+def test_a_read_only_folder_is_a_users_error(tmp_path):
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o500)
+    with pytest.raises(UserError, match="Cannot write the ledger"):
+        Ledger(folder / "run.jsonl")
+
+
+def test_a_disk_that_is_full_is_a_users_error_and_what_was_cut_off_is_counted(path):
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_up() -> None:
+        with Ledger(path) as ledger:  # leaving it closes the file, which must not hide the message
+            ledger.start({})
+            ledger.record([event(0)])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 30, unlimited[1]))
+            try:
+                ledger.record([event(1)])
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+    with pytest.raises(UserError, match=r"Cannot write the ledger .*: .*\. Nothing was released"):
+        fill_up()
+    (attempt,) = read_ledger(path)
+    assert attempt.torn == 1
+    assert attempt.releases() == [event(0), event(0)]
+
+
+def test_a_disk_that_fails_to_sync_is_a_users_error(path, monkeypatch):
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with Ledger(path) as ledger:
+        ledger.start({})
+        monkeypatch.setattr(zetadp.privacy.ledger.os, "fsync", fail)
+        with pytest.raises(UserError, match=r"Input/output error. Nothing was released"):
+            ledger.record([event(0)])
+        assert not ledger.holds(event(0))
+
+
+def test_a_line_is_one_object_that_other_programs_can_read(path):
+    written(path, 1)
+    entries = [json.loads(line)["entry"]["kind"] for line in path.read_text().splitlines()]
+    assert entries == ["start", "round", "sent"]

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import zetadp.federation.node
+import zetadp.privacy.mechanism
+from zetadp.federation.node import Node, choose_images
+from zetadp.nn.layers import Linear
+from zetadp.nn.normalisation import GroupNorm
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.randomness import Purpose
+
+
+class HoldsEverything:
+    """Stands for a ledger where the order of record and release is not the subject."""
+
+    def holds(self, event: Round) -> bool:
+        return True
+
+
+def mechanism(place: int = 0, *, seed: int = 5, ledger: object = None, **changes: float) -> SampledGaussian:
+    settings = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
+    return SampledGaussian(f"node-{place}", place, seed=seed, ledger=ledger or HoldsEverything(), **settings)
+
+
+def noise(mechanism: SampledGaussian, size: int, round_number: int = 0, again: int = 0) -> torch.Tensor:
+    return mechanism.release(mechanism.draw(round_number), torch.zeros(size), again=again).double()
+
+
+def test_noise_has_full_variance_in_both_parts_of_complex_and_in_real_coordinates():
+    sigma, clip, expected = 1.5, 2.0, 3
+    model = torch.nn.ModuleList([Linear(400, 250, dtype=torch.complex64), GroupNorm(1, 50_000)])
+    layout = Layout.of(model)
+    release = noise(mechanism(population=7, expected=expected, noise_multiplier=sigma, clip=clip), layout.dimension)
+    parameters = layout.unflatten(release)
+    weight = parameters["0.weight"].flatten()
+    real = torch.cat([parameters["1.scale"], parameters["1.shift"]])
+    wanted = (sigma * clip / expected) ** 2
+    for part in (weight.real, weight.imag, real):
+        count = len(part)
+        assert count == 100_000
+        # Standard errors of a Gaussian sample: sqrt(2/n) of the variance, 1/sqrt(n) of the mean.
+        assert float(part.square().mean()) == pytest.approx(wanted, rel=5 * math.sqrt(2 / count))
+        assert abs(float(part.mean())) < 5 * math.sqrt(wanted / count)
+        assert stats.kstest(part.numpy() / math.sqrt(wanted), "norm").pvalue > 1e-6
+    count = len(weight)
+    assert abs(float(np.corrcoef(weight.real, weight.imag)[0, 1])) < 5 / math.sqrt(count)
+    # The relation (pseudo-covariance) E[z z] is zero: the noise is circular.
+    assert abs(complex((weight * weight).mean())) < 5 * math.sqrt(8 / count) * wanted
+
+
+def test_noise_is_the_same_for_the_same_place_and_independent_everywhere_else():
+    size = 20_000
+    first = noise(mechanism(), size)
+    assert torch.equal(first, noise(mechanism(), size))
+    others = {
+        "round": noise(mechanism(), size, round_number=1),
+        "node": noise(mechanism(1), size),
+        "repetition": noise(mechanism(), size, again=1),
+        "second repetition": noise(mechanism(), size, again=2),
+        "run": noise(mechanism(seed=6), size),
+    }
+    everything = torch.stack([first, *others.values()])
+    correlations = np.corrcoef(everything) - np.eye(len(everything))
+    assert np.abs(correlations).max() < 5 / math.sqrt(size)
+    # Neither shifted by one place.
+    shifted = np.corrcoef(everything[:, 1:], everything[:, :-1])
+    assert np.abs(shifted - np.eye(len(shifted))).max() < 5 / math.sqrt(size)
+
+
+def test_no_two_uses_share_a_stream(monkeypatch):
+    """Sampling, noise and choice of images have streams of their own, in every round, at every node, in every run."""
+    used = []
+    original = zetadp.privacy.mechanism.stream
+
+    def remember(*key: int) -> np.random.Generator:
+        used.append(tuple(map(int, key)))
+        return original(*key)
+
+    monkeypatch.setattr(zetadp.privacy.mechanism, "stream", remember)
+    monkeypatch.setattr(zetadp.federation.node, "stream", remember)
+    labels = np.array([0, 0, 1, 1])
+    for seed in (5, 6):
+        for place in (0, 1):
+            one = mechanism(place, seed=seed)
+            for number in range(3):
+                draw = one.draw(number)
+                choose_images(Node(one, [[i] for i in range(44)]), draw, labels, 2)
+                for again in (0, 1):
+                    one.release(draw, torch.zeros(2), again=again)
+    assert len(set(used)) == len(used)
+    by_purpose = Counter(key[1] for key in used)
+    assert by_purpose == {Purpose.SAMPLING: 12, Purpose.IMAGES: 12, Purpose.NOISE: 24}
+
+
+def test_every_patient_is_drawn_independently_with_probability_p():
+    population, expected, rounds = 44, 24, 3000
+    one = mechanism(population=population, expected=expected)
+    mask = np.zeros((rounds, population))
+    for number in range(rounds):
+        draw = one.draw(number)
+        mask[number, draw.members] = 1
+        assert len(set(draw.members)) == len(draw.members)
+    p = expected / population
+    standardised = (mask - p) / math.sqrt(p * (1 - p))
+    # Frequency of each patient, jointly.
+    assert stats.chi2.sf(rounds * (standardised.mean(axis=0) ** 2).sum(), population) > 1e-6
+    # Pairs of patients: fixed-size batches would correlate them by -1/43, which their sum shows.
+    sizes = mask.sum(axis=1)
+    assert sizes.var() == pytest.approx(population * p * (1 - p), rel=5 * math.sqrt(2 / rounds))
+    pairs = (standardised.T @ standardised / rounds)[np.triu_indices(population, 1)]
+    assert np.abs(pairs).max() < 5 / math.sqrt(rounds)
+    # Rounds: the same patient one and two rounds later.
+    for lag in (1, 2):
+        later = (standardised[lag:] * standardised[:-lag]).mean(axis=0)
+        assert np.abs(later).max() < 5 / math.sqrt(rounds)
+
+
+def test_nodes_and_runs_draw_differently():
+    members = [set(mechanism(place, seed=seed).draw(3).members) for place, seed in ((0, 5), (1, 5), (0, 6), (1, 6))]
+    assert len({frozenset(m) for m in members}) == 4
+    assert members[0] == set(mechanism().draw(3).members)
+
+
+def test_full_participation_draws_everybody():
+    assert mechanism(expected=44).draw(0).members.tolist() == list(range(44))
+
+
+def test_a_round_that_draws_nobody_releases_noise():
+    one = mechanism(population=1, expected=0.01)
+    draw = one.draw(0)
+    assert len(draw.members) == 0
+    size = 50_000
+    release = one.release(draw, torch.zeros(size)).double()
+    wanted = (1.5 * 2.0 / 0.01) ** 2
+    assert float(release.square().mean()) == pytest.approx(wanted, rel=5 * math.sqrt(2 / size))
+
+
+@pytest.mark.parametrize("expected", [0.5, 3, 24])
+def test_the_divisor_is_the_expected_number_never_the_realised_one(expected):
+    one = mechanism(expected=expected, noise_multiplier=0)
+    realised = set()
+    for number in range(20):
+        draw = one.draw(number)
+        realised.add(len(draw.members))
+        assert one.release(draw, torch.full((3,), 6.0)).tolist() == pytest.approx([6 / expected] * 3)
+    assert len(realised) > 1
+
+
+def test_noise_is_added_to_the_sum_and_leaves_it_unchanged():
+    one = mechanism()
+    draw = one.draw(0)
+    total = torch.arange(1000.0)
+    kept = total.clone()
+    difference = one.release(draw, total) - one.release(draw, torch.zeros(1000))
+    torch.testing.assert_close(difference, total / 24, rtol=1e-5, atol=1e-5)
+    assert torch.equal(total, kept)
+
+
+def test_the_event_says_what_was_done():
+    event = mechanism(1).draw(7).event
+    assert event == Round("node-1", 7, 44, 24, 24 / 44, 1.5, 2.0)
+
+
+def test_nothing_is_released_before_its_event_is_recorded(tmp_path):
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        ledger.start({})
+        one = mechanism(ledger=ledger)
+        draw = one.draw(0)
+        with pytest.raises(RuntimeError, match="before its release"):
+            one.release(draw, torch.zeros(3))
+        ledger.record([mechanism(1).draw(0).event])
+        with pytest.raises(RuntimeError, match="before its release"):
+            one.release(draw, torch.zeros(3))
+        ledger.record([draw.event])
+        one.release(draw, torch.zeros(3))
+        with pytest.raises(RuntimeError, match="before its release"):
+            mechanism(ledger=ledger, noise_multiplier=1.4).release(
+                mechanism(noise_multiplier=1.4).draw(0), torch.zeros(3)
+            )
+        ledger.start({})
+        with pytest.raises(RuntimeError, match="before its release"):
+            one.release(draw, torch.zeros(3))
+
+
+@pytest.mark.parametrize("expected", [0, -1, 44.5])
+def test_expected_patients_beyond_the_population_are_refused(expected):
+    with pytest.raises(ValueError, match="expected patients <= population"):
+        mechanism(expected=expected)
+
+
+def test_noise_without_a_clipping_norm_is_refused():
+    with pytest.raises(ValueError, match="finite clipping norm"):
+        mechanism(clip=math.inf)
+    assert noise(mechanism(clip=math.inf, noise_multiplier=0), 3).tolist() == [0, 0, 0]

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from zetadp.config import GridRun, declared_nodes, epsilon_text, grid, load_config, rounds_of
+from zetadp.validation import UserError
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+SCENARIOS = sorted((ROOT / "workflow/scenarios").glob("*.yaml"))
+
+
+def merged(base: dict, overlay: dict) -> dict:
+    """Lay one configuration over another as Snakemake does: keys join, everything else is replaced."""
+    result = dict(base)
+    for key, value in overlay.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def default() -> dict:
+    return yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def paper() -> dict:
+    """Return the smallest configuration of the paper's cohort."""
+    return {
+        "name": "paper",
+        "cohort": {"name": "brain", "source": "download", "train_patients": 484, "test_patients": 266},
+        "partition": {},
+        "networks": {"complex": {}},
+        "arms": {
+            "federated": {"expected_patients": 24, "epochs": 500},
+            "central": {"expected_patients": 24, "epochs": 500},
+        },
+        "training": {},
+        "privacy": {},
+        "runs": [{"networks": ["complex"], "arms": ["federated"], "epsilons": [1, 3], "seeds": [0]}],
+    }
+
+
+def faults(change: dict, base: dict | None = None) -> str:
+    with pytest.raises(UserError) as error:
+        load_config(merged(base or paper(), change), SCHEMA)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_scenario_over_the_default_is_right(path):
+    config = load_config(merged(default(), yaml.safe_load(path.read_text())), SCHEMA)
+    assert len(grid(config)) > 0
+    for arm in config["arms"]:
+        assert rounds_of(config, arm) > 0
+        assert min(declared_nodes(config, arm)) >= config["arms"][arm]["expected_patients"]
+
+
+def test_there_are_scenarios_and_each_has_results_and_patients_of_its_own_name():
+    names = [yaml.safe_load(path.read_text())["name"] for path in SCENARIOS] + [default()["name"]]
+    assert len(SCENARIOS) >= 1
+    assert len(set(names)) == len(names)
+
+
+def test_the_default_is_right():
+    config = load_config(default(), SCHEMA)
+    assert config["training"]["drop_after"] == 0.6
+    assert config["device"] == "auto"
+
+
+def test_defaults_are_filled_in_at_every_depth_and_the_input_is_left_alone():
+    given = paper()
+    kept = deepcopy(given)
+    config = load_config(given, SCHEMA)
+    assert given == kept
+    assert config["slices"] == {"count": 20, "size": 32}
+    assert config["partition"] == {"nodes": 11, "by": "uniform", "validation_patients": 10, "seed": 0}
+    assert config["networks"]["complex"]["widths"] == [32, 64, 128]
+    assert config["training"]["learning_rate"] == 2e-4
+    assert config["cohort"]["unit"] == "record"
+    assert config["arms"]["central"]["rounds"] is None
+    # Defaults of one section are not the objects of another.
+    other = load_config(given, SCHEMA)
+    config["networks"]["complex"]["widths"].append(1)
+    assert other["networks"]["complex"]["widths"] == load_config(given, SCHEMA)["networks"]["complex"]["widths"]
+
+
+def test_500_epochs_are_917_rounds_at_a_node_of_44_and_10083_in_one_place():
+    config = load_config(paper(), SCHEMA)
+    assert declared_nodes(config, "federated") == [44] * 11
+    assert declared_nodes(config, "central") == [484]
+    assert rounds_of(config, "federated") == 917
+    assert rounds_of(config, "central") == 10083
+
+
+def test_given_rounds_are_taken_as_they_are():
+    config = load_config(merged(paper(), {"arms": {"central": {"rounds": 12, "epochs": None}}}), SCHEMA)
+    assert rounds_of(config, "central") == 12
+
+
+def test_the_grid_holds_every_combination_once_in_a_fixed_order():
+    blocks = [
+        {"networks": ["complex"], "arms": ["federated", "central"], "epsilons": [8, "inf"], "seeds": [0, 1]},
+        {
+            "networks": ["complex"],
+            "arms": ["federated"],
+            "epsilons": ["8.0", 1, math.inf, "unclipped"],
+            "seeds": [1],
+        },
+    ]
+    config = load_config(merged(paper(), {"runs": blocks}), SCHEMA)
+    runs = grid(config)
+    assert len(runs) == len(set(runs)) == 8 + 2
+    assert runs[0] == GridRun("complex", "federated", "8", "0")
+    assert runs[-2:] == [GridRun("complex", "federated", "1", "1"), GridRun("complex", "federated", "unclipped", "1")]
+    assert grid(config) == runs
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(8, "8"), (8.0, "8"), ("8", "8"), (0.5, "0.5"), (".inf", None), ("inf", "inf"), (1e-3, "0.001")]
+)
+def test_an_epsilon_has_one_text(value, text):
+    if text is None:
+        with pytest.raises(ValueError, match="could not convert"):
+            epsilon_text(value)
+    else:
+        assert epsilon_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"trainign": {}}, ["Unknown key 'trainign' at the top level", "Did you mean 'training'?"]),
+        ({"training": {"cilp": 1}}, ["Unknown key 'cilp' at training", "Did you mean 'clip'?"]),
+        ({"training": {"zzz": 1}}, ["Unknown key 'zzz' at training", "Known keys: images_per_patient"]),
+        ({"networks": {"complex": {"width": [8]}}}, ["'width' at networks.complex", "Did you mean 'widths'?"]),
+        ({"arms": {"federatd": {"expected_patients": 1}}}, ["'federatd' at arms", "Did you mean 'federated'?"]),
+        ({"arms": {"central": {"epoch": 1}}}, ["'epoch' at arms.central", "Did you mean 'epochs'?"]),
+        (
+            {"cohort": {"source": "downlaod"}},
+            ["cohort.source: expected one of", "'downlaod'", "Did you mean 'download'?"],
+        ),
+        ({"partition": {"by": "scaner"}}, ["partition.by", "Did you mean 'scanner'?"]),
+        ({"networks": {"complex": {"activation": "conjmish"}}}, ["networks.complex.activation", "'conj_mish'?"]),
+        ({"privacy": {"noise": "os"}}, ["privacy.noise: expected one of seeded; found 'os'"]),
+        ({"privacy": {"delta": 0}}, ["privacy.delta: 0"]),
+        ({"training": {"clip": "much"}}, ["training.clip: expected number; found 'much'"]),
+        ({"shards": 2.5}, ["shards: expected integer; found 2.5"]),
+        ({"training": None}, ["training: expected object; found None"]),
+        ({"cohort": {"name": "a/b"}}, ["cohort.name", "'a/b'"]),
+        (
+            {"networks": {"complex": {"groups": 7}}},
+            ["networks.complex: Expected every width to be a multiple of groups=7"],
+        ),
+        ({"networks": {"complex": {"domain": "image"}}}, ["networks.complex: ", "slices have no phase"]),
+        ({"cohort": {"source": "folder"}}, ["cohort.folder: expected a folder exactly where cohort.source is folder"]),
+        ({"cohort": {"folder": "x"}}, ["cohort.folder: ", "found 'x' with source download"]),
+        ({"arms": {"central": {"rounds": 5}}}, ["arms.central: expected exactly one of rounds and epochs"]),
+        ({"arms": {"central": {"epochs": None}}}, ["arms.central: expected exactly one of rounds and epochs"]),
+        (
+            {"arms": {"federated": {"expected_patients": 45}}},
+            ["arms.federated.expected_patients: expected at most the 44 training patients", "found 45"],
+        ),
+        (
+            {"arms": {"central": {"expected_patients": 484.5}}},
+            ["arms.central.expected_patients: expected at most the 484 training patients", "found 484.5"],
+        ),
+        ({"partition": {"nodes": 485}}, ["partition: ", "found 484 patients for 485 nodes"]),
+        ({"partition": {"by": "scanner"}}, ["partition: ", "Expected 11 numbers in scanner_patients"]),
+        ({"partition": {"validation_patients": 25}}, ["partition.validation_patients: 275 test patients", "of 266"]),
+        (
+            {"cohort": {"source": "simulated"}, "slices": {"count": 25}},
+            ["slices.count: ", "the 24 axial slices", "found 25"],
+        ),
+    ],
+)
+def test_a_fault_names_the_key_what_was_found_and_the_nearest_valid_one(change, parts):
+    message = faults(change)
+    for part in parts:
+        assert part in message
+    assert "has 1 fault(s)" in message or "partition" in parts[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"networks": ["complx"]}, ["runs.0.networks: no network 'complx'. Did you mean 'complex'?"]),
+        ({"epsilons": ["infinite"]}, ["runs.0.epsilons: expected a number above zero", "found 'infinite'"]),
+        ({"epsilons": [0]}, ["runs.0.epsilons", "found 0"]),
+        ({"epsilons": [math.nan]}, ["runs.0.epsilons", "found nan"]),
+        ({"arms": ["federal"]}, ["runs.0.arms.0: expected one of federated, central; found 'federal'", "'federated'?"]),
+        ({"seeds": [-1]}, ["runs.0.seeds.0: -1"]),
+        ({"seeds": []}, ["runs.0.seeds"]),
+        ({"seed": [1]}, ["Unknown key 'seed' at runs.0", "Did you mean 'seeds'?"]),
+    ],
+)
+def test_a_fault_in_the_grid_names_its_block(change, parts):
+    message = faults({"runs": [paper()["runs"][0] | change]})
+    for part in parts:
+        assert part in message
+
+
+def test_an_arm_of_the_grid_needs_a_section():
+    config = paper()
+    del config["arms"]["federated"]
+    assert "runs.0.arms: the arm 'federated' has no section in arms" in faults({}, config)
+
+
+def test_a_missing_section_is_named():
+    config = paper()
+    del config["arms"]
+    assert "'arms' is a required property" in faults({}, config)
+
+
+def test_all_faults_come_in_one_message():
+    message = faults({"trainign": {}, "shards": 0, "training": {"cilp": 1, "clip": "x"}})
+    assert "has 4 fault(s)" in message
+    assert [line[:4] for line in message.splitlines()[1:]] == [f"  {number}." for number in range(1, 5)]
+
+
+def test_numbers_that_the_command_line_leaves_as_text_are_numbers():
+    """Snakemake parses nested values of --config without types."""
+    change = {
+        "partition": {"nodes": "3"},
+        "training": {"learning_rate": "2e-3", "clip": "0.5"},
+        "cohort": {"simulated": {"grid": ["32", "32", "8"]}},
+        "networks": {"complex": {"widths": ["16", "32"]}},
+        "arms": {"central": {"rounds": "7", "epochs": None}, "federated": {"epochs": "2.5"}},
+        "runs": [{"networks": ["complex"], "arms": ["central"], "epsilons": ["8", "0.5"], "seeds": ["0", "1"]}],
+    }
+    config = load_config(merged(paper(), change), SCHEMA)
+    assert config["partition"]["nodes"] == 3
+    assert config["training"]["learning_rate"] == 2e-3
+    assert config["cohort"]["simulated"]["grid"] == [32, 32, 8]
+    assert config["networks"]["complex"]["widths"] == [16, 32]
+    assert config["arms"]["central"]["rounds"] == 7
+    assert config["arms"]["federated"]["epochs"] == 2.5
+    assert [run.epsilon for run in grid(config)] == ["8", "8", "0.5", "0.5"]
+    assert grid(config)[0].seed == "0"
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, ".inf", "nan"])
+@pytest.mark.parametrize("key", ["clip", "learning_rate", "drop_factor"])
+def test_numbers_must_be_finite(key, value):
+    assert f"training.{key}" in faults({"training": {key: value}})
+
+
+def test_by_scanner_the_declared_sizes_must_add_up():
+    scanners = {"scanners": 11, "scanner_patients": [44] * 11}
+    change = {"cohort": {"source": "simulated", "simulated": scanners}, "partition": {"by": "scanner"}}
+    assert declared_nodes(load_config(merged(paper(), change), SCHEMA), "federated") == [44] * 11
+    scanners["scanner_patients"] = [44] * 10 + [43]
+    message = faults(change)
+    assert "scanner_patients" in message
+    assert "484" in message
+    assert "483" in message

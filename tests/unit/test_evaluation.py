@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from training_builder import TINY, network, records
+
+import zetadp.evaluation
+from zetadp.evaluation import accuracy_and_loss, class_scores, predict
+from zetadp.federation.node import Records
+
+SEQUENCES = ["FLAIR", "T1w", "T2w"]
+
+
+class FirstPixels(nn.Module):
+    """Scores are the first three pixels: what is right is known beforehand."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        assert images.ndim == 4
+        assert images.shape[1] == 1
+        return images[:, 0, 0, :3]
+
+
+def test_accuracy_and_loss_are_means_over_all_images():
+    images = torch.zeros(2, 3, 2, 4)
+    for place, (record, image) in enumerate([(r, i) for r in range(2) for i in range(3)]):
+        images[record, image, 0, image if place < 5 else 0] = 2.0  # all right but the last
+    data = Records(images, torch.tensor([0, 1, 2]))
+    accuracy, loss = accuracy_and_loss(FirstPixels(), data)
+    assert accuracy == pytest.approx(5 / 6)
+    right, wrong = -math.log(math.e**2 / (math.e**2 + 2)), -math.log(1 / (math.e**2 + 2))
+    assert loss == pytest.approx((5 * right + wrong) / 6, rel=1e-6)
+
+
+def test_without_patients_accuracy_and_loss_are_not_a_number():
+    assert all(math.isnan(value) for value in accuracy_and_loss(network(TINY), records(0)))
+
+
+def test_scores_do_not_depend_on_how_many_go_at_once(monkeypatch):
+    model, data = network(TINY), records(5)
+    images = data.images.flatten(0, 1)
+    whole = class_scores(model, images)
+    assert not whole.requires_grad
+    torch.testing.assert_close(whole, model(images.unsqueeze(1)).detach())
+    monkeypatch.setattr(zetadp.evaluation, "IMAGES_AT_ONCE", 3)
+    torch.testing.assert_close(class_scores(model, images), whole)
+
+
+def test_predictions_name_patient_sequence_and_slice():
+    images = torch.zeros(2, 3, 2, 4, 4)  # patient, sequence, slice, row, column
+    answer = {}
+    for patient, sequence, number in [(p, s, n) for p in range(2) for s in range(3) for n in range(2)]:
+        guess = (sequence + patient * number) % 3  # the second slices of the second patient are all wrong
+        images[patient, sequence, number, 0, guess] = 1.0 + patient
+        answer[f"p{patient}", SEQUENCES[sequence], number] = SEQUENCES[guess], patient
+    table = predict(FirstPixels(), images, ["p0", "p1"], SEQUENCES)
+    assert len(table) == 12
+    assert list(table.columns) == ["patient", "sequence", "slice", "predicted", "probability"]
+    for row in table.itertuples():
+        guess, patient = answer[row.patient, row.sequence, row.slice]
+        assert row.predicted == guess
+        expected = functional.softmax(torch.tensor([1.0 + patient, 0, 0]), dim=0)[0]
+        assert row.probability == pytest.approx(float(expected), rel=1e-5)
+    wrong = table[table["sequence"] != table["predicted"]]
+    assert set(zip(wrong["patient"], wrong["slice"], strict=True)) == {("p1", 1)}

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from training_builder import CLASSES, NETWORKS, SIZE, network, patients
+
+from zetadp.checkpoint import Checkpoint, save_tensors
+from zetadp.dataset import standardise
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.pretrained import load_model, model_content
+from zetadp.validation import UserError
+
+SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
+
+
+def saved(path, name: str, **changes: object) -> torch.nn.Module:
+    model = network(NETWORKS[name])
+    content = model_content(asdict(NETWORKS[name]), SEQUENCES, (10, CLASSES, 20, SIZE, SIZE)) | changes
+    save_tensors(path, {key: value.detach() for key, value in model.named_parameters()}, content)
+    return model
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_model_that_was_saved_gives_the_same_scores(tmp_path, name):
+    model = saved(tmp_path / "model.safetensors", name)
+    found = load_model(tmp_path / "model.safetensors")
+    assert found.settings == NETWORKS[name]
+    assert (found.sequences, found.size, found.slices) == (SEQUENCES, SIZE, 20)
+    assert not found.network.training
+    assert not any(p.requires_grad for p in found.network.parameters())
+    images, _ = patients(1, 3, domain=NETWORKS[name].domain)
+    assert torch.equal(found.network(images[0]), model(images[0]))
+
+
+def test_input_is_prepared_as_the_network_was_trained(tmp_path):
+    slices = np.random.default_rng(0).random((2, 3, SIZE, SIZE)).astype(np.float32)
+    for name, expected in (("complex pooled", whiten(to_kspace(slices))), ("real image", standardise(slices))):
+        saved(tmp_path / "model.safetensors", name)
+        found = load_model(tmp_path / "model.safetensors").prepare(slices)
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == (torch.float32 if name == "real image" else torch.complex64)
+    whitened = whiten(to_kspace(slices))
+    saved(tmp_path / "model.safetensors", "complex pooled")
+    np.testing.assert_array_equal(load_model(tmp_path / "model.safetensors").prepare(whitened), whitened)
+
+
+def test_a_file_that_is_no_model_is_a_users_error(tmp_path):
+    path = tmp_path / "run.partial"
+    Checkpoint(1, "abc", {"weights": torch.zeros(3)}, pd.DataFrame(), "0").save(path)
+    with pytest.raises(UserError, match=r"Expected .*run\.partial to be a trained model"):
+        load_model(path)
+    with pytest.raises(UserError, match="Cannot read"):
+        load_model(tmp_path / "absent.safetensors")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"network": asdict(replace(NETWORKS["complex hidden"], hidden=7))},
+        {"network": asdict(NETWORKS["linear"])},
+        {"network": {"family": "quaternion"}},
+        {"network": {"depth": 3}},
+        {"size": 2 * SIZE},
+    ],
+)
+def test_weights_that_do_not_fit_the_network_are_a_users_error(tmp_path, changes):
+    path = tmp_path / "model.safetensors"
+    saved(path, "complex hidden", **changes)
+    with pytest.raises(UserError, match=r"Expected .*model\.safetensors to be a trained model"):
+        load_model(path)

@@ -1,0 +1,58 @@
+"""The files around the code agree with each other: environments, lock, metadata, reference, scenarios."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from zetadp.configdocs import SCHEMA, describe
+
+ROOT = Path(__file__).parents[2]
+CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-isal": "isal"}
+LOCK = dict(
+    line.strip().lower().split("==")
+    for line in (ROOT / "requirements.lock").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+
+
+def pypi_name(name: str) -> str:
+    return CONDA_TO_PYPI.get(name, name).lower().replace("_", "-")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "envs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_conda_environments_pin_what_the_lock_pins(path: Path) -> None:
+    content = yaml.safe_load(path.read_text())
+    assert content["channels"] == ["conda-forge", "nodefaults"]
+    for entry in content["dependencies"]:
+        name, _, version = entry.partition("=")
+        if name == "python":
+            continue
+        locked = LOCK[pypi_name(name)]
+        assert (locked + ".").startswith(version + "."), f"{path.name} asks for {entry}, the lock holds {locked}"
+
+
+def test_the_lock_holds_every_declared_dependency_and_no_cuda_build() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["workflow"]]
+    declared += project["optional-dependencies"]["test"]
+    names = {re.split(r"[\[<>=]", entry)[0].lower() for entry in declared} - {"zetadp"}
+    assert {"numpy", "torch", "pytest", "snakefmt"} <= names
+    assert names <= {name.replace("_", "-") for name in LOCK} | set(LOCK)
+    assert not [name for name in LOCK if name.startswith(("nvidia", "triton"))]
+    assert "+" not in LOCK["torch"]
+
+
+def test_the_configuration_reference_is_that_of_the_schema() -> None:
+    expected = describe(yaml.safe_load(SCHEMA.read_text()))
+    found = (ROOT / "docs/configuration.md").read_text()
+    assert found == expected, "Run: python -m zetadp.configdocs > docs/configuration.md"
+
+
+def test_every_key_of_the_schema_is_described() -> None:
+    empty = [line for line in describe(yaml.safe_load(SCHEMA.read_text())).splitlines() if re.search(r"` \|  \|", line)]
+    assert empty == []

@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from training_builder import SIZE, TINY, records
+
+from zetadp.checkpoint import Checkpoint
+from zetadp.federation.node import Records
+from zetadp.federation.server import OptimiserSettings
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.randomness import Purpose, stream
+from zetadp.training import NodePlan, RunName, Trained, TrainingSettings, finish, train
+from zetadp.validation import UserError
+
+RUN = RunName("complex", "federated", "8", 3)
+SETTINGS = TrainingSettings(
+    rounds=5, images_per_patient=4, optimiser=OptimiserSettings(0.02), evaluate_every=2, checkpoint_seconds=0, chunk=8
+)
+PLANS = [
+    NodePlan("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=0.7),
+    NodePlan("node-02", [[3], [4], [5, 6]], 3, expected=1.5, noise_multiplier=0.7),
+]
+EVERYBODY = [NodePlan("central", [[i] for i in range(6)], 6, expected=6, noise_multiplier=0.0)]
+
+
+class KilledError(Exception):
+    """Stands for a job that is killed."""
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return {"ledger_path": tmp_path / "ledgers/run.jsonl", "checkpoint_path": tmp_path / "run.partial"}
+
+
+def trained(paths, run=RUN, network=TINY, settings=SETTINGS, plans=PLANS, data=None, watched=2, **more) -> Trained:
+    data = records(7, images_per_class=2) if data is None else data
+    return train(run, network, settings, plans, data, records(watched, seed=99), **paths, **more)
+
+
+def fresh(tmp_path, name: str) -> dict:
+    return {"ledger_path": tmp_path / name / "ledger.jsonl", "checkpoint_path": tmp_path / name / "run.partial"}
+
+
+def weights(result: Trained) -> torch.Tensor:
+    return Layout.of(result.model).flatten(dict(result.model.named_parameters())).detach()
+
+
+def stop_after(*rounds: int):
+    def after_round(done: int) -> None:
+        if done in rounds:
+            raise KilledError
+
+    return after_round
+
+
+def plain_loop(data: Records, settings: TrainingSettings, clip: float | None) -> torch.nn.Module:
+    """Train on everybody without zetadp's gradients, clipping, sums, flat vector, noise or server."""
+    model = build(TINY, data.classes, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
+    parameters = list(model.parameters())
+    optimiser = torch.optim.NAdam(parameters, lr=settings.optimiser.learning_rate)
+    for number in range(settings.rounds):
+        if number >= settings.optimiser.drop_after * settings.rounds:
+            optimiser.param_groups[0]["lr"] = settings.optimiser.learning_rate / settings.optimiser.drop_factor
+        total = [torch.zeros_like(p) for p in parameters]
+        for images in data.images:
+            loss = functional.cross_entropy(model(images.unsqueeze(1)), data.labels)
+            gradients = torch.autograd.grad(loss, parameters)
+            norm = sum(float(g.abs().square().sum()) for g in gradients) ** 0.5
+            factor = 1.0 if clip is None else min(1.0, clip / norm)
+            total = [t + factor * g for t, g in zip(total, gradients, strict=True)]
+        for parameter, summed in zip(parameters, total, strict=True):
+            parameter.grad = summed / len(data.images)
+        optimiser.step()
+    return model
+
+
+@pytest.mark.parametrize(("epsilon", "clip"), [("inf", 0.3), ("unclipped", None)])
+def test_without_noise_one_node_of_all_patients_is_clipped_gradient_descent(paths, epsilon, clip):
+    data = records(6)
+    settings = replace(SETTINGS, clip=0.3)
+    found = trained(paths, replace(RUN, epsilon=epsilon), settings=settings, plans=EVERYBODY, data=data)
+    expected = plain_loop(data, settings, clip)
+    start = build(TINY, data.classes, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
+    for mine, other, before in zip(found.model.parameters(), expected.parameters(), start.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+        assert (other - before).abs().max() > 0.02
+    (attempt,) = read_ledger(paths["ledger_path"])
+    assert {event.clip for event in attempt.events} == {float("inf") if clip is None else clip}
+    assert {event.noise_multiplier for event in attempt.events} == {0}
+
+
+def test_the_same_name_gives_the_same_bits(tmp_path):
+    first, second = (trained(fresh(tmp_path, name)) for name in "ab")
+    assert torch.equal(weights(first), weights(second))
+    columns = ["round", "learning_rate", "validation_accuracy", "validation_loss"]
+    assert first.history[columns].equals(second.history[columns])
+
+
+@pytest.mark.parametrize("part", ["network", "arm", "epsilon"])
+def test_another_name_has_other_noise_from_the_same_starting_weights(tmp_path, part):
+    """Noise that two runs share would not compose as independent."""
+    settings = replace(SETTINGS, rounds=1)
+    plans = [replace(EVERYBODY[0], noise_multiplier=1e4)]
+    other = replace(RUN, **{part: "10"})
+    moved = []
+    for name, run in (("a", RUN), ("b", other)):
+        result = trained(fresh(tmp_path, name), run, settings=settings, plans=plans, data=records(6))
+        model = build(TINY, 4, SIZE, stream(run.seed, Purpose.WEIGHTS))
+        moved.append(weights(result) - Layout.of(model).flatten(dict(model.named_parameters())).detach())
+    # A first step of NAdam is the sign of the noise.
+    correlation = np.corrcoef(torch.stack(moved))[0, 1]
+    assert abs(correlation) < 5 / len(moved[0]) ** 0.5
+
+
+def test_other_settings_under_the_same_name_have_other_noise(tmp_path):
+    """A training made anew counts as a further release, which is true for independent noise only."""
+    plans = [replace(EVERYBODY[0], noise_multiplier=1e4)]
+    settings = replace(SETTINGS, rounds=1)
+    model = build(TINY, 4, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
+    before = Layout.of(model).flatten(dict(model.named_parameters())).detach()
+    moved = []
+    for name, clip in (("a", 1.0), ("b", 0.5)):
+        other = trained(fresh(tmp_path, name), settings=replace(settings, clip=clip), plans=plans, data=records(6))
+        moved.append(weights(other) - before)
+    # A first step of NAdam is the sign of the noise, whatever its scale.
+    assert abs(np.corrcoef(torch.stack(moved))[0, 1]) < 5 / len(before) ** 0.5
+
+
+def test_the_seed_gives_other_weights_and_other_noise(tmp_path):
+    other = replace(RUN, seed=4)
+    assert not torch.equal(weights(trained(fresh(tmp_path, "a"))), weights(trained(fresh(tmp_path, "b"), other)))
+
+
+@pytest.mark.parametrize("last", [[1], [3], [4], [1, 2, 3, 4]])
+def test_an_interrupted_training_ends_at_the_same_bits_and_counts_every_round_once(tmp_path, paths, last):
+    expected = trained(fresh(tmp_path, "straight"))
+    for done in last:
+        with pytest.raises(KilledError):
+            trained(paths, after_round=stop_after(done))
+    found = trained(paths)
+    assert torch.equal(weights(found), weights(expected))
+    columns = ["round", "learning_rate", "validation_accuracy", "validation_loss"]
+    assert found.history[columns].equals(expected.history[columns])
+    (attempt,) = read_ledger(paths["ledger_path"])
+    counted = sorted((event.round, event.node) for event in attempt.releases())
+    assert counted == [(number, plan.name) for number in range(SETTINGS.rounds) for plan in PLANS]
+
+
+def test_rounds_after_the_last_checkpoint_are_repeated_with_the_same_bytes_and_not_counted_again(tmp_path, paths):
+    expected = trained(fresh(tmp_path, "straight"))
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(1))
+    early = paths["checkpoint_path"].read_bytes()
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(4))
+    paths["checkpoint_path"].write_bytes(early)
+    assert torch.equal(weights(trained(paths)), weights(expected))
+    (attempt,) = read_ledger(paths["ledger_path"])
+    assert len(attempt.releases()) == SETTINGS.rounds * len(PLANS)
+
+
+def test_rounds_repeated_with_other_data_are_counted_twice(paths):
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(1))
+    early = paths["checkpoint_path"].read_bytes()
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(3))
+    paths["checkpoint_path"].write_bytes(early)
+    trained(paths, data=records(7, images_per_class=2, seed=1))
+    (attempt,) = read_ledger(paths["ledger_path"])
+    counted = [event.round for event in attempt.releases()]
+    assert [counted.count(number) for number in range(5)] == [2, 4, 4, 2, 2]
+
+
+def test_training_anew_is_another_attempt_and_the_first_stays_counted(paths):
+    trained(paths)
+    finish(paths["checkpoint_path"])
+    trained(paths)
+    attempts = read_ledger(paths["ledger_path"])
+    assert [len(attempt.releases()) for attempt in attempts] == [10, 10]
+
+
+def test_a_ledger_that_lacks_rounds_of_the_checkpoint_is_refused(paths):
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(3))
+    ledger = paths["ledger_path"]
+    lines = ledger.read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if '"kind": "round"' in line)
+    ledger.write_text("".join(lines[:last]))
+    with pytest.raises(UserError, match=r"has 3 rounds, the ledger .* knows of 2. Restore the ledger"):
+        trained(paths)
+    ledger.unlink()
+    with pytest.raises(UserError, match=r"has 3 rounds, the ledger .* knows of 0. Restore the ledger"):
+        trained(paths)
+
+
+OTHER_SETTINGS = {
+    "clip": {"settings": replace(SETTINGS, clip=0.5)},
+    "rounds": {"settings": replace(SETTINGS, rounds=6)},
+    "learning rate": {"settings": replace(SETTINGS, optimiser=OptimiserSettings(0.01))},
+    "network": {"network": NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=1)},
+    "noise": {"plans": [replace(plan, noise_multiplier=0.9) for plan in PLANS]},
+    "run": {"run": replace(RUN, epsilon="3")},
+    "context": {"context": {"cohort": "other"}},
+}
+
+
+@pytest.mark.parametrize("what", OTHER_SETTINGS)
+def test_the_checkpoint_of_other_settings_is_not_continued(tmp_path, paths, what):
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(3))
+    rounds = []
+    trained(paths, after_round=rounds.append, **OTHER_SETTINGS[what])
+    assert rounds[0] == 1
+    attempts = read_ledger(paths["ledger_path"])
+    assert [len(attempt.releases()) for attempt in attempts] == [6, 2 * rounds[-1]]
+
+
+@pytest.mark.parametrize("change", [{"evaluate_every": 1}, {"checkpoint_seconds": 1e6}, {"chunk": 4}])
+def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume(paths, change):
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(3))
+    rounds = []
+    trained(paths, settings=replace(SETTINGS, **change), after_round=rounds.append)
+    assert rounds == [4, 5]
+
+
+def test_a_checkpoint_is_written_only_as_often_as_asked(paths):
+    with pytest.raises(KilledError):
+        trained(paths, settings=replace(SETTINGS, checkpoint_seconds=1e6), after_round=stop_after(3))
+    assert not paths["checkpoint_path"].exists()
+    trained(paths)
+    assert Checkpoint.load(paths["checkpoint_path"], torch.device("cpu")).round == SETTINGS.rounds - 1
+    finish(paths["checkpoint_path"])
+    assert not paths["checkpoint_path"].exists()
+    finish(paths["checkpoint_path"])
+
+
+def test_a_patient_of_nan_does_not_poison_the_model(tmp_path, paths):
+    data = records(6)
+    data.images[2] = torch.nan
+    found = trained(paths, plans=EVERYBODY, data=data)
+    assert found.not_finite == SETTINGS.rounds
+    assert weights(found).isfinite().all()
+    # It contributes zero, and the divisor stays.
+    plans = [replace(EVERYBODY[0], patients=[[i] for i in range(6) if i != 2], population=5, expected=5)]
+    optimiser = replace(SETTINGS.optimiser, drop_after=1.0)
+    settings = replace(SETTINGS, rounds=1, optimiser=optimiser)
+    with_bad, without = (
+        trained(fresh(tmp_path, name), settings=settings, plans=plan, data=data)
+        for name, plan in (("a", EVERYBODY), ("b", plans))
+    )
+    # One step of NAdam does not see the scale 5/6 of the gradient.
+    torch.testing.assert_close(weights(with_bad), weights(without), rtol=1e-3, atol=1e-4)
+
+
+def test_the_header_holds_public_constants_and_every_node(paths):
+    trained(paths, context={"cohort": "phantom"})
+    (attempt,) = read_ledger(paths["ledger_path"])
+    header = attempt.header
+    assert header["run"] == {"network": "complex", "arm": "federated", "epsilon": "8", "seed": 3}
+    assert header["cohort"] == "phantom"
+    assert [node["population"] for node in header["nodes"]] == [3, 3]
+    assert "patients" not in json.dumps(header).replace("images_per_patient", "").replace("expected_patients", "")
+
+
+def test_history_looks_at_validation_patients_and_keeps_the_last_model(paths):
+    found = trained(paths)
+    assert found.history["round"].tolist() == [2, 4, 5]
+    assert found.history["learning_rate"].tolist() == pytest.approx([0.02, 0.002, 0.002])
+    watched = records(2, seed=99)
+    with torch.no_grad():
+        scores = found.model(watched.images.flatten(0, 1).unsqueeze(1))
+    labels = watched.labels.repeat(2)
+    last = found.history.iloc[-1]
+    assert last["validation_accuracy"] == pytest.approx(float((scores.argmax(1) == labels).float().mean()))
+    assert last["validation_loss"] == pytest.approx(float(functional.cross_entropy(scores, labels)), rel=1e-5)
+
+
+def test_training_needs_no_validation_patients_and_they_do_not_change_it(tmp_path, paths):
+    with pytest.raises(KilledError):
+        trained(paths, watched=0, after_round=stop_after(3))
+    unwatched = trained(paths, watched=0)
+    assert torch.equal(weights(unwatched), weights(trained(fresh(tmp_path, "watched"))))
+    assert unwatched.history["round"].tolist() == [2, 4, 5]
+    assert unwatched.history[["validation_accuracy", "validation_loss"]].isna().all(axis=None)
+
+
+def test_a_node_must_hold_what_it_declares():
+    with pytest.raises(UserError, match="Expected 4 training patients at node-01, as declared, found 3"):
+        NodePlan("node-01", [[0], [1], [2]], 4, expected=1, noise_multiplier=1)
+
+
+def test_images_that_a_patient_does_not_have_are_a_users_error(paths):
+    with pytest.raises(UserError, match=r"training.images_per_patient"):
+        trained(paths, settings=replace(SETTINGS, images_per_patient=5))
+    assert not paths["ledger_path"].exists()
+
+
+def test_two_trainings_of_one_run_at_once_are_refused(paths):
+    with Ledger(paths["ledger_path"]), pytest.raises(UserError, match="another process trains the same run"):
+        trained(paths)
+
+
+@pytest.mark.parametrize("name", ["modrelu", "cardioid_per_channel"])
+def test_networks_with_real_parameters_are_trained_in_every_one(paths, name):
+    settings = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation=name)
+    found = trained(paths, network=settings)
+    start = dict(build(settings, 4, SIZE, stream(RUN.seed, Purpose.WEIGHTS)).named_parameters())
+    assert any(not p.is_complex() for p in start.values())
+    for key, parameter in found.model.named_parameters():
+        assert (parameter - start[key]).abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 0}, {"clip": 0.0}, {"chunk": 0}, {"images_per_patient": 0}, {"evaluate_every": 0}]
+)
+def test_settings_are_checked(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        replace(SETTINGS, **wrong)
+
+
+def test_a_copy_of_the_ledger_is_as_good_as_the_ledger(tmp_path, paths):
+    trained(paths)
+    shutil.copyfile(paths["ledger_path"], tmp_path / "copy.jsonl")
+    assert read_ledger(tmp_path / "copy.jsonl") == read_ledger(paths["ledger_path"])
