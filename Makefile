@@ -24,7 +24,7 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 .PHONY: results test lint unit install clean
 
 results: install
-	$(RUN) snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
+	$(RUN) snakemake --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
 	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))
 
 test: install lint unit

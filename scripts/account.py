@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.epsilon import epsilon_value
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import plain_text, run_statement
 from zetadp.storage import write_json, write_text
-from zetadp.training import NO_NOISE
 from zetadp.validation import UserError
 from zetadp.workflow import run
 
@@ -45,7 +45,7 @@ def main(
         unit=unit,
         noise_source=noise,
         weights=dict.fromkeys(happened.nodes, 1.0),
-        target_epsilon=float("inf") if epsilon in NO_NOISE else float(epsilon),
+        target_epsilon=epsilon_value(epsilon),
     )
     write_json(privacy, statement)
     write_text(text, plain_text(statement))

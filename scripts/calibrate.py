@@ -4,9 +4,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.epsilon import epsilon_value
 from zetadp.privacy.calibration import noise_for_nodes
 from zetadp.storage import write_json
-from zetadp.training import NO_NOISE
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ def main(*, noise: Path, delta: float, arms: dict[str, dict[str, Any]], epsilons
     for arm, plan in arms.items():
         probabilities = [plan["expected"] / size for size in plan["sizes"]]
         multipliers[arm] = {
-            epsilon: 0.0
-            if epsilon in NO_NOISE
-            else noise_for_nodes(float(epsilon), delta, probabilities, plan["rounds"])
+            epsilon: noise_for_nodes(epsilon_value(epsilon), delta, probabilities, plan["rounds"])
             for epsilon in epsilons
         }
         logging.getLogger(__name__).info("%s: noise multipliers %s", arm, multipliers[arm])

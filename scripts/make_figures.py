@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp import figures, tables
+from zetadp.epsilon import epsilon_value
 from zetadp.federation.partition import read_partition
 from zetadp.storage import ImageStack, read_stack
 from zetadp.workflow import run
@@ -59,7 +60,7 @@ def main(
 def chosen(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs whose confusion is shown: for each network and arm the loosest guarantee, and none."""
     cells = runs.drop_duplicates([*tables.CELL]).copy()
-    cells["value"] = cells["epsilon"].map(tables.epsilon_value)
+    cells["value"] = cells["epsilon"].map(epsilon_value)
     private, free = cells[np.isfinite(cells["value"])], cells[cells["epsilon"] == "inf"]
     loosest = private.sort_values("value").groupby(["network", "arm"]).tail(1)
     keys = pd.concat([loosest, free])[tables.CELL].head(figures.MAX_MATRICES)

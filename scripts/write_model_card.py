@@ -1,10 +1,9 @@
 """Write the card that goes with a trained model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zetadp.modelcard import model_card
-from zetadp.pretrained import load_model
 from zetadp.storage import read_json, write_text
 from zetadp.workflow import run
 
@@ -12,10 +11,9 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(*, model: Path, metrics: Path, privacy: Path, card: Path, cohort_label: str) -> None:
+def main(*, metrics: Path, privacy: Path, card: Path, settings: dict[str, Any], cohort_label: str) -> None:
     """Say what the model does, what it was trained on, what it guarantees and how good it is."""
     measured = read_json(metrics)
-    settings = vars(load_model(model).settings)
     write_text(card, model_card(measured["run"], settings, read_json(privacy), measured, cohort_label))
 
 

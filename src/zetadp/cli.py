@@ -77,10 +77,19 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 def _convert(given: argparse.Namespace) -> None:
     from zetadp.cohort.convert import convert_folder
+    from zetadp.cohort.index import PATIENT_KEY, read_table
 
     task = convert_folder(given.source, given.target, parts=given.parts, test_fraction=given.test_fraction)
-    print(f"{given.target}: {len(task.training)} training and {len(task.test)} test records.")
-    print("Use it with cohort.source: folder, and declare these numbers in cohort.train_patients and test_patients.")
+    key = read_table(given.target / PATIENT_KEY, ("file", "patient"))
+    # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
+    person = dict(zip(key["file"], key["patient"], strict=True))
+    train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
+    print(
+        f"{given.target}: {train} training and {test} test patients, with {len(task.training)} and {len(task.test)} "
+        "records.\nDeclare in the configuration:\n"
+        f"cohort:\n  source: folder\n  folder: {given.target}\n"
+        f"  train_patients: {train}\n  test_patients: {test}\n  unit: patient"
+    )
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:

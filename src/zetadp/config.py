@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from zetadp.epsilon import epsilon_label, epsilon_value
 from zetadp.validation import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -50,22 +51,8 @@ def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
         msg = f"The configuration has {len(faults)} fault(s):\n{lines}"
         raise UserError(msg)
     for block in filled["runs"]:
-        block["epsilons"] = [epsilon_text(value) for value in block["epsilons"]]
+        block["epsilons"] = [epsilon_label(value) for value in block["epsilons"]]
     return filled
-
-
-def epsilon_text(value: float | str) -> str:
-    """Return the text that stands for a target epsilon in paths and tables.
-
-    Examples
-    --------
-    >>> [epsilon_text(value) for value in (8, 8.0, "0.5", float("inf"), "unclipped")]
-    ['8', '8', '0.5', 'inf', 'unclipped']
-    """
-    if value == "unclipped":
-        return "unclipped"
-    number = float(value)
-    return "inf" if math.isinf(number) else f"{number:g}"
 
 
 def grid(config: Mapping[str, Any]) -> list[GridRun]:
@@ -188,8 +175,10 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             if name not in config["arms"]:
                 yield f"runs.{number}.arms: the arm {name!r} has no section in arms."
         for value in block["epsilons"]:
-            if value != "unclipped" and not _is_positive(value):
-                yield f"runs.{number}.epsilons: expected a number above zero, inf or unclipped; found {value!r}."
+            try:
+                epsilon_value(value)
+            except UserError as error:
+                yield f"runs.{number}.epsilons: {error}"
     for arm, settings in config["arms"].items():
         if (settings["rounds"] is None) == (settings["epochs"] is None):
             yield f"arms.{arm}: expected exactly one of rounds and epochs."
@@ -209,13 +198,6 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             f"partition.validation_patients: {wanted} test patients would be watched, of {cohort['test_patients']}; "
             "none would be left to test."
         )
-
-
-def _is_positive(value: float | str) -> bool:
-    try:
-        return float(value) > 0
-    except ValueError:
-        return False
 
 
 def experiment_name(config_path: Path, scenario_path: Path | None) -> str:

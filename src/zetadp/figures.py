@@ -19,8 +19,9 @@ from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.storage import written_whole
-from zetadp.tables import CELL, PAPER_TABLE_1, UNCLIPPED, epsilon_order, epsilon_shown, per_class
+from zetadp.tables import CELL, PAPER_TABLE_1, per_class
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:

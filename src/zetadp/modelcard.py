@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value
 from zetadp.rendering import INFINITY_NOTE, MISSING, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE, Sheet, to_markdown
-from zetadp.tables import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, is_simulated
+from zetadp.tables import is_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

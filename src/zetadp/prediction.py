@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.cohort.decathlon import DAMAGED
 from zetadp.evaluation import class_scores
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.validation import UserError
@@ -71,13 +72,32 @@ def _canonical_channels(path: Path) -> np.ndarray:
     """Return a volume as (channel, right, anterior, superior)."""
     import nibabel as nib
 
+    unreadable = (
+        nib.filebasedimages.ImageFileError,
+        nib.spatialimages.HeaderDataError,
+        nib.orientations.OrientationError,
+    )
     try:
         image: Any = nib.as_closest_canonical(nib.load(path))  # type: ignore[no-untyped-call]
         values = np.asarray(image.dataobj)
-    except (OSError, EOFError, ValueError, nib.filebasedimages.ImageFileError) as error:
+        _check_whole(path)
+    except (*DAMAGED, ValueError, *unreadable) as error:
         msg = f"Cannot read {path} as a NIfTI volume: {error}."
         raise UserError(msg) from error
     if values.ndim not in (3, 4):
         msg = f"Expected a 3-D or 4-D volume in {path}, found {values.ndim} axes."
         raise UserError(msg)
+    if values.dtype.kind not in "iuf":
+        msg = f"Expected real voxels in {path}, found {values.dtype}."
+        raise UserError(msg)
     return values[None] if values.ndim == 3 else np.moveaxis(values, 3, 0)
+
+
+def _check_whole(path: Path) -> None:
+    """Decompress a gzip file to its end, where its checksum stands: who reads voxels alone stops before it."""
+    from isal import igzip
+
+    if path.suffix == ".gz":
+        with igzip.open(path, "rb") as stream:  # type: ignore[no-untyped-call]
+            while stream.read(1 << 24):
+                pass

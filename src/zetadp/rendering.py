@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value
 from zetadp.metrics import LEVEL
-from zetadp.tables import PAPER_TABLE_1, UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value, is_simulated, table1
+from zetadp.tables import EPSILON_TOLERANCE, PAPER_TABLE_1, is_simulated, table1
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -138,9 +139,21 @@ def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None
         *(["Noise: exact, from the operating system’s generator."] if "os" in sources else []),
         *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),
         *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
+        *_excesses(runs),
         *([str(total["statement"])] if total else []),
     ]
     return tuple(found)
+
+
+def _excesses(runs: pd.DataFrame) -> list[str]:
+    """Name the runs whose stated epsilon is above the one that names them."""
+    target = runs["epsilon"].map(epsilon_value)
+    above = runs[(runs["epsilon_stated"] > target * (1 + EPSILON_TOLERANCE)) & np.isfinite(target)]
+    return [
+        f"{row['network']}, {row['arm']}, ε = {row['epsilon']}, seed {row['seed']}: the stated ε is "
+        f"{row['epsilon_stated']:.4g}, because more was released than planned (rounds repeated after an interruption)."
+        for _, row in above.iterrows()
+    ]
 
 
 def accuracy_sheet(

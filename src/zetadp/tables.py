@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.epsilon import epsilon_label, epsilon_order, epsilon_value
 from zetadp.metrics import accuracy_interval
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import read_json
@@ -42,7 +43,6 @@ PAPER_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
     },
 }
 
-UNCLIPPED = "unclipped"
 CELL = ["network", "arm", "epsilon"]
 MEASURED = (
     "accuracy",
@@ -56,39 +56,10 @@ MEASURED = (
     "per_patient_images",
 )
 STATED = ("delta", "unit", "noise_source", "statement", "nodes")
-# An accountant's grid leaves its figure uncertain by less than this share; a larger excess is a wrong statement.
+# An accountant's grid leaves its figure uncertain by less than this share; a larger excess is told to the reader.
 EPSILON_TOLERANCE = 1e-3
 
 _PAPER_NAMES = {"fl": "federated", "cl": "central", "centralised": "central", "centralized": "central"}
-
-
-def epsilon_value(label: str | float) -> float:
-    """Return epsilon as a number; ``"inf"`` (clipped, no noise) and ``"unclipped"`` (neither) are infinity."""
-    if label == UNCLIPPED:
-        return math.inf
-    try:
-        value = float(label)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        msg = f"Expected epsilon above zero, inf or unclipped, found {label!r}."
-        raise UserError(msg)
-    return value
-
-
-def epsilon_label(value: str | float) -> str:
-    """Return the one spelling of epsilon that tables use: ``"1"``, ``"0.5"``, ``"inf"``, ``"unclipped"``."""
-    return UNCLIPPED if value == UNCLIPPED else f"{epsilon_value(value):g}"
-
-
-def epsilon_order(label: str) -> tuple[float, bool]:
-    """Return the key that sorts epsilons: by size, then infinity, then unclipped."""
-    return epsilon_value(label), label == UNCLIPPED
-
-
-def epsilon_shown(label: str) -> str:
-    """Return epsilon as readers see it: ``"∞"`` for infinity."""
-    return "∞" if label == "inf" else label
 
 
 def paper_cell(arm: str, epsilon: str) -> tuple[float, float] | None:
@@ -261,7 +232,7 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(directory: Path) -> dict[str, Any]:
-    """Read one run, and refuse one whose privacy statement does not support the epsilon that names it."""
+    """Read one run, and refuse one whose privacy statement is about another kind of run."""
     metrics_path, privacy_path = directory / "metrics.json", directory / "privacy.json"
     measured = ("run", "accuracy", "per_class", "confusion", "sequences", "per_patient", "per_patient_images")
     metrics = _keys(
@@ -270,12 +241,10 @@ def _row(directory: Path) -> dict[str, Any]:
     privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", *STATED)
     identity = _identity(metrics["run"], metrics_path)
     target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
-    # Infinity names a run without noise; a finite figure there would be a statement about another run.
-    if spent > target * (1 + EPSILON_TOLERANCE) or math.isinf(target) != math.isinf(spent):
-        expected = "inf" if math.isinf(target) else f"at most {target:g}"
+    if math.isinf(target) != math.isinf(spent):
         msg = (
-            f"Expected an epsilon of {expected} in {privacy_path}, as the run's name says, found {spent:g}. "
-            f"Account for the run again, or train it again, before it enters a table."
+            f"Expected {'no guarantee' if math.isinf(target) else 'a finite epsilon'} in {privacy_path}, as the run's "
+            f"name says, found epsilon {spent:g}. Train the run again before it enters a table."
         )
         raise UserError(msg)
     interval = metrics.get("accuracy_interval", {})

@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 
 from zetadp.checkpoint import Checkpoint
+from zetadp.epsilon import UNCLIPPED
 from zetadp.evaluation import accuracy_and_loss
 from zetadp.federation.node import Node, Records, check_images_per_patient
 from zetadp.federation.server import OptimiserSettings, Server
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 logger = logging.getLogger(__name__)
-
-UNCLIPPED = "unclipped"
-NO_NOISE = ("inf", UNCLIPPED)
 
 
 @dataclass(frozen=True)

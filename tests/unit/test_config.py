@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.config import GridRun, declared_nodes, epsilon_text, grid, load_config, rounds_of
+from zetadp.config import GridRun, declared_nodes, grid, load_config, rounds_of
+from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -125,10 +126,10 @@ def test_the_grid_holds_every_combination_once_in_a_fixed_order():
 )
 def test_an_epsilon_has_one_text(value, text):
     if text is None:
-        with pytest.raises(ValueError, match="could not convert"):
-            epsilon_text(value)
+        with pytest.raises(UserError, match="above zero, inf or unclipped"):
+            epsilon_label(value)
     else:
-        assert epsilon_text(value) == text
+        assert epsilon_label(value) == text
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_a_fault_names_the_key_what_was_found_and_the_nearest_valid_one(change, 
     ("change", "parts"),
     [
         ({"networks": ["complx"]}, ["runs.0.networks: no network 'complx'. Did you mean 'complex'?"]),
-        ({"epsilons": ["infinite"]}, ["runs.0.epsilons: expected a number above zero", "found 'infinite'"]),
+        ({"epsilons": ["infinite"]}, ["runs.0.epsilons: Expected epsilon above zero", "found 'infinite'"]),
         ({"epsilons": [0]}, ["runs.0.epsilons", "found 0"]),
         ({"epsilons": [math.nan]}, ["runs.0.epsilons", "found nan"]),
         ({"arms": ["federal"]}, ["runs.0.arms.0: expected one of federated, central; found 'federal'", "'federated'?"]),

@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
+from zetadp.epsilon import epsilon_label
+from zetadp.rendering import notes
 from zetadp.tables import (
     PAPER_TABLE_1,
     collect,
     collect_histories,
-    epsilon_label,
     paper_cell,
     per_class,
     per_node,
@@ -95,10 +96,13 @@ def test_the_papers_figures_are_as_printed(arm, printed):
     assert PAPER_TABLE_1[arm] == dict(zip(("1", "3", "5", "8", "10", "inf"), cells, strict=True))
 
 
-def test_a_run_that_spent_more_than_its_name_says_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"at most 3 in .*privacy\.json.*found 3\.1"):
-        collect([_spent(tmp_path, "3", 3.1)])
-    assert collect([_spent(tmp_path, "3", 2.9)])["epsilon_stated"].item() == 2.9
+def test_a_run_that_spent_more_than_its_name_says_is_told_to_the_reader(tmp_path):
+    """A round released again after an interruption costs more than planned; the table must not hide it."""
+    above = collect([_spent(tmp_path / "above", "3", 3.1)])
+    assert above["epsilon_stated"].item() == 3.1
+    assert [note for note in notes(above, LABEL) if "stated ε is 3.1" in note and "ε = 3, seed 0" in note]
+    below = collect([_spent(tmp_path / "below", "3", 2.9)])
+    assert not [note for note in notes(below, LABEL) if "stated" in note]
 
 
 @pytest.mark.parametrize(("target", "stated"), [("3", "inf"), ("inf", 3.0), ("unclipped", 3.0)])

@@ -85,7 +85,6 @@ rule account_total:
 
 rule write_model_card:
     input:
-        model=rules.train_model.output.model,
         metrics=rules.evaluate.output.metrics,
         privacy=rules.account.output.privacy,
     output:
@@ -94,8 +93,9 @@ rule write_model_card:
         f"logs/write_model_card/{LOG_WILDCARDS}.log",
     localrule: True
     conda:
-        "../../envs/train.yaml"
+        "../../envs/tables.yaml"
     params:
+        settings=lambda wildcards: config["networks"][wildcards.network],
         cohort_label=cohort_label(),
         code=code_of("scripts/write_model_card.py"),
     script:
