@@ -1,0 +1,25 @@
+"""Opacus, made right for complex-valued networks and for patients with several images.
+
+The training path of zetadp does not use it. It serves those who train with Opacus already; start at `engine`.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from zetadp.validation import UserError
+
+# The bridge overrides methods inside Opacus. A release that moved the noise or the clipping elsewhere would go on
+# without an error and without a guarantee.
+SUPPORTED = "1.6."
+
+try:
+    _found = version("opacus")
+except PackageNotFoundError as error:
+    _missing = "zetadp.opacus needs Opacus, which is not installed. Install it with: pip install 'zetadp[opacus]'"
+    raise UserError(_missing) from error
+if not _found.startswith(SUPPORTED):
+    _other = (
+        f"zetadp.opacus was written for Opacus {SUPPORTED}*, found {_found}. Install with: pip install 'zetadp[opacus]'"
+    )
+    raise UserError(_other)

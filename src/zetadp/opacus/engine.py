@@ -1,0 +1,214 @@
+"""Opacus's privacy engine for complex-valued networks and for patients with several samples.
+
+Network, optimizer and data go in, and come out private, as in Opacus; what changes is that the sampling probability is
+said, patients can be named, and what cannot be made right for complex parameters is refused (`refusals`). An example is
+in docs/opacus.md.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any, Literal
+
+import opacus
+from opacus.optimizers import DPOptimizer
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from zetadp.opacus.accountant import PLDAccountant
+from zetadp.opacus.gradients import ComplexGradSampleModule
+from zetadp.opacus.loader import PatientLoader
+from zetadp.opacus.optimizer import Draw, PatientOptimizer
+from zetadp.opacus.refusals import check_network, refuse
+from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.validation import UserError, in_range, one_of, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+KEPT = (
+    "collate_fn",
+    "generator",
+    "num_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+)
+"""What is kept of a data loader. Batch size, sampler and shuffling are not: patients are drawn instead."""
+
+
+class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
+    """Makes a network, an optimizer and a dataset private; knows what that has cost so far.
+
+    Parameters
+    ----------
+    accountant
+        ``"pld"`` (tight; zetadp's own), or Opacus's ``"prv"`` or ``"rdp"``.
+    secure_mode
+        Refused.
+
+    Notes
+    -----
+    The noise is PyTorch's, in floating point: good for experiments, and not for releasing what real patients gave.
+    """
+
+    def __init__(self, *, accountant: Literal["pld", "prv", "rdp"] = "pld", secure_mode: bool = False) -> None:
+        refuse(secure_mode=secure_mode, accountant=accountant)
+        one_of(("pld", "prv", "rdp"), accountant=accountant)
+        with warnings.catch_warnings():
+            # Opacus advises its secure mode, which would leave imaginary parts without noise.
+            warnings.filterwarnings("ignore", "Secure RNG turned off", UserWarning)
+            super().__init__(accountant="prv" if accountant == "pld" else accountant)
+        if accountant == "pld":
+            self.accountant = PLDAccountant()
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any] | Dataset[Any],
+        sampling_probability: float,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        patients: Sequence[Hashable] | torch.Tensor | None = None,
+        population: int | None = None,
+        rounds: int | None = None,
+        loss_reduction: Literal["mean", "sum"] = "mean",
+        noise_generator: torch.Generator | None = None,
+        poisson_sampling: bool = True,
+        clipping: str = "flat",
+        grad_sample_mode: str = "hooks",
+    ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
+        """Return network, optimizer and loader with which training is private; then train as before.
+
+        Parameters
+        ----------
+        module, optimizer
+            The network, in training mode, and an optimizer of its parameters.
+        data_loader
+            A dataset, or a loader that has one; of a loader its generator, collation and workers are kept, its batch
+            size and shuffling are not.
+        sampling_probability
+            Chance of each patient to be drawn in a round, p.
+        noise_multiplier
+            sigma: standard deviation of the noise in each real part and in each imaginary part, in units of the clip.
+        max_grad_norm
+            The clipping norm B of one patient's gradient over all parameters.
+        patients
+            Whose sample each item of the dataset is: any labels. By default each item is a patient of its own.
+        population
+            Declared number of patients N, a public constant; the divisor is ``p N``. By default the number found,
+            which is then public: the guarantee hides what a patient gave, not how many there are.
+        rounds
+            Batches in one pass over the loader; by default about ``1 / p``.
+        loss_reduction
+            ``"mean"`` or ``"sum"``, as in `PatientOptimizer`.
+        noise_generator
+            Source of the noise; PyTorch's global one by default.
+        poisson_sampling, clipping, grad_sample_mode
+            As in Opacus; of their values True, ``"flat"``, and ``"hooks"`` or ``"functorch"`` are accepted.
+
+        Raises
+        ------
+        UserError
+            If something asked for cannot be made right, or the arguments do not fit each other.
+        """
+        refuse(poisson_sampling=poisson_sampling, clipping=clipping, grad_sample_mode=grad_sample_mode)
+        one_of(("flat",), clipping=clipping)
+        one_of(("hooks", "functorch"), grad_sample_mode=grad_sample_mode)
+        one_of(("mean", "sum"), loss_reduction=loss_reduction)
+        if isinstance(max_grad_norm, list | tuple):
+            refuse(clipping="per_layer")
+        positive(max_grad_norm=max_grad_norm, sampling_probability=sampling_probability)
+        in_range(0, 1, sampling_probability=sampling_probability)
+        in_range(0, math.inf, noise_multiplier=noise_multiplier)
+        check_network(module, optimizer)
+        self.validate(module=module, optimizer=None, data_loader=None)
+
+        draw = Draw()
+        loader = _loader(data_loader, patients, sampling_probability, rounds, draw)
+        if population is None:
+            population = loader.population
+        if population < loader.population:
+            msg = f"Expected at most population={population} patients in the dataset, found {loader.population}."
+            raise UserError(msg)
+        private_module = ComplexGradSampleModule(
+            module, loss_reduction=loss_reduction, force_functorch=grad_sample_mode == "functorch"
+        )
+        private_module.forbid_grad_accumulation()
+        private_optimizer = PatientOptimizer(
+            optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
+            draw=draw,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_patients=sampling_probability * population,
+            loss_reduction=loss_reduction,
+            generator=noise_generator,
+        )
+        private_optimizer.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=sampling_probability))
+        return private_module, private_optimizer, loader
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        target_epsilon: float,
+        target_delta: float,
+        rounds: int,
+        sampling_probability: float,
+        **settings: Any,  # noqa: ANN401
+    ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
+        """Do as `make_private`, with the least noise at which one pass of `rounds` rounds costs `target_epsilon`.
+
+        Parameters
+        ----------
+        target_epsilon, target_delta
+            What all rounds together may cost, by privacy-loss distribution. What this engine has recorded before is
+            not taken off.
+        rounds
+            Batches in one pass over the loader, which is the whole training.
+        sampling_probability
+            Chance of each patient to be drawn in a round.
+        **settings
+            The other arguments of `make_private`, but ``noise_multiplier``.
+        """
+        noise = noise_for_epsilon(target_epsilon, target_delta, sampling_probability, rounds)
+        return self.make_private(
+            noise_multiplier=noise, rounds=rounds, sampling_probability=sampling_probability, **settings
+        )
+
+
+def _loader(
+    source: DataLoader[Any] | Dataset[Any],
+    patients: Sequence[Hashable] | torch.Tensor | None,
+    sampling_probability: float,
+    rounds: int | None,
+    draw: Draw,
+) -> PatientLoader:
+    """Return a loader of Poisson-sampled patients over the dataset of `source`."""
+    settings = {name: getattr(source, name) for name in KEPT} if isinstance(source, DataLoader) else {}
+    dataset: Any = source.dataset if isinstance(source, DataLoader) else source
+    if isinstance(dataset, IterableDataset):
+        msg = "Expected a dataset whose items can be drawn by number, found an IterableDataset."
+        raise UserError(msg)
+    if patients is None:
+        patients = range(len(dataset))
+    elif not isinstance(patients, list | tuple):
+        # Labels of an array or tensor become plain numbers, which compare and hash by value.
+        patients = patients.tolist() if hasattr(patients, "tolist") else list(patients)
+    if len(patients) != len(dataset) or not len(patients):
+        msg = f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(patients)} labels."
+        raise UserError(msg)
+    if rounds is None:
+        rounds = max(1, round(1 / sampling_probability))
+    positive(rounds=rounds)
+    return PatientLoader(
+        dataset, patients, sampling_probability=sampling_probability, rounds=rounds, draw=draw, **settings
+    )

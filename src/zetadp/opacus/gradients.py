@@ -1,0 +1,113 @@
+r"""Per-sample gradients of networks with complex parameters, by Opacus's hooks.
+
+PyTorch gives the gradient of a complex tensor as :math:`g = \partial L/\partial x + i\, \partial L/\partial y`. For
+:math:`y = W a` the gradient of W is then :math:`g\, \bar a^T`; the rules of Opacus leave out the conjugate. And where a
+layer has no rule, Opacus differentiates :math:`\sum y g`, which is complex; the real number whose gradient is wanted is
+:math:`\mathrm{Re} \sum y \bar g`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from opacus.grad_sample import GradSampleModule
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Sampler: TypeAlias = "Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]"
+
+CONJUGATED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Layers whose rule in Opacus is right for complex parameters too once it is given the conjugate of the input."""
+
+
+class AnyLayer(nn.Module):
+    """Stands in the table of rules for every layer that is left to automatic differentiation."""
+
+
+class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
+    """A network that keeps one gradient per sample in ``grad_sample`` of each parameter, real or complex.
+
+    The rules are this object's own; Opacus's table stays as it is. Layers with real parameters keep the rules that
+    Opacus has for them.
+
+    Parameters
+    ----------
+    module
+        The network; its layers take the batch as their first axis.
+    loss_reduction
+        ``"mean"`` or ``"sum"``: how the loss is taken over the samples of a batch.
+    force_functorch
+        Leave every layer to automatic differentiation.
+    """
+
+    def __init__(self, module: nn.Module, *, loss_reduction: str = "mean", force_functorch: bool = False) -> None:
+        self.automatic = force_functorch
+        stock: dict[type[nn.Module], Sampler] = GradSampleModule.GRAD_SAMPLERS
+        self.GRAD_SAMPLERS: dict[type[nn.Module], Sampler] = {
+            **stock,
+            **{kind: partial(_with_conjugate, stock[kind]) for kind in CONJUGATED},
+            AnyLayer: automatic_gradients,
+        }
+        super().__init__(module, loss_reduction=loss_reduction)
+
+    def _get_module_type(self, module: nn.Module) -> type[nn.Module]:
+        """Return the key of the rule for a layer."""
+        kind = type(module)
+        has_complex = any(parameter.is_complex() for parameter in module.parameters())
+        if self.automatic or kind not in self.GRAD_SAMPLERS or (has_complex and kind not in CONJUGATED):
+            return AnyLayer
+        return kind
+
+
+def automatic_gradients(layer: nn.Module, activations: list[Tensor], backprops: Tensor) -> dict[nn.Parameter, Tensor]:
+    """Return one gradient per sample of every trained parameter of a layer, by automatic differentiation.
+
+    Parameters
+    ----------
+    layer
+        Any layer that treats the samples of a batch independently.
+    activations
+        Its inputs, the samples along their first axis.
+    backprops
+        Gradient of the loss with respect to its output, of the output's shape.
+
+    Returns
+    -------
+    For each parameter its gradients, with the sample as a further first axis.
+    """
+    parameters = {name: p for name, p in layer.named_parameters() if p.requires_grad}
+    if not len(backprops):
+        return {p: p.new_zeros((0, *p.shape)) for p in parameters.values()}
+    unhooked = _Unhooked(layer)
+
+    def pairing(values: dict[str, Tensor], inputs: tuple[Tensor, ...], backprop: Tensor) -> Tensor:
+        named = {f"layer.{name}": value for name, value in values.items()}
+        output: Tensor = functional_call(unhooked, named, tuple(x.unsqueeze(0) for x in inputs))
+        return (output * backprop.unsqueeze(0).conj()).real.sum()
+
+    per_sample = vmap(grad(pairing), in_dims=(None, 0, 0))
+    found = per_sample({name: p.detach() for name, p in parameters.items()}, tuple(activations), backprops)
+    return {parameters[name]: gradient for name, gradient in found.items()}
+
+
+class _Unhooked(nn.Module):
+    """A layer without the hooks that are on it: differentiating it again must not set them off."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401
+        return self.layer.forward(*inputs)
+
+
+def _with_conjugate(
+    stock: Sampler, layer: nn.Module, activations: list[Tensor], backprops: Tensor
+) -> dict[nn.Parameter, Tensor]:
+    """Apply a rule of Opacus to the conjugate of the layer's input; for real inputs nothing changes."""
+    return stock(layer, [torch.conj(a).resolve_conj() for a in activations], backprops)

@@ -1,0 +1,132 @@
+"""Batches of patients, each drawn independently with a probability that is said and not derived."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from zetadp.opacus.optimizer import NOBODY, Draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+    from torch import Tensor
+
+
+class PatientSampler(Sampler[list[int]]):
+    """Draws every patient independently in every round, with all of its samples.
+
+    Parameters
+    ----------
+    owners
+        Number of the patient that each sample belongs to.
+    sampling_probability
+        Chance of each patient to be drawn in a round.
+    rounds
+        Rounds in one pass.
+    generator
+        Source of the draws; PyTorch's global one by default.
+    """
+
+    def __init__(
+        self, owners: Sequence[int], sampling_probability: float, rounds: int, generator: torch.Generator | None
+    ) -> None:
+        self.samples: list[list[int]] = [[] for _ in range(max(owners) + 1)]
+        for sample, owner in enumerate(owners):
+            self.samples[owner].append(sample)
+        self.sampling_probability, self.rounds, self.generator = sampling_probability, rounds, generator
+
+    def __len__(self) -> int:
+        return self.rounds
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self.rounds):
+            # Double precision: single would round the probability to a multiple of 2^-24.
+            uniform = torch.rand(len(self.samples), dtype=torch.float64, generator=self.generator)
+            drawn = (uniform < self.sampling_probability).nonzero().flatten().tolist()
+            yield [sample for patient in drawn for sample in self.samples[patient]]
+
+
+class PatientLoader(DataLoader[Any]):
+    """A data loader of Poisson-sampled patients; it says to the optimizer whose samples each batch holds.
+
+    A round that draws nobody yields a batch of one sample of zeros, which belongs to nobody and contributes nothing:
+    the round still releases noise, and no layer has to cope with a batch without samples.
+
+    Parameters
+    ----------
+    dataset
+        A map-style dataset.
+    patients
+        Whose sample each item of the dataset is: any labels, equal for equal patients.
+    sampling_probability
+        Chance of each patient to be drawn in a round.
+    rounds
+        Batches in one pass over the loader.
+    draw
+        Where to say whose samples the batch holds.
+    generator
+        Source of the draws; PyTorch's global one by default.
+    collate_fn
+        Makes a batch of a list of items.
+    **settings
+        Passed on to `torch.utils.data.DataLoader`.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        patients: Sequence[Hashable],
+        *,
+        sampling_probability: float,
+        rounds: int,
+        draw: Draw,
+        generator: torch.Generator | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **settings: Any,  # noqa: ANN401
+    ) -> None:
+        numbers = {patient: number for number, patient in enumerate(dict.fromkeys(patients))}
+        owners = [numbers[patient] for patient in patients]
+        collate_fn = collate_fn or default_collate
+        stand_in = tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, collate_fn([dataset[0]]))
+        super().__init__(
+            _Owned(dataset, owners),
+            batch_sampler=PatientSampler(owners, sampling_probability, rounds, generator),
+            collate_fn=_Collate(collate_fn, stand_in),
+            generator=generator,
+            **settings,
+        )
+        self.sampling_probability, self.draw, self.population = sampling_probability, draw, len(numbers)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for owners, batch in super().__iter__():
+            self.draw.put(owners)
+            yield batch
+
+
+class _Owned(Dataset[Any]):
+    """A dataset whose items know their patient, so that worker processes cannot part them."""
+
+    def __init__(self, dataset: Dataset[Any], owners: Sequence[int]) -> None:
+        self.dataset, self.owners = dataset, owners
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return self.owners[index], self.dataset[index]
+
+
+class _Collate:
+    """Collates samples and their owners; a class, not a closure, because worker processes pickle it."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], stand_in: Any) -> None:  # noqa: ANN401
+        self.collate, self.stand_in = collate, stand_in
+
+    def __call__(self, items: list[tuple[int, Any]]) -> tuple[Tensor, Any]:
+        if not items:
+            return torch.tensor([NOBODY]), self.stand_in
+        return torch.tensor([owner for owner, _ in items]), self.collate([item for _, item in items])
