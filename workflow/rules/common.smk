@@ -9,11 +9,8 @@ from pathlib import Path
 # installed, here and in the jobs: their code is hashed from these files, so these files must be what they run.
 SOURCE = f"{workflow.basedir}/src"
 sys.path.insert(0, SOURCE)
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    dict.fromkeys(
-        filter(None, [SOURCE, *os.getenv("PYTHONPATH", "").split(os.pathsep)])
-    )
-)
+paths = [SOURCE, *os.getenv("PYTHONPATH", "").split(os.pathsep)]
+os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths))))
 
 from snakemake.exceptions import WorkflowError
 

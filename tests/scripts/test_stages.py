@@ -1,0 +1,289 @@
+"""Stages called as functions, without Snakemake."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import logging
+import math
+import runpy
+import tarfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from decathlon_builder import write_tiny_task
+
+from zetadp.cohort.decathlon import read_task
+from zetadp.cohort.index import index_cohort
+from zetadp.figures import training_curves
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.privacy import accounting
+from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import Ledger
+from zetadp.storage import ImageStack, write_json, write_stack
+from zetadp.validation import UserError
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
+
+
+def stage(name: str, **arguments: object) -> None:
+    """Call the ``main`` of a script."""
+    runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](**arguments)
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+# The ledger of an experiment
+
+
+def write_ledger(path: Path, *attempts: int, noise: float = 2.0, declared: int = 5, nodes: int = 2) -> Path:
+    """Write a ledger with so many rounds in each attempt: each node draws 10 of 40 patients."""
+    with Ledger(path) as ledger:
+        for rounds in attempts:
+            ledger.start({"training": {"rounds": declared}})
+            for number in range(rounds):
+                ledger.record([Round(f"node-0{node + 1}", number, 40, 10.0, 0.25, noise, 1.0) for node in range(nodes)])
+    return path
+
+
+def account(folder: Path, ledger: Path, epsilon: str = "8") -> dict:
+    paths = {"ledger": ledger, "privacy": folder / "privacy.json", "text": folder / "privacy.txt"}
+    run = {"network": "complex", "arm": "federated", "epsilon": epsilon, "seed": "3"}
+    stage("account", **paths, **run, delta=1e-3, unit="patient", noise="seeded")
+    return read(folder / "privacy.json")
+
+
+def account_total(folder: Path) -> dict:
+    paths = {"total": folder / "total.json", "text": folder / "total.txt"}
+    stage("account_total", ledgers=[], **paths, ledger_folder=str(folder), delta=1e-3, unit="patient", noise="seeded")
+    return read(folder / "total.json")
+
+
+def test_account_is_the_accountants_epsilon_of_the_rounds(tmp_path):
+    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5))
+    assert said["epsilon"] == pytest.approx(accounting.epsilon({(0.25, 2.0): 5}, 1e-3), rel=1e-12)
+    assert said["target_epsilon"] == 8
+    assert said["name"] == "complex federated eps-8 seed-3"
+    assert set(said["nodes"]) == {"node-01", "node-02"}
+    assert "patient" in (tmp_path / "privacy.txt").read_text()
+
+
+def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path):
+    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, 3, declared=7))
+    assert said["epsilon"] == pytest.approx(accounting.epsilon({(0.25, 2.0): 7}, 1e-3), rel=1e-12)
+    assert said["rounds"] == {"declared": 7, "happened": 3, "replayed": 0}
+
+
+@pytest.mark.parametrize("epsilon", ["inf", "unclipped"])
+def test_account_of_a_run_without_noise_claims_nothing(tmp_path, epsilon):
+    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, noise=0.0), epsilon)
+    assert said["epsilon"] == said["target_epsilon"] == "inf"
+    assert said["guarantee"] == "none"
+
+
+def test_account_of_an_empty_ledger_is_refused(tmp_path):
+    Ledger(tmp_path / "run.jsonl").close()
+    with pytest.raises(UserError, match=r"run\.jsonl"):
+        account(tmp_path, tmp_path / "run.jsonl")
+    assert not (tmp_path / "privacy.json").exists()
+
+
+def test_the_total_adds_every_attempt_of_every_ledger(tmp_path):
+    write_ledger(tmp_path / "first.jsonl", 2, 5)  # the first attempt was given up after two rounds
+    write_ledger(tmp_path / "second.jsonl", 5, noise=3.0)
+    total = account_total(tmp_path)
+    assert total["private_rows"]["runs"] == total["all_rows"]["runs"] == 3
+    expected = accounting.epsilon({(0.25, 2.0): 5 + 5, (0.25, 3.0): 5}, 1e-3)
+    assert total["private_rows"]["epsilon"] == pytest.approx(expected, rel=1e-12)
+    assert total["all_rows"]["epsilon"] == total["private_rows"]["epsilon"]
+    assert "3 private run(s)" in (tmp_path / "total.txt").read_text()
+
+    write_ledger(tmp_path / "third.jsonl", 5, noise=0.0)
+    total = account_total(tmp_path)
+    assert total["all_rows"] == {"runs": 4, "epsilon": "inf", "guarantee": "none", "without_noise": ["third"]}
+    assert total["private_rows"]["epsilon"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_total_does_not_count_a_training_that_released_nothing(tmp_path):
+    write_ledger(tmp_path / "run.jsonl", 0, 5)
+    assert account_total(tmp_path)["all_rows"]["runs"] == 1
+
+
+# Calibration and partition
+
+
+def test_calibration_meets_every_target_and_hardly_more(tmp_path):
+    arms = {
+        "federated": {"sizes": [10, 40], "expected": 5.0, "rounds": 20},
+        "central": {"sizes": [50], "expected": 5.0, "rounds": 20},
+    }
+    stage("calibrate", noise=tmp_path / "noise.json", delta=1e-3, arms=arms, epsilons=["1", "8", "inf", "unclipped"])
+    said = read(tmp_path / "noise.json")
+    assert said["delta"] == 1e-3
+    for arm, probability in (("federated", 0.5), ("central", 0.1)):
+        sigmas = said["noise_multipliers"][arm]
+        assert sigmas["inf"] == sigmas["unclipped"] == 0
+        for target in ("1", "8"):
+            spent = accounting.epsilon({(probability, sigmas[target]): 20}, 1e-3)
+            assert 0.99 * float(target) < spent <= float(target)
+    # The small hospital of the federated arm draws its patients most often and needs the most noise.
+    assert said["noise_multipliers"]["federated"]["8"] > said["noise_multipliers"]["central"]["8"]
+
+
+def partition(folder: Path, table: pd.DataFrame, sizes: list[int], **settings: object) -> pd.DataFrame:
+    table.to_csv(folder / "index.csv", index=False)
+    paths = {"table": folder / "index.csv", "partition": folder / "partition.csv"}
+    stage("partition", **paths, settings=settings, sizes=sizes)
+    return pd.read_csv(folder / "partition.csv", dtype=str)
+
+
+def test_partition_gives_every_record_one_place(tmp_path):
+    root = write_tiny_task(tmp_path / "task", 5, 4, shape=(8, 8, 4))
+    table = index_cohort(root, train_patients=5, test_patients=4, slices=2)
+    found = partition(tmp_path, table, [3, 2], nodes=2, validation_patients=1, seed=0)
+    assert list(found["record"]) == list(table["record"])
+    counts = found.groupby(["role", "node"]).size().to_dict()
+    assert counts == {
+        ("train", "node-01"): 3,
+        ("train", "node-02"): 2,
+        ("validation", "node-01"): 1,
+        ("validation", "node-02"): 1,
+        ("test", "server"): 2,
+    }
+    assert set(found.loc[found["role"] == "train", "record"]) == {f"BRATS_00{number}" for number in range(1, 6)}
+
+
+def test_partition_refuses_another_number_than_declared_and_writes_nothing(tmp_path):
+    table = pd.DataFrame({"patient": ["1", "2", "3"], "record": ["1", "2", "3"], "part": ["train", "train", "test"]})
+    with pytest.raises(UserError, match="Expected 3 training patients, as declared, found 2"):
+        partition(tmp_path, table.assign(scanner=""), [3], nodes=1, validation_patients=0)
+    assert not (tmp_path / "partition.csv").exists()
+
+
+# Download
+
+
+@contextmanager
+def served(content: bytes):
+    """Serve bytes on this machine; yield the address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/Task01_BrainTumour.tar"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Return the bytes of a task's archive, with the resource files that macOS adds to the official one."""
+    root = write_tiny_task(tmp_path / "source" / "Task01_BrainTumour", 2, 1, shape=(6, 6, 3))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(root, arcname=root.name)
+        tar.addfile(tarfile.TarInfo(f"{root.name}/._dataset.json"))
+    return packed.getvalue()
+
+
+def test_fetch_unpacks_the_cohort_and_removes_the_archive(tmp_path, archive, caplog):
+    folder = tmp_path / "resources" / "Task01_BrainTumour"
+    folder.mkdir(parents=True)  # Snakemake makes the folder of an output before the job
+    with served(archive) as url, caplog.at_level(logging.INFO):
+        stage("fetch_cohort", dataset=folder / "dataset.json", url=url, md5=hashlib.md5(archive).hexdigest())
+    assert [path.name for path in read_task(folder).training] == ["BRATS_001.nii.gz", "BRATS_002.nii.gz"]
+    assert len(index_cohort(folder, train_patients=2, test_patients=1, slices=3)) == 3
+    assert [path.name for path in (tmp_path / "resources").iterdir()] == ["Task01_BrainTumour"]
+    assert not list(folder.rglob("._*"))
+    assert "unpacking" in caplog.text
+
+
+def test_fetch_refuses_an_archive_with_another_checksum(tmp_path, archive, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    dataset = tmp_path / "resources" / "Task01_BrainTumour" / "dataset.json"
+    with served(archive) as url, pytest.raises(UserError, match="MD5"):
+        stage("fetch_cohort", dataset=dataset, url=url, md5="0" * 32)
+    assert not dataset.parent.exists()
+
+
+# Training and evaluation where no patient is watched
+
+
+@pytest.fixture
+def cohort(tmp_path):
+    """Write the images and the partition of six patients; return their paths."""
+    random = np.random.default_rng(0)
+    names = tuple(f"BRATS_00{number}" for number in range(1, 7))
+    images = random.standard_normal((6, 4, 2, 8, 8)).astype(np.float32)
+    images += 3 * np.sin(np.arange(4)[:, None, None, None] * np.arange(8))
+    axes = ("record", "sequence", "slice", "ky", "kx")
+    write_stack(tmp_path / "whitened.h5", ImageStack(whiten(to_kspace(images)), names, SEQUENCES, axes, "1"))
+    roles = ["train"] * 4 + ["test"] * 2
+    nodes = ["node-01", "node-02"] * 2 + ["server"] * 2
+    table = pd.DataFrame({"patient": names, "record": names, "role": roles, "node": nodes})
+    table.to_csv(tmp_path / "partition.csv", index=False)
+    write_json(tmp_path / "noise.json", {"noise_multipliers": {"federated": {"8": 1.0}}})
+    return {"images": [tmp_path / "whitened.h5"], "partition": tmp_path / "partition.csv"}
+
+
+@pytest.mark.parametrize("family", ["complex", "linear"])
+def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort, family, caplog):
+    run = {"network": "small", "arm": "federated", "epsilon": "8", "seed": "0"}
+    with caplog.at_level(logging.INFO):
+        stage(
+            "train_model",
+            **cohort,
+            **run,
+            noise=tmp_path / "noise.json",
+            model=tmp_path / "model.safetensors",
+            history=tmp_path / "history.csv",
+            ledger=tmp_path / "ledger.jsonl",
+            settings={"family": family, "widths": [4, 4], "convolutions": 1, "head": "pooled", "groups": 2},
+            training={"images_per_patient": 4, "learning_rate": 1e-3, "drop_after": 0.6, "drop_factor": 10},
+            plan={"sizes": [2, 2], "expected": 1.0, "rounds": 3},
+            cohort="test",
+            device="cpu",
+            ledger_file=str(tmp_path / "live.jsonl"),
+            checkpoint=str(tmp_path / "checkpoint.safetensors"),
+        )
+    assert "nan" not in caplog.text
+    history = pd.read_csv(tmp_path / "history.csv")
+    assert list(history["round"]) == [3]
+    assert history[["validation_accuracy", "validation_loss"]].isna().all(axis=None)
+    # The sealed copy is the ledger as it stands when training ends.
+    assert (tmp_path / "ledger.jsonl").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
+
+    curves = training_curves(history.assign(**run), "test")
+    assert [line.get_label() for line in curves.axes[0].lines] == ["chance (25 %)"]
+
+    predictions, metrics = tmp_path / "predictions.csv", tmp_path / "metrics.json"
+    model = tmp_path / "model.safetensors"
+    stage("evaluate", **cohort, **run, model=model, predictions=predictions, metrics=metrics, device="cpu")
+    measured = read(metrics)
+    assert measured["node_accuracy"] == {}
+    assert set(measured["per_patient"]) == {"BRATS_005", "BRATS_006"}
+    table = pd.read_csv(predictions)
+    assert len(table) == 2 * 4 * 2
+    assert math.isclose(measured["accuracy"], (table["sequence"] == table["predicted"]).mean())

@@ -1,0 +1,147 @@
+"""The smallest scenario from volumes to tables, in a copy of the repository."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import zipfile
+from xml.etree import ElementTree
+
+import pytest
+
+CELLS = {
+    ("complex", "federated", "8"): 1,
+    ("complex", "central", "8"): 1,
+    ("real_image", "federated", "inf"): 1,
+    ("linear", "federated", "unclipped"): 2,
+}
+RUNS = [f"{n}/{arm}/eps-{epsilon}/seed-{s}" for (n, arm, epsilon), seeds in CELLS.items() for s in range(seeds)]
+PRIVATE = [run for run in RUNS if "eps-8" in run]
+FIGURES = ("accuracy", "confusion", "curves", "patient", "per_class")
+OF_A_RUN = (
+    "model.safetensors",
+    "history.csv",
+    "ledger.jsonl",
+    "predictions.csv",
+    "metrics.json",
+    "privacy.json",
+    "privacy.txt",
+    "MODEL_CARD.md",
+    "benchmark.tsv",
+)
+
+
+def results(checkout):
+    return checkout.root / "results/smoke"
+
+
+def test_every_result_is_there_and_nothing_else_was_written(finished):
+    for run in RUNS:
+        for name in OF_A_RUN:
+            assert (results(finished) / "runs" / run / name).stat().st_size > 0
+    assert sorted(path.name for path in (results(finished) / "figures").iterdir()) == [f"{f}.svg" for f in FIGURES]
+    for kind in ("csv", "md", "tex", "html", "txt"):
+        assert (results(finished) / f"tables/table1.{kind}").stat().st_size > 0
+    assert not list((results(finished) / "checkpoints").glob("*"))
+
+    made = {path.name for path in finished.root.iterdir()} - {name.split("/")[0] for name in finished.before}
+    assert made == {"results", "resources", "ledgers", "logs", ".snakemake"}
+    assert finished.files() == finished.before
+    assert not list(finished.root.rglob("*.partial*"))
+
+
+def test_table_1_has_a_line_for_every_cell(finished):
+    lines = (results(finished) / "tables/table1.csv").read_text().splitlines()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert {(row["network"], row["arm"], row["epsilon"]): int(row["seeds"]) for row in rows} == CELLS
+    for row in rows:
+        assert 0 <= float(row["ci_low"]) <= float(row["mean"]) <= float(row["ci_high"]) <= 100
+        assert row["patients"] == "3"  # 6 test patients, one of them watched at each of 3 nodes
+        assert float(row["epsilon_stated"]) <= float(8 if row["epsilon"] == "8" else "inf")
+    assert any("simulation, not on patients" in line for line in lines if line.startswith("#"))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_pictures(finished, name):
+    picture = ElementTree.parse(results(finished) / f"figures/{name}.svg").getroot()
+    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(picture.findall(".//{http://www.w3.org/2000/svg}path")) > 10
+
+
+def test_no_run_spends_more_than_it_may(finished):
+    for run in RUNS:
+        privacy = json.loads((results(finished) / "runs" / run / "privacy.json").read_text())
+        assert privacy["epsilon"] == "inf" or 0.99 * 8 <= privacy["epsilon"] <= 8
+        assert (privacy["guarantee"] == "none") == (run not in PRIVATE)
+        assert privacy["rounds"] == {"declared": 4, "happened": 4, "replayed": 0}
+        nodes = ["central"] if "/central/" in run else ["node-01", "node-02", "node-03"]
+        assert {name: node["population"] for name, node in privacy["nodes"].items()} == dict.fromkeys(
+            nodes, 12 // len(nodes)
+        )
+
+
+def test_the_total_counts_private_runs_and_says_none_for_all(finished):
+    total = json.loads((results(finished) / "privacy_total.json").read_text())
+    assert total["guarantee"] == total["all_rows"]["guarantee"] == "none"
+    assert total["all_rows"]["epsilon"] == "inf"
+    assert total["all_rows"]["runs"] == len(RUNS)
+    assert len(total["all_rows"]["without_noise"]) == len(RUNS) - len(PRIVATE)
+    assert total["private_rows"]["runs"] == len(PRIVATE)
+    # Two runs on the same patients: worse than either, and no worse than the sum of epsilons.
+    assert 8 < total["private_rows"]["epsilon"] <= 16
+    assert math.isfinite(total["private_rows"]["epsilon"])
+
+
+def test_the_model_card_names_its_run(finished):
+    for run in RUNS:
+        network, arm, _, seed = run.split("/")
+        card = (results(finished) / "runs" / run / "MODEL_CARD.md").read_text()
+        for word in (network, arm, seed.removeprefix("seed-"), "simulat"):
+            assert word in card
+
+
+def test_every_job_logged_and_ran_the_library_of_its_checkout(finished):
+    """The same package is installed from another place: that one must not run under the hash of this one."""
+    logs = sorted((finished.root / "logs").rglob("*.log"))
+    kinds = {log.relative_to(finished.root / "logs").parts[0].removesuffix(".log") for log in logs}
+    scripts = {path.stem for path in (finished.root / "scripts").glob("*.py")}
+    assert kinds == scripts - {"fetch_cohort"}
+    for log in logs:
+        assert f"with the library in {finished.root}/src/zetadp\n" in log.read_text(), log
+
+
+def test_a_second_run_and_a_run_elsewhere_have_nothing_to_do(copy):
+    assert "Nothing to be done" in copy.snakemake()
+
+
+def test_the_report_holds_figures_and_captions(copy):
+    copy.snakemake("--report", "report.zip")
+    with zipfile.ZipFile(copy.root / "report.zip") as report:
+        names = report.namelist()
+        pages = "\n".join(report.read(name).decode() for name in names if name.endswith((".html", ".js")))
+        pictures = {report.read(name) for name in names if name.endswith(".svg")}
+    for name in FIGURES:
+        assert (results(copy) / f"figures/{name}.svg").read_bytes() in pictures
+    for caption in ("One axial slice of one held-out test patient", "Rows are true sequences", "What was spent"):
+        assert caption in pages
+    assert "phantom-smoke" in pages
+
+
+DATA = {"simulate_patients", "assemble_cohort", "index_cohort"}
+KSPACE = DATA | {"slice_volumes", "make_kspace", "whiten", "partition", "find_duplicates"}
+TRAIN = KSPACE - {"find_duplicates"} | {"calibrate", "train_model"}
+
+
+@pytest.mark.parametrize(
+    ("target", "rules"),
+    [
+        ("cohort", DATA),
+        ("kspace", KSPACE),
+        ("train", TRAIN),
+        ("tables", TRAIN | {"evaluate", "account", "account_total", "make_tables"}),
+        ("figures", TRAIN | {"evaluate", "account", "make_figures"}),
+    ],
+)
+def test_named_targets_need_their_part_of_the_workflow(fresh, target, rules):
+    assert fresh.would_run(target) - {target} == rules

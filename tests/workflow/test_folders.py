@@ -1,0 +1,106 @@
+"""Cohorts that users bring, and what they read when something is wrong."""
+
+from __future__ import annotations
+
+import shutil
+
+import pandas as pd
+import pytest
+from decathlon_builder import real_sample, write_tiny_task
+
+from zetadp.storage import read_stack
+
+SCENARIO = """
+name: mine
+cohort:
+  name: mine
+  source: folder
+  folder: {folder}
+  train_patients: {train}
+  test_patients: {test}
+slices:
+  count: {count}
+shards: 2
+partition:
+  nodes: 1
+  validation_patients: 0
+arms:
+  federated: {{expected_patients: 1, rounds: 2}}
+  central: {{expected_patients: 1, rounds: 2}}
+runs:
+  - {{networks: [linear], arms: [federated], epsilons: [8], seeds: [0]}}
+"""
+TRACE = "Traceback (most recent call last)"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("partition={nodez: 3}", ["Unknown key 'nodez' at partition.", "Did you mean 'nodes'?"]),
+        (
+            "arms={federated: {expected_patients: 50}}",
+            ["arms.federated.expected_patients: expected at most the 4 training patients", "found 50"],
+        ),
+        ("partition={nodes: 13}", ["partition: ", "found 12 patients for 13 nodes", "Lower partition.nodes"]),
+    ],
+)
+def test_a_wrong_configuration_ends_in_one_message(finished, fault, words):
+    said = finished.snakemake("--dry-run", "--config", fault, code=1)
+    assert said.count("The configuration has") == 1
+    for word in words:
+        assert word in said
+    assert TRACE not in said
+
+
+def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh):
+    task = write_tiny_task(fresh.root / "brains", 3, 2)
+    scenario = fresh.overlay(SCENARIO.format(folder="brains", train=3, test=2, count=4))
+    fresh.snakemake("kspace", configfile=scenario)
+    whitened = [fresh.root / f"resources/mine/whitened/shard-0{shard}.h5" for shard in range(2)]
+    stacks = [read_stack(path) for path in whitened]
+    assert [name for stack in stacks for name in stack.patients] == [f"BRATS_00{number}" for number in range(1, 6)]
+    for stack in stacks:
+        assert stack.values.shape[1:] == (4, 4, 32, 32)
+        assert stack.values.dtype == "complex64"
+    roles = pd.read_csv(fresh.root / "results/mine/partition.csv")
+    assert list(roles["role"]) == ["train"] * 3 + ["test"] * 2
+
+    # The volume is damaged after the cohort was indexed, and all images have to be made anew.
+    volume = task / "imagesTs/BRATS_005.nii.gz"
+    volume.write_bytes(volume.read_bytes()[:-2000])
+    kept = whitened[0].read_bytes()
+    for stage in ("slices", "kspace", "whitened"):
+        shutil.rmtree(fresh.root / "resources/mine" / stage)
+    said = fresh.snakemake("kspace", "--keep-going", configfile=scenario, code=1)
+    assert "brains/imagesTs/BRATS_005.nii.gz" in said
+    assert "truncated" in said
+    assert TRACE not in said
+    assert whitened[0].read_bytes() == kept
+    assert not list((fresh.root / "resources/mine").rglob("shard-01.h5"))
+
+    # A cohort that is damaged from the start is refused before anything is cut.
+    (fresh.root / "resources/mine/index.csv").unlink()
+    said = fresh.snakemake("cohort", configfile=scenario, code=1)
+    assert "Found 1 problem in the cohort brains" in said
+    assert "brains/imagesTs/BRATS_005.nii.gz" in said
+    assert TRACE not in said
+
+
+def test_real_patients_go_to_kspace(fresh):
+    scenario = fresh.overlay(SCENARIO.format(folder=real_sample(), train=2, test=1, count=20))
+    fresh.snakemake("kspace", configfile=scenario)
+    patients = []
+    for shard in range(2):
+        stack = read_stack(fresh.root / f"resources/mine/whitened/shard-0{shard}.h5")
+        patients += stack.patients
+        assert stack.values.shape[1:] == (4, 20, 32, 32)
+        flat = stack.values.reshape(*stack.values.shape[:3], -1).astype("complex128")
+        real, imaginary = flat.real, flat.imag
+        assert abs(flat.mean(axis=-1)).max() < 1e-5
+        # The ridge of the whitening keeps variances a little below one.
+        for part in (real, imaginary):
+            assert abs(part.var(axis=-1, ddof=1) - 1).max() < 1e-3
+        assert abs((real * imaginary).mean(axis=-1)).max() < 1e-3
+    assert patients == ["BRATS_001", "BRATS_002", "BRATS_003"]
+    duplicates = pd.read_csv(fresh.root / "results/mine/duplicates.csv")
+    assert duplicates.empty

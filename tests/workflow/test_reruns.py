@@ -1,0 +1,93 @@
+"""A job runs again exactly when the content that it depends on changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+
+AFTER_TRAINING = {
+    "evaluate",
+    "account",
+    "account_total",
+    "write_model_card",
+    "make_tables",
+    "make_figures",
+}
+COHORT = {"simulate_patients", "assemble_cohort"}
+KSPACE = {"slice_volumes", "make_kspace", "whiten"}
+
+
+def test_nothing_runs_again_because_files_are_new(copy):
+    """As after a fresh clone: every source file has the time of the checkout."""
+    for name in copy.files():
+        os.utime(copy.root / name)
+    assert copy.would_run() == set()
+
+
+def test_nothing_runs_again_for_words(copy):
+    for name in ("src/zetadp/kspace/slicing.py", "src/zetadp/training.py", "scripts/simulate_patients.py"):
+        text = (copy.root / name).read_text()
+        reworded = re.sub(r'"""(?=[A-Z])', '"""Newly worded: ', text).replace(
+            "\nimport ", "\n# Needed below.\n\nimport "
+        )
+        assert reworded.count("Newly") >= 2
+        (copy.root / name).write_text(reworded)
+    copy.edit("workflow/rules/cohort.smk", "mem_mb=2000", "mem_mb=2500")
+    assert copy.would_run() == set()
+
+
+def test_nothing_runs_again_for_code_outside_the_workflow(copy):
+    copy.add("src/zetadp/cohort/convert.py")
+    copy.add("src/zetadp/cli.py")
+    assert copy.would_run() == set()
+
+
+def test_a_change_in_a_module_reaches_the_rules_that_import_it_indirectly(copy):
+    copy.add("src/zetadp/kspace/slicing.py")
+    rules = copy.would_run()
+    assert rules >= KSPACE | AFTER_TRAINING | {"train_model"}
+    assert not rules & (COHORT | {"calibrate"})
+
+
+def test_a_change_in_the_figures_draws_them_again_and_no_more(copy):
+    copy.add("src/zetadp/figures.py")
+    assert copy.would_run() == {"make_figures"}
+
+
+def test_another_learning_rate_trains_again_on_the_same_images(copy):
+    assert copy.would_run("--config", "training={learning_rate: 0.0123}") == {"train_model"} | AFTER_TRAINING
+
+
+def test_another_delta_calibrates_trains_and_accounts_again(copy):
+    assert copy.would_run("--config", "privacy={delta: 0.0123}") == {"calibrate", "train_model"} | AFTER_TRAINING
+
+
+def test_another_seed_runs_itself_and_the_summaries_alone(copy):
+    copy.edit("workflow/scenarios/smoke.yaml", "seeds: [0, 1]", "seeds: [0, 1, 2]")
+    assert copy.would_run() == {"train_model"} | AFTER_TRAINING
+    said = copy.snakemake("--dry-run")
+    assert "seed-2/model.safetensors" in said
+    assert not [line for line in said.splitlines() if "output:" in line and "seed-1/model" in line]
+
+
+def test_what_was_released_stays_counted_when_results_are_deleted(copy):
+    def total() -> dict:
+        main = runpy.run_path(str(copy.root / "scripts/account_total.py"))["main"]
+        ledgers = str(copy.root / "ledgers/phantom-smoke")
+        paths = {"total": copy.root / "total.json", "text": copy.root / "total.txt"}
+        main(ledgers=[], **paths, ledger_folder=ledgers, delta=0.001, unit="patient", noise="seeded")
+        return json.loads(paths["total"].read_text())["private_rows"]
+
+    before = total()
+    shutil.rmtree(copy.root / "results")
+    copy.snakemake("results/smoke/runs/complex/central/eps-8/seed-0/privacy.json")
+    after = total()
+    assert (before["runs"], after["runs"]) == (2, 3)
+    assert after["epsilon"] > before["epsilon"] + 1
+    # The statement of the run is about the model that it made: one training, not two.
+    statement = json.loads((copy.root / "results/smoke/runs/complex/central/eps-8/seed-0/privacy.json").read_text())
+    assert statement["rounds"] == {"declared": 4, "happened": 4, "replayed": 0}
+    assert statement["epsilon"] <= 8
