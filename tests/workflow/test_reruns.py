@@ -49,7 +49,7 @@ def test_a_change_in_a_module_reaches_the_rules_that_import_it_indirectly(copy):
     copy.add("src/zetadp/kspace/slicing.py")
     rules = copy.would_run()
     assert rules >= KSPACE | AFTER_TRAINING | {"train_model"}
-    assert not rules & (COHORT | {"calibrate"})
+    assert not rules & (COHORT | {"index_cohort", "partition", "calibrate"})
 
 
 def test_a_change_in_the_figures_draws_them_again_and_no_more(copy):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from zetadp.cohort.decathlon import read_task, read_volume, record_name
-from zetadp.kspace.volumes import check_complete
+from zetadp.cohort.voxels import check_complete
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:

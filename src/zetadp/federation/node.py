@@ -78,21 +78,25 @@ def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient
     """
     mechanism = node.mechanism
     random = stream(mechanism.seed, Purpose.IMAGES, mechanism.place, draw.event.round)
-    drawn = [node.patients[member] for member in draw.members]
+    # Choices are made for all patients of the node and then looked up: a patient's images must not depend on who else
+    # was drawn, or being drawn would show in the images of others, which the accountant does not know.
+    population = len(node.patients)
     if images_per_patient == len(labels):
-        images = np.tile(np.arange(len(labels)), (len(drawn), 1))
+        images = np.tile(np.arange(len(labels)), (population, 1))
     else:
         classes = np.unique(labels)
         chosen = []
         for label in classes:
             candidates = np.flatnonzero(labels == label)
-            order = random.random((len(drawn), len(candidates))).argsort(axis=1)
+            order = random.random((population, len(candidates))).argsort(axis=1)
             chosen.append(candidates[order[:, : images_per_patient // len(classes)]])
         images = np.concatenate(chosen, axis=1)
+    place = random.random(images.shape)
+    owned = [np.asarray(own, dtype=np.int64) for own in node.patients]
     records = np.empty(images.shape, dtype=np.int64)
-    for row, own in enumerate(drawn):
-        records[row] = own[0] if len(own) == 1 else random.choice(np.asarray(own), size=images.shape[1])
-    return records, images
+    for row, own in enumerate(owned):
+        records[row] = own[(place[row] * len(own)).astype(np.int64)]
+    return records[draw.members], images[draw.members]
 
 
 def check_images_per_patient(images_per_patient: int, labels: np.ndarray) -> None:

@@ -1,18 +1,14 @@
-"""From a volume on disk to small axial images in one orientation and one channel order.
-
-Reading is bound by decompression, so it goes through Intel's igzip, in one pass, one channel at a time.
-"""
+"""From a volume on disk to small axial images in one orientation and one channel order."""
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.cohort.decathlon import DAMAGED, MEND, SEQUENCES, Volume, read_volume
-from zetadp.kspace.slicing import area_weights, centre_slices
+from zetadp.cohort.decathlon import SEQUENCES, Volume, read_volume
+from zetadp.cohort.voxels import channels_of
+from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +58,7 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
         faults += _faults(slices, name, first=kept.start, empty=-volume.intercept / volume.slope)
         if not faults:
             # Averaging and scaling commute; scaling the small images is cheaper.
-            images[SEQUENCES.index(name)] = volume.slope * _resize(slices, size) + volume.intercept
+            images[SEQUENCES.index(name)] = volume.slope * resize_area(slices, size) + volume.intercept
     if faults:
         more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
         msg = (
@@ -74,75 +70,12 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
     return images
 
 
-def check_complete(volume: Volume) -> None:
-    """Raise a `UserError` unless the file holds all voxels that its header announces.
-
-    A gzip file ends with the size of what it holds, modulo 4 GiB. Where that agrees with the header nothing is
-    decompressed; damage in the middle is then found by the checksum when the volume is read. Where it does not (the
-    file was cut, or was written in several gzip members) the whole file is decompressed to find out.
-    """
-    announced = volume.offset + int(np.prod(volume.shape)) * volume.dtype.itemsize
-    with volume.path.open("rb") as file:
-        size = file.seek(-4, os.SEEK_END) + 4
-        recorded = int.from_bytes(file.read(4), "little") if volume.path.suffix == ".gz" else size
-    if recorded != announced % 2**32:
-        for _ in _channels(volume):
-            pass
-
-
 def _canonical_channels(volume: Volume) -> Iterator[np.ndarray]:
     """Yield each channel as a view of shape (right, anterior, superior); it is valid until the next one."""
     import nibabel as nib
 
-    for channel in _channels(volume):
+    for channel in channels_of(volume):
         yield nib.apply_orientation(channel, volume.orientation)  # type: ignore[no-untyped-call]
-
-
-def _channels(volume: Volume) -> Iterator[np.ndarray]:
-    """Yield each channel in file order, through one buffer; raise a `UserError` where the file is damaged."""
-    shape = volume.shape[:3]
-    buffer = bytearray(int(np.prod(shape)) * volume.dtype.itemsize)
-    try:
-        with volume.open() as stream:
-            stream.read(volume.offset)
-            for index in range(volume.shape[3]):
-                filled = 0
-                while filled < len(buffer) and (got := stream.readinto(memoryview(buffer)[filled:])):  # type: ignore[attr-defined]
-                    filled += got
-                if filled < len(buffer):
-                    msg = (
-                        f"Expected {volume.shape[3]} channels of {len(buffer)} bytes in {volume.path}, found that "
-                        f"channel {index} ends after {filled} bytes: the file is truncated. {MEND}"
-                    )
-                    raise UserError(msg)
-                yield np.frombuffer(buffer, dtype=volume.dtype).reshape(shape, order="F")
-            # The checksum of a gzip file is compared at its end only.
-            while stream.readinto(buffer):  # type: ignore[attr-defined]
-                pass
-    except DAMAGED as error:
-        msg = f"Cannot decompress {volume.path}: {error}. The file is truncated or altered. {MEND}"
-        raise UserError(msg) from error
-
-
-def _resize(slices: np.ndarray, size: int) -> np.ndarray:
-    """Do what `zetadp.kspace.slicing.resize_area` does, for large slices of shape (slice, row, column).
-
-    Dense products of this size are handed to the threads of the BLAS library; on two busy cores they took six times as
-    long as nibabel's decompression. Area weights are nearly all zero, and the sparse product needs no threads.
-    """
-    count, rows, columns = slices.shape
-    pixels = np.asarray(slices, dtype=np.float32).reshape(count, rows * columns)
-    return np.asarray(pixels @ _area_matrix(rows, columns, size)).reshape(count, size, size)
-
-
-@lru_cache(maxsize=4)
-def _area_matrix(rows: int, columns: int, size: int) -> Any:  # noqa: ANN401  (scipy is untyped)
-    """Return the sparse (rows x columns, size x size) matrix that averages flattened images."""
-    from scipy import sparse
-
-    along_rows = sparse.csr_array(area_weights(rows, size))
-    along_columns = sparse.csr_array(area_weights(columns, size))
-    return sparse.kron(along_rows, along_columns, format="csr").T
 
 
 def _faults(slices: np.ndarray, name: str, *, first: int, empty: float) -> list[str]:

@@ -52,6 +52,17 @@ def test_every_patient_gives_equally_many_images_of_every_class_each_once(per_cl
         assert set(from_records) <= set(own[member])
 
 
+def test_a_patients_images_do_not_depend_on_who_else_is_drawn():
+    """Else being drawn would show in the images of others, which no accountant of independent draws allows for."""
+    holder = node([[0], [1, 2], [3], [4, 5, 6]])
+    alone = [choose_images(holder, draw_of(holder, [member]), LABELS, 8) for member in range(4)]
+    for members in ([0, 1, 2, 3], [1, 3], [0, 3]):
+        chosen = choose_images(holder, draw_of(holder, members), LABELS, 8)
+        for row, member in enumerate(members):
+            for together, single in zip(chosen, alone[member], strict=True):
+                np.testing.assert_array_equal(together[row], single[0])
+
+
 def test_all_images_are_each_taken_once():
     holder = node([[0], [1]])
     _, images = choose_images(holder, draw_of(holder, [0, 1]), LABELS, 20)

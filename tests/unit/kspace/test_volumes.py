@@ -8,9 +8,10 @@ import pytest
 from decathlon_builder import real_sample, volume, write_volume
 
 from zetadp.cohort.decathlon import SEQUENCES, read_task, read_volume
+from zetadp.cohort.voxels import check_complete
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import resize_area
-from zetadp.kspace.volumes import check_complete, read_centre_slices
+from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.validation import UserError
 
