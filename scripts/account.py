@@ -27,7 +27,6 @@ def main(
     seed: str,
     delta: float,
     unit: str,
-    noise: str,
 ) -> None:
     """Write the statement as JSON and as text; the last attempt in the ledger is the one that made the model."""
     attempts = read_ledger(ledger)
@@ -43,7 +42,7 @@ def main(
         happened,
         delta=delta,
         unit=unit,
-        noise_source=noise,
+        noise_source=attempts[-1].header["noise"],
         weights=dict.fromkeys(happened.nodes, 1.0),
         target_epsilon=epsilon_value(epsilon),
     )

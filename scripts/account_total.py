@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.exposure import recorded_noise, recorded_runs
 from zetadp.privacy.statement import plain_text, total_statement
 from zetadp.storage import write_json, write_text
 from zetadp.workflow import run
@@ -12,16 +12,15 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(
-    *, ledgers: list[Path], total: Path, text: Path, ledger_folder: str, delta: float, unit: str, noise: str
-) -> None:
+def main(*, ledgers: list[Path], total: Path, text: Path, ledger_folder: str, delta: float, unit: str) -> None:
     """Write the total over all ledgers of the cohort: also those of deleted results, failed and repeated trainings.
 
     ``ledgers`` are the sealed copies of the present grid. They only make this job run again when a run is added: what
     counts is the folder.
     """
-    runs = [run for path in sorted(Path(ledger_folder).glob("*.jsonl")) for run in recorded_runs(path)]
-    statement = total_statement(runs, delta=delta, unit=unit, noise_source=noise)
+    files = sorted(Path(ledger_folder).glob("*.jsonl"))
+    runs = [run for path in files for run in recorded_runs(path)]
+    statement = total_statement(runs, delta=delta, unit=unit, noise_source=recorded_noise(files))
     write_json(total, statement)
     write_text(text, plain_text(statement))
 

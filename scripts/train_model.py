@@ -38,6 +38,7 @@ def main(
     training: dict[str, Any],
     plan: dict[str, Any],
     cohort: str,
+    noise_source: str,
     device: str,
     ledger_file: str,
     checkpoint: str,
@@ -58,7 +59,7 @@ def main(
     trained = train(
         name,
         architecture,
-        TrainingSettings(rounds=plan["rounds"], optimiser=optimiser, **rest),
+        TrainingSettings(rounds=plan["rounds"], optimiser=optimiser, noise=noise_source, **rest),
         plans(rows, arm, plan, multiplier),
         to_records(stack, place),
         to_records(watched, place),

@@ -159,14 +159,14 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
 
 
 def _ledger(given: argparse.Namespace) -> None:
-    from zetadp.privacy.exposure import recorded_runs
+    from zetadp.privacy.exposure import recorded_noise, recorded_runs
     from zetadp.privacy.statement import plain_text, total_statement
 
     runs = [run for path in given.files for run in recorded_runs(path)]
     if not runs:
         msg = f"Expected records of training rounds in {', '.join(map(str, given.files))}, found none."
         raise UserError(msg)
-    statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source="seeded")
+    statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source=recorded_noise(given.files))
     print(json.dumps(statement, indent=2) if given.json else plain_text(statement), end="")
 
 

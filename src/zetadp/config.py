@@ -164,6 +164,8 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             f"cohort.folder: expected a folder exactly where cohort.source is folder; found {cohort['folder']!r} with "
             f"source {cohort['source']}."
         )
+    if cohort["source"] == "download" and config["privacy"]["noise"] != "os":
+        yield "privacy.noise: expected os for the Decathlon's real patients: seeded noise protects nobody."
     depth, count = cohort["simulated"]["grid"][2], config["slices"]["count"]
     if cohort["source"] == "simulated" and depth < count:
         yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."

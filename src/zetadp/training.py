@@ -24,10 +24,12 @@ from zetadp.federation.server import OptimiserSettings, Server
 from zetadp.federation.simulation import simulate_round
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError, in_range, positive
+from zetadp.validation import UserError, in_range, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -78,9 +80,12 @@ class TrainingSettings:
     evaluate_every
         Rounds between two looks at the validation patients.
     checkpoint_seconds
-        Seconds between two checkpoints.
+        Seconds between two checkpoints. With noise from the operating system every round is kept.
     chunk
         Images in one pass; changes memory and speed, neither the result (to rounding) nor the guarantee.
+    noise
+        ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
+        from the operating system's generator. Only the starting weights then come from the seed.
     """
 
     rounds: int
@@ -90,11 +95,13 @@ class TrainingSettings:
     evaluate_every: int = 20
     checkpoint_seconds: float = 30.0
     chunk: int = 64
+    noise: str = "seeded"
 
     def __post_init__(self) -> None:
         """Check every setting."""
         positive(rounds=self.rounds, images_per_patient=self.images_per_patient, clip=self.clip, chunk=self.chunk)
         positive(evaluate_every=self.evaluate_every)
+        one_of(("seeded", "os"), noise=self.noise)
         in_range(0, 1e9, checkpoint_seconds=self.checkpoint_seconds)
 
 
@@ -198,7 +205,8 @@ def train(
     layout = Layout.of(model)
     server = Server(layout.flatten(dict(model.named_parameters())).detach(), settings.optimiser, settings.rounds)
     _attach(model, layout, server)
-    header = _header(run, network, settings, nodes, context or {})
+    grid = _grid(settings, nodes, layout)
+    header = _header(run, network, settings, nodes, {**(context or {}), "grid_bits": grid.bits if grid else None})
     fingerprint = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
     # Runs that differ in anything share no draw: under common noise two gradients would show their difference bare,
     # and their guarantees would not compose as independent. The same run, made again, releases the same bytes.
@@ -209,20 +217,13 @@ def train(
         start, history = _begin(checkpoint_path, ledger, header, fingerprint, server, device)
         holders = [
             Node(
-                SampledGaussian(
-                    plan.name,
-                    place,
-                    population=plan.population,
-                    expected=plan.expected,
-                    noise_multiplier=plan.noise_multiplier,
-                    clip=clip,
-                    seed=entropy,
-                    ledger=ledger,
-                ),
+                _mechanism(plan, place, clip=clip, noise=settings.noise, grid=grid, seed=entropy, ledger=ledger),
                 plan.patients,
             )
             for place, plan in enumerate(nodes)
         ]
+        # What cannot be computed again must not be lost: a repeated round is a second release.
+        pause = settings.checkpoint_seconds if all(node.mechanism.repeatable for node in holders) else 0.0
         progress = _Progress(run, start, settings.rounds)
         saved = time.monotonic()
         not_finite = 0
@@ -252,7 +253,7 @@ def train(
                 ]
                 progress.accuracy = accuracy
             progress.report(done)
-            if time.monotonic() - saved >= settings.checkpoint_seconds and done < settings.rounds:
+            if time.monotonic() - saved >= pause and done < settings.rounds:
                 Checkpoint(done, fingerprint, server.state(), history, ledger.head).save(checkpoint_path)
                 saved = time.monotonic()
             if after_round is not None:
@@ -260,6 +261,31 @@ def train(
     if not_finite:
         logger.warning("%s: %d patient gradients were not finite and contributed zero", run, not_finite)
     return Trained(model=model, history=history.astype({"round": int}), not_finite=not_finite)
+
+
+def _grid(settings: TrainingSettings, nodes: Sequence[NodePlan], layout: Layout) -> Grid | None:
+    """Return the grid of integer sums that all nodes of a run share, where their noise is exact."""
+    least = min(plan.noise_multiplier for plan in nodes)
+    if settings.noise != "os" or least == 0:
+        return None
+    population = max(plan.population for plan in nodes)
+    return Grid.choose(settings.clip, noise_multiplier=least, population=population, dimension=layout.dimension)
+
+
+def _mechanism(
+    plan: NodePlan, place: int, *, clip: float, noise: str, grid: Grid | None, seed: int, ledger: Ledger
+) -> SampledGaussian:
+    """Return a node's mechanism: exact where the operating system gives the noise, seeded otherwise."""
+    constants: dict[str, Any] = {
+        "population": plan.population,
+        "expected": plan.expected,
+        "noise_multiplier": plan.noise_multiplier,
+        "clip": clip,
+        "ledger": ledger,
+    }
+    if grid is not None:
+        return ExactSampledGaussian(plan.name, place, grid=grid, **constants)
+    return SampledGaussian(plan.name, place, seed=seed, **constants)
 
 
 def finish(checkpoint_path: Path) -> None:
@@ -288,14 +314,14 @@ def _header(
     ]
     relevant = asdict(settings)
     # How often one looks or saves, and how much fits in memory, does not change what is trained.
-    for key in ("evaluate_every", "checkpoint_seconds", "chunk"):
+    for key in ("evaluate_every", "checkpoint_seconds", "chunk", "noise"):
         relevant.pop(key)
     return {
         "run": asdict(run),
         "network": asdict(network),
         "training": relevant,
         "nodes": plans,
-        "noise": "seeded",
+        "noise": settings.noise,
         **context,
     }
 

@@ -46,11 +46,13 @@ def read(path: Path) -> dict:
 # The ledger of an experiment
 
 
-def write_ledger(path: Path, *attempts: int, noise: float = 2.0, declared: int = 5, nodes: int = 2) -> Path:
+def write_ledger(
+    path: Path, *attempts: int, noise: float = 2.0, declared: int = 5, nodes: int = 2, source: str = "seeded"
+) -> Path:
     """Write a ledger with so many rounds in each attempt: each node draws 10 of 40 patients."""
     with Ledger(path) as ledger:
         for rounds in attempts:
-            ledger.start({"training": {"rounds": declared}})
+            ledger.start({"noise": source, "training": {"rounds": declared}})
             for number in range(rounds):
                 ledger.record([Round(f"node-0{node + 1}", number, 40, 10.0, 0.25, noise, 1.0) for node in range(nodes)])
     return path
@@ -59,13 +61,13 @@ def write_ledger(path: Path, *attempts: int, noise: float = 2.0, declared: int =
 def account(folder: Path, ledger: Path, epsilon: str = "8") -> dict:
     paths = {"ledger": ledger, "privacy": folder / "privacy.json", "text": folder / "privacy.txt"}
     run = {"network": "complex", "arm": "federated", "epsilon": epsilon, "seed": "3"}
-    stage("account", **paths, **run, delta=1e-3, unit="patient", noise="seeded")
+    stage("account", **paths, **run, delta=1e-3, unit="patient")
     return read(folder / "privacy.json")
 
 
 def account_total(folder: Path) -> dict:
     paths = {"total": folder / "total.json", "text": folder / "total.txt"}
-    stage("account_total", ledgers=[], **paths, ledger_folder=str(folder), delta=1e-3, unit="patient", noise="seeded")
+    stage("account_total", ledgers=[], **paths, ledger_folder=str(folder), delta=1e-3, unit="patient")
     return read(folder / "total.json")
 
 
@@ -89,6 +91,15 @@ def test_account_of_a_run_without_noise_claims_nothing(tmp_path, epsilon):
     said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, noise=0.0), epsilon)
     assert said["epsilon"] == said["target_epsilon"] == "inf"
     assert said["guarantee"] == "none"
+
+
+def test_statements_say_where_the_noise_came_from_as_the_ledger_does(tmp_path):
+    exact = write_ledger(tmp_path / "exact.jsonl", 5, source="os")
+    assert account(tmp_path, exact)["noise_source"] == "os"
+    assert account_total(tmp_path)["noise_source"] == "os"
+    # One run that protects nobody, and the whole is no better.
+    write_ledger(tmp_path / "seeded.jsonl", 5)
+    assert account_total(tmp_path)["noise_source"] == "seeded"
 
 
 def test_account_of_an_empty_ledger_is_refused(tmp_path):
@@ -264,6 +275,7 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
             training={"images_per_patient": 4, "learning_rate": 1e-3, "drop_after": 0.6, "drop_factor": 10},
             plan={"sizes": [2, 2], "expected": 1.0, "rounds": 3},
             cohort="test",
+            noise_source="os",
             device="cpu",
             ledger_file=str(tmp_path / "live.jsonl"),
             checkpoint=str(tmp_path / "checkpoint.safetensors"),

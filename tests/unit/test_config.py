@@ -41,7 +41,7 @@ def paper() -> dict:
             "central": {"expected_patients": 24, "epochs": 500},
         },
         "training": {},
-        "privacy": {},
+        "privacy": {"noise": "os"},
         "runs": [{"networks": ["complex"], "arms": ["federated"], "epsilons": [1, 3], "seeds": [0]}],
     }
 
@@ -147,7 +147,7 @@ def test_an_epsilon_has_one_text(value, text):
         ),
         ({"partition": {"by": "scaner"}}, ["partition.by", "Did you mean 'scanner'?"]),
         ({"networks": {"complex": {"activation": "conjmish"}}}, ["networks.complex.activation", "'conj_mish'?"]),
-        ({"privacy": {"noise": "os"}}, ["privacy.noise: expected one of seeded; found 'os'"]),
+        ({"privacy": {"noise": "on"}}, ["privacy.noise: expected one of seeded, os; found 'on'"]),
         ({"privacy": {"delta": 0}}, ["privacy.delta: 0"]),
         ({"training": {"clip": "much"}}, ["training.clip: expected number; found 'much'"]),
         ({"shards": 2.5}, ["shards: expected integer; found 2.5"]),
@@ -259,3 +259,7 @@ def test_by_scanner_the_declared_sizes_must_add_up():
     assert "scanner_patients" in message
     assert "484" in message
     assert "483" in message
+
+
+def test_the_downloaded_patients_are_real_and_need_real_noise():
+    assert "privacy.noise: expected os" in faults({"privacy": {"noise": "seeded"}})

@@ -168,13 +168,15 @@ def test_rounds_after_the_last_checkpoint_are_repeated_with_the_same_bytes_and_n
 
 
 def test_rounds_repeated_with_other_data_are_counted_twice(paths):
+    # Everybody takes part: a round that draws nobody is the same on any data.
+    plans = [replace(plan, expected=plan.population) for plan in PLANS]
     with pytest.raises(KilledError):
-        trained(paths, after_round=stop_after(1))
+        trained(paths, plans=plans, after_round=stop_after(1))
     early = paths["checkpoint_path"].read_bytes()
     with pytest.raises(KilledError):
-        trained(paths, after_round=stop_after(3))
+        trained(paths, plans=plans, after_round=stop_after(3))
     paths["checkpoint_path"].write_bytes(early)
-    trained(paths, data=records(7, images_per_class=2, seed=1))
+    trained(paths, plans=plans, data=records(7, images_per_class=2, seed=1))
     (attempt,) = read_ledger(paths["ledger_path"])
     counted = [event.round for event in attempt.releases()]
     assert [counted.count(number) for number in range(5)] == [2, 4, 4, 2, 2]
@@ -332,3 +334,45 @@ def test_a_copy_of_the_ledger_is_as_good_as_the_ledger(tmp_path, paths):
     trained(paths)
     shutil.copyfile(paths["ledger_path"], tmp_path / "copy.jsonl")
     assert read_ledger(tmp_path / "copy.jsonl") == read_ledger(paths["ledger_path"])
+
+
+EXACT = replace(SETTINGS, noise="os")
+
+
+def test_noise_of_the_operating_system_differs_every_time_and_keeps_the_epsilon(tmp_path):
+    first, second = (trained(fresh(tmp_path, name), settings=EXACT) for name in "ab")
+    assert not torch.equal(weights(first), weights(second))
+    (attempt,) = read_ledger(tmp_path / "a/ledger.jsonl")
+    assert attempt.header["noise"] == "os"
+    assert 1 <= attempt.header["grid_bits"] <= 31
+    assert {event.mechanism for event in attempt.events} == {(0.5, 0.7)}
+
+
+def test_an_interrupted_training_with_fresh_noise_repeats_no_finished_round(paths):
+    """Nothing can be drawn again, so every round is kept; only the round in progress could be released twice."""
+    with pytest.raises(KilledError):
+        trained(paths, settings=replace(EXACT, checkpoint_seconds=1e6), after_round=stop_after(3))
+    trained(paths, settings=replace(EXACT, checkpoint_seconds=1e6))
+    (attempt,) = read_ledger(paths["ledger_path"])
+    counted = [event.round for event in attempt.events]
+    assert [counted.count(number) for number in range(5)] == [2] * 5
+
+
+def test_a_round_repeated_with_fresh_noise_is_counted_twice(paths):
+    with pytest.raises(KilledError):
+        trained(paths, settings=EXACT, after_round=stop_after(1))
+    early = paths["checkpoint_path"].read_bytes()
+    with pytest.raises(KilledError):
+        trained(paths, settings=EXACT, after_round=stop_after(2))
+    paths["checkpoint_path"].write_bytes(early)
+    trained(paths, settings=EXACT)
+    (attempt,) = read_ledger(paths["ledger_path"])
+    counted = [event.round for event in attempt.events]
+    assert [counted.count(number) for number in range(5)] == [2, 4, 2, 2, 2]
+
+
+def test_without_noise_there_is_no_grid(tmp_path):
+    plans = [replace(plan, noise_multiplier=0.0) for plan in PLANS]
+    trained(fresh(tmp_path, "a"), settings=EXACT, plans=plans)
+    (attempt,) = read_ledger(tmp_path / "a/ledger.jsonl")
+    assert attempt.header["grid_bits"] is None

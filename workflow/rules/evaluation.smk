@@ -49,7 +49,6 @@ rule account:
     params:
         delta=config["privacy"]["delta"],
         unit=config["cohort"]["unit"],
-        noise=config["privacy"]["noise"],
         code=code_of("scripts/account.py"),
     script:
         "../../scripts/account.py"
@@ -77,7 +76,6 @@ rule account_total:
         ledger_folder=LEDGERS,
         delta=config["privacy"]["delta"],
         unit=config["cohort"]["unit"],
-        noise=config["privacy"]["noise"],
         code=code_of("scripts/account_total.py"),
     script:
         "../../scripts/account_total.py"

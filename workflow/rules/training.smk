@@ -62,6 +62,7 @@ rule train_model:
         training=config["training"],
         plan=lambda wildcards: plan_of(wildcards.arm),
         cohort=config["cohort"]["name"],
+        noise_source=config["privacy"]["noise"],
         device=config["device"],
         ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
         checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",

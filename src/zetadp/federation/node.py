@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -76,8 +75,7 @@ def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient
         Record and image within it, both of shape (drawn, images_per_patient). Each image of a patient with several
         records is taken from one of them at random.
     """
-    mechanism = node.mechanism
-    random = stream(mechanism.seed, Purpose.IMAGES, mechanism.place, draw.event.round)
+    random = node.mechanism.image_choices(draw.event.round)
     # Choices are made for all patients of the node and then looked up: a patient's images must not depend on who else
     # was drawn, or being drawn would show in the images of others, which the accountant does not know.
     population = len(node.patients)

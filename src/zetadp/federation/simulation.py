@@ -78,6 +78,7 @@ def simulate_round(
         count=len(nodes),
         bound=clip if np.isfinite(clip) else None,
         chunk=chunk,
+        grid=nodes[0].mechanism.grid,
     )
     return _release(nodes, draws, result.sums, ledger, round_number), result.not_finite
 
@@ -95,6 +96,10 @@ def _release(nodes: Sequence[Node], draws: Sequence[Draw], sums: Tensor, ledger:
         parts = zip(nodes, draws, sums, strict=True)
         return torch.stack([node.mechanism.release(draw, total, again=again) for node, draw, total in parts])
 
+    if not all(node.mechanism.repeatable for node in nodes):
+        # Fresh draws every time: whatever is computed is a release of its own.
+        ledger.record(events)
+        return messages()
     sent = ledger.sent(round_number)
     if sent is None:
         ledger.record(events)

@@ -14,10 +14,13 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.privacy.grid import sum_groups, to_grid
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from zetadp.nn.parameters import Layout
+    from zetadp.privacy.grid import Grid
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +35,11 @@ class ClippedSums:
     Attributes
     ----------
     sums
-        float32 tensor of shape (group, dimension): the sum over the patients of each group (node).
+        Tensor of shape (group, dimension): the sum over the patients of each group (node), float32 or, on a grid,
+        int64.
     not_finite
-        Patients whose gradient was not finite and who contributed zero. Stays at the node: how many there are is a
-        function of private data.
+        Patients whose gradient was not finite (or, on a grid, too long) and who contributed zero. Stays at the node:
+        how many there are is a function of private data.
     """
 
     sums: Tensor
@@ -113,6 +117,7 @@ def clipped_sums(
     count: int,
     bound: float | None,
     chunk: int,
+    grid: Grid | None = None,
 ) -> ClippedSums:
     """Return, for each group of patients, the sum of their clipped gradients.
 
@@ -135,8 +140,11 @@ def clipped_sums(
         The clipping norm B; ``None`` leaves gradients as they are and gives no guarantee.
     chunk
         Images in one pass, about; a pass holds at least one patient.
+    grid
+        Truncate each clipped gradient onto this grid, check its norm in integers, and sum integers.
     """
-    sums = torch.zeros(count, layout.dimension, device=images.device)
+    kind = torch.float32 if grid is None else torch.int64
+    sums = torch.zeros(count, layout.dimension, dtype=kind, device=images.device)
     patients_at_once = max(1, chunk // max(1, images.shape[1]))
     not_finite = start = 0
     while start < len(images):
@@ -156,8 +164,13 @@ def clipped_sums(
             # Zero times infinity is not zero, so the values go too.
             gradients = [torch.where(finite[:, None], g, 0.0) for g in gradients]
             not_finite += int((~finite).sum())
-        membership = torch.zeros(count, len(factors), device=images.device)
-        membership[groups[part], torch.arange(len(factors), device=images.device)] = factors
-        sums += torch.cat([membership @ g for g in gradients], dim=1)
+        if grid is None:
+            membership = torch.zeros(count, len(factors), device=images.device)
+            membership[groups[part], torch.arange(len(factors), device=images.device)] = factors
+            sums += torch.cat([membership @ g for g in gradients], dim=1)
+        else:
+            values, within = to_grid(torch.cat([g * factors[:, None] for g in gradients], dim=1), grid)
+            not_finite += int((~within & finite).sum())
+            sums += sum_groups(values, groups[part], count)
         start += patients_at_once
     return ClippedSums(sums=sums, not_finite=not_finite)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Mechanisms, NodeRelease
@@ -56,6 +57,12 @@ def recorded_runs(ledger: Path) -> list[Run]:
             name = ledger.stem if number == 1 else f"{ledger.stem} (attempt {number})"
             runs.append(Run(name, histories(attempt.releases()), attempt.header["training"]["rounds"]))
     return runs
+
+
+def recorded_noise(ledgers: Iterable[Path]) -> Literal["seeded", "os"]:
+    """Return where the noise of all trainings in some ledgers came from; one seeded training makes all seeded."""
+    sources = {attempt.header["noise"] for ledger in ledgers for attempt in read_ledger(ledger) if attempt.events}
+    return "os" if sources == {"os"} else "seeded"
 
 
 def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:

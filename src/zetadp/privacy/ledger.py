@@ -96,6 +96,7 @@ class Ledger:
         self.attempts = len(attempts)
         self._attempt = attempts[-1] if attempts else Attempt(header={})
         self._held = set(self._attempt.events)
+        self._times = _times(self._attempt.events)
         if torn:
             # What follows the last line break is a line that a crash cut off; it stays visible as a counted release.
             self._file.truncate(self.path.stat().st_size - torn)
@@ -119,6 +120,7 @@ class Ledger:
         self.attempts += 1
         self._attempt = Attempt(header=dict(header))
         self._held = set()
+        self._times = Counter()
         self._append({"kind": "start", "attempt": self.attempts, **header})
 
     @property
@@ -140,6 +142,7 @@ class Ledger:
         self._append({"kind": "round", "releases": releases})
         self._attempt.events += events
         self._held.update(events)
+        self._times.update({event.round for event in events})
 
     def holds(self, event: Round) -> bool:
         """Tell whether the attempt has recorded the event."""
@@ -147,8 +150,7 @@ class Ledger:
 
     def releases(self, round_number: int) -> int:
         """Return how often the attempt has recorded a round."""
-        rounds = [(event.node, event.round) for event in self._attempt.events]
-        return max(Counter(pair for pair in rounds if pair[1] == round_number).values(), default=0)
+        return self._times[round_number]
 
     def note_sent(self, round_number: int, digest: str) -> None:
         """Note the hash of a round's messages, before the server uses them.
@@ -221,6 +223,14 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
             case "torn":
                 attempts[-1].torn += 1
     return attempts, head, len(tail)
+
+
+def _times(events: Sequence[Round]) -> Counter[int]:
+    """Return how often each round was recorded: the most that any node was."""
+    times: Counter[int] = Counter()
+    for (_, number), count in Counter((event.node, event.round) for event in events).items():
+        times[number] = max(times[number], count)
+    return times
 
 
 def _chain(head: str, text: str) -> str:

@@ -23,6 +23,7 @@ from zetadp.randomness import Purpose, stream
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from zetadp.privacy.grid import Grid
     from zetadp.privacy.ledger import Ledger
 
 
@@ -43,7 +44,7 @@ class Draw:
 
 
 class SampledGaussian:
-    """The mechanism of one node.
+    """The mechanism of one node, with draws from a seed: reproducible, and no protection.
 
     Parameters
     ----------
@@ -65,6 +66,11 @@ class SampledGaussian:
     ledger
         Where events must be recorded before anything is released.
     """
+
+    grid: Grid | None = None
+    """The grid of integer sums; floating-point sums where there is none."""
+    repeatable = True
+    """Whether a round, computed again, releases the same bytes."""
 
     def __init__(
         self,
@@ -99,8 +105,11 @@ class SampledGaussian:
             noise_multiplier=self.noise_multiplier,
             clip=self.clip,
         )
-        uniform = stream(self.seed, Purpose.SAMPLING, self.place, round_number).random(self.population)
-        return Draw(event=event, members=np.flatnonzero(uniform < event.sampling_probability))
+        return Draw(event=event, members=np.flatnonzero(self._drawn(event)))
+
+    def image_choices(self, round_number: int) -> np.random.Generator:
+        """Return the generator by which the images of the node's patients are chosen in a round."""
+        return stream(self.seed, Purpose.IMAGES, self.place, round_number)
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         """Return the privatised mean gradient, ready to leave the node.
@@ -127,8 +136,17 @@ class SampledGaussian:
         if not self.ledger.holds(draw.event):
             msg = f"Expected the ledger to hold {draw.event} before its release."
             raise RuntimeError(msg)
+        return self._privatised(draw.event, clipped_sum, again)
+
+    def _drawn(self, event: Round) -> np.ndarray:
+        """Return, for each patient of the node, whether it is drawn."""
+        uniform = stream(self.seed, Purpose.SAMPLING, self.place, event.round).random(self.population)
+        return np.asarray(uniform < event.sampling_probability)
+
+    def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
+        """Add noise and divide by the expected number of patients."""
         if self.noise_multiplier > 0:
-            generator = stream(self.seed, Purpose.NOISE, self.place, draw.event.round, again)
+            generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
             noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
             noise *= np.float32(self.noise_multiplier * self.clip)
             clipped_sum = clipped_sum + torch.from_numpy(noise).to(clipped_sum.device)

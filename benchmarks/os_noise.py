@@ -1,0 +1,120 @@
+"""Time what exact noise costs: draws a second, and one round of all nodes for a small and a large network.
+
+A round is, for each node: its patients' clipped gradients onto the grid with the integer check of their norms, their
+sum, the noise, and the way back to float. With several processes, each takes whole nodes. For comparison, one line
+gives the seeded float noise of the simulation.
+
+    python benchmarks/os_noise.py
+    python benchmarks/os_noise.py --nodes 11 --processes 1 2 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
+from multiprocessing import get_context
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from zetadp.privacy.exact import rounded_normal
+from zetadp.privacy.grid import Grid, from_grid, sum_groups, to_grid
+from zetadp.randomness import Purpose, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIGMA = 42.57
+POPULATION = 44
+EXPECTED = 24
+# Real components: two for each complex weight.
+NETWORKS = {"head, 520 complex": 2 * 520, "network, 93 412 complex": 2 * 93_412}
+
+
+def seconds(action: Callable[[], object], repetitions: int) -> float:
+    """Return the median wall time of an action; one more run before warms tables and caches."""
+    action()
+    times = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def noise(dimension: int, grid: Grid) -> np.ndarray:
+    """Draw one node's exact noise."""
+    return rounded_normal(dimension, grid.noise_scale(SIGMA))
+
+
+def node_noise(dimension: int) -> int:
+    """Draw one node's exact noise in a worker, as a node that is a process of its own does."""
+    torch.set_num_threads(1)
+    grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=POPULATION, dimension=dimension)
+    return len(noise(dimension, grid))
+
+
+def print_draws(repetitions: int) -> None:
+    """Print draws a second on one core, by scale."""
+    print("draws a second on one core")
+    count = 1_000_000
+    for label, scale in {"0.7": Fraction(7, 10), "50": Fraction(50), "42.57 * 2**29": Fraction(SIGMA) * 2**29}.items():
+        rate = count / seconds(lambda scale=scale: rounded_normal(count, scale), repetitions)
+        print(f"  {f'exact, scale {label}':34} {rate / 1e6:6.1f} million")
+    rate = count / seconds(lambda: os.urandom(16 * count), repetitions)
+    print(f"  {'the random bytes alone':34} {rate / 1e6:6.1f} million")
+    generator = stream(0, Purpose.NOISE, 0, 0)
+    rate = count / seconds(lambda: generator.standard_normal(count, dtype=np.float32), repetitions)
+    print(f"  {'seeded float32 (protects nobody)':34} {rate / 1e6:6.1f} million")
+
+
+def print_rounds(nodes: int, processes: list[int], bound: float, repetitions: int) -> None:
+    """Print the cost of a round for each network, step by step."""
+    workers = "".join(f"{f'noise, {count} proc.':>16}" for count in processes)
+    print(f"\nmilliseconds a round, {nodes} nodes of {EXPECTED} patients, clipping norm {bound:g}")
+    print(f"{'network':24} {'bits':>4} {'onto grid':>10} {'sums':>8} {'back':>8}{workers}")
+    for label, dimension in NETWORKS.items():
+        grid = Grid.choose(bound, noise_multiplier=SIGMA, population=POPULATION, dimension=dimension)
+        rows = torch.randn(EXPECTED, dimension)
+        rows *= (bound * (1 - 2**-20) / rows.double().norm(dim=1, keepdim=True)).float()
+        values, _ = to_grid(rows, grid)
+        group = torch.zeros(EXPECTED, dtype=torch.long)
+        total = sum_groups(values, group, 1)[0]
+        steps = (
+            lambda rows=rows, grid=grid: to_grid(rows, grid),
+            lambda values=values, group=group: sum_groups(values, group, 1),
+            lambda total=total, grid=grid: from_grid(total, grid, EXPECTED),
+        )
+        times = [1e3 * nodes * seconds(step, repetitions) for step in steps]
+        for count in processes:
+            if count == 1:
+                one = seconds(lambda dimension=dimension, grid=grid: noise(dimension, grid), repetitions)
+                times.append(1e3 * nodes * one)
+                continue
+            with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+                task = [dimension] * nodes
+                times.append(1e3 * seconds(lambda pool=pool, task=task: list(pool.map(node_noise, task)), repetitions))
+        columns = "".join(f"{value:16.1f}" for value in times[3:])
+        print(f"{label:24} {grid.bits:4} {times[0]:10.1f} {times[1]:8.1f} {times[2]:8.1f}{columns}")
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=11)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--bound", type=float, default=1.0, help="clipping norm; powers of two are a little faster")
+    parser.add_argument("--repetitions", type=int, default=9)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print_draws(arguments.repetitions)
+    print_rounds(arguments.nodes, arguments.processes, arguments.bound, arguments.repetitions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Where random bytes come from: the operating system's generator, or in tests any function of the same form.
+
+There is no seed. The operating system's generator can neither be predicted from what it gave out nor be made to repeat
+itself, which is what keeps noise and draws secret; `zetadp.randomness` has the seeded streams of simulations.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+
+class ByteSource(Protocol):
+    """Anything that returns that many uniform random bytes, independent of all it returned before: `os.urandom`."""
+
+    def __call__(self, count: int, /) -> bytes:
+        """Return ``count`` bytes."""
+
+
+def random_bytes(source: ByteSource, count: int) -> bytes:
+    """Draw bytes.
+
+    Raises
+    ------
+    TypeError
+        If the source is no function, for instance a seed.
+    RuntimeError
+        If it returns fewer bytes or more: what is missing must never pass for zeros.
+    """
+    if not callable(source):
+        msg = f"Expected a function that returns random bytes, found {source!r}. Exact noise takes no seed."
+        raise TypeError(msg)
+    content = source(count)
+    if len(content) != count:
+        msg = f"Expected {count} random bytes, found {len(content)}."
+        raise RuntimeError(msg)
+    return content
+
+
+def random_words(source: ByteSource, count: int) -> np.ndarray:
+    """Draw words of 64 bits, the same from the same bytes on every machine: uint64 array of shape (count,)."""
+    return np.frombuffer(random_bytes(source, 8 * count), dtype="<u8").astype(np.uint64, copy=False)

@@ -1,0 +1,238 @@
+r"""Exact normal noise, rounded to integers, from the operating system's generator.
+
+Floating-point noise has gaps in its low-order bits, and the gaps give the sum away (Mironov, On significance of the
+least significant bits for differential privacy, 2012, doi:10.1145/2382196.2382264). Here the noise is
+:math:`\lfloor sZ + 1/2 \rfloor` with Z standard normal, drawn with exactly its probabilities. For integers S,
+:math:`S + \lfloor sZ + 1/2 \rfloor = \lfloor S + sZ + 1/2 \rfloor`: the release is post-processing of the continuous
+Gaussian mechanism, and what every accountant says of that holds unchanged.
+
+Exact means: floating-point arithmetic decides only where a proven error bound leaves no doubt, and only the operations
+that IEEE 754 rounds correctly (no exponential or logarithm of a library). What is left, a few candidates in a million,
+is decided in integers, with as many further random bits as it takes (`zetadp.privacy.exact_decisions`).
+"""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from zetadp.privacy.byte_source import ByteSource, random_words
+from zetadp.privacy.exact_decisions import STRIPS, Prefix, candidate, exp_bounds, strip_of, strip_sums
+
+BLOCK = 1 << 15
+"""Candidates in one pass, so that all intermediate arrays stay in cache."""
+PLACE_BITS, CHOICE_BITS, KEEP_BITS = 52, 32, 32
+"""Bits of each uniform number in the first pass: of the place in the strip, of the strip, of the acceptance."""
+INDEX_BITS = 16
+"""Leading bits of the strip's uniform number that mostly choose the strip alone, by a table."""
+UNDECIDED_INDEX = 255
+"""Stands in that table where they do not."""
+LARGEST_SCALE = 1 << 48
+"""Standard deviations up to this one leave float64 room for the error bound of `_Scaled`."""
+LIMIT = 1 << 62
+"""Noise stays below this, so that sums below it can be added in int64."""
+DEGREE = 14
+"""Degree of the polynomial for the exponential."""
+
+
+def rounded_normal(size: int, scale: Fraction | int, *, source: ByteSource = os.urandom) -> np.ndarray:
+    """Draw independent integers ``floor(scale * Z + 1/2)``, Z standard normal, exactly.
+
+    Calls share no state, so several processes may each draw a part.
+
+    Parameters
+    ----------
+    size
+        How many.
+    scale
+        Standard deviation before rounding, a positive rational number up to 2**48. The variance of the integers is
+        larger by 1/12, but for terms of the order ``exp(-2 (pi scale)**2)``.
+    source
+        Where random bytes come from; the operating system unless a test says otherwise. There is no seed.
+
+    Returns
+    -------
+    int64 array of shape (size,).
+
+    Raises
+    ------
+    OverflowError
+        If a draw is 2**62 or more. At the largest scale that has probability ``exp(-2**27)``. It depends on nothing
+        but the noise, and nothing is released.
+
+    Examples
+    --------
+    >>> noise = rounded_normal(1000, Fraction(7, 2))
+    >>> noise.dtype, noise.shape
+    (dtype('int64'), (1000,))
+    """
+    scale = Fraction(scale)
+    if not 0 < scale <= LARGEST_SCALE:
+        msg = f"Expected 0 < scale <= 2**48, found {float(scale):g}."
+        raise ValueError(msg)
+    result = np.empty(size, dtype=np.int64)
+    filled = 0
+    while filled < size:
+        # All but 2.4 % of the candidates are kept; asking for a few more saves a further pass.
+        missing = size - filled
+        count = min(BLOCK, missing + missing // 32 + 8)
+        words = random_words(source, 2 * count)
+        values = _candidates(words[:count], words[count:], scale, source)[:missing]
+        result[filled : filled + len(values)] = values
+        filled += len(values)
+    return result
+
+
+def _candidates(first: np.ndarray, second: np.ndarray, scale: Fraction, source: ByteSource) -> np.ndarray:
+    """Return the accepted ones of the candidates that two random words each describe, in their order.
+
+    First word: 52 bits of the place x in the strip; the lowest bit is the sign. Second word: 32 bits that choose the
+    strip, 32 bits that accept.
+    """
+    place = first >> np.uint64(64 - PLACE_BITS)
+    negative = (first & np.uint64(1)).astype(bool)
+    choice = second >> np.uint64(KEEP_BITS)
+    uniform = second & np.uint64((1 << KEEP_BITS) - 1)
+    x = place.astype(np.float64) * 2.0**-PLACE_BITS
+
+    strip, doubtful = _strips(choice)
+    keep = uniform < _surely_kept()[strip]
+    unclear = np.flatnonzero(~keep)
+    accepted, doubtful_keep = _kept(strip[unclear], x[unclear], uniform[unclear])
+    keep[unclear] = accepted
+    magnitude, doubtful_round = _scaled(scale).rounded(strip, x)
+    doubtful |= doubtful_round & keep
+    doubtful[unclear] |= doubtful_keep
+
+    values: np.ndarray = np.where(negative, -magnitude, magnitude)
+    for position in np.flatnonzero(doubtful):
+        exact = candidate(
+            Prefix(int(choice[position]), CHOICE_BITS),
+            Prefix(int(place[position]), PLACE_BITS),
+            Prefix(int(uniform[position]), KEEP_BITS),
+            scale,
+            source,
+        )
+        keep[position] = exact is not None
+        if exact is not None:
+            if exact >= LIMIT:
+                msg = "A draw of the noise left the range of int64; nothing was released. Run the round again."
+                raise OverflowError(msg)
+            values[position] = -exact if negative[position] else exact
+    accepted_values: np.ndarray = values[keep]
+    return accepted_values
+
+
+def _strips(choice: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the strip that each 32-bit prefix chooses, and whether the prefix leaves it open."""
+    boundaries, index = _strip_tables()
+    strip = index[choice >> np.uint64(CHOICE_BITS - INDEX_BITS)].astype(np.intp)
+    doubtful = np.zeros(len(choice), dtype=bool)
+    coarse = np.flatnonzero(strip == UNDECIDED_INDEX)
+    found = np.searchsorted(boundaries, choice[coarse])
+    # Prefixes equal to a boundary hold it inside; the last boundary holds the whole tail.
+    doubtful[coarse] = boundaries[found] == choice[coarse]
+    strip[coarse] = found
+    return strip, doubtful
+
+
+@lru_cache(maxsize=1)
+def _strip_tables() -> tuple[np.ndarray, np.ndarray]:
+    """Return the 32-bit prefixes that a boundary between strips falls into, and the strip of each 16-bit prefix.
+
+    A prefix above boundary i - 1 and below boundary i has strip i. Prefixes of 16 bits within which strips meet have
+    `UNDECIDED_INDEX`.
+    """
+    bits = CHOICE_BITS + 64
+    lows, highs, total_low, total_high = strip_sums(bits)
+    boundaries: list[int] = []
+    for low, high in zip(lows, highs, strict=True):
+        below, above = (low << CHOICE_BITS) // total_high, (high << CHOICE_BITS) // total_low
+        last = above >= (1 << CHOICE_BITS) - 1
+        assert last or below == above, "the enclosure of a boundary is too wide"
+        boundaries.append((1 << CHOICE_BITS) - 1 if last else below)
+        if last:
+            break
+    assert len(boundaries) < UNDECIDED_INDEX
+    index = np.full(1 << INDEX_BITS, UNDECIDED_INDEX, dtype=np.uint8)
+    for prefix in range(1 << INDEX_BITS):
+        strip = strip_of(Prefix(prefix, INDEX_BITS))
+        if strip is not None:
+            index[prefix] = strip
+    return np.array(boundaries, dtype=np.uint64), index
+
+
+@lru_cache(maxsize=1)
+def _surely_kept() -> np.ndarray:
+    """Return, by strip, the 32-bit prefixes below which a candidate is kept wherever in the strip it lies."""
+    drops = [Fraction(2 * strip + 1, 2 * STRIPS**2) for strip in range(len(_strip_tables()[0]))]
+    return np.array([exp_bounds(drop, KEEP_BITS)[0] for drop in drops], dtype=np.uint64)
+
+
+def _kept(strip: np.ndarray, x: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compare the acceptance's 32-bit prefix with ``exp(-t)``, ``t = x (2 i + x) / 512``; return kept, doubtful.
+
+    Error of the polynomial for ``exp(-t)``, with u = 2**-53 and t < 1/2 as strips stay below 7 * 16:
+
+    - t itself: x is short by less than 2 u, which moves t by less than ``(2 i + 2) 2 u / 512 < u``; three roundings,
+      of relative size u each, less than 3 u / 2;
+    - the series after degree 14: less than ``0.5**15 / 15! < u``;
+    - Horner's rule with 28 operations: less than ``29 u exp(1/2) < 48 u``, and its coefficients, rounded, 2 u.
+
+    In all below ``2**6 u = 2**-47``. The margin is ``2**-44``, in units of the prefix ``2**-12``.
+    """
+    t = x * (2.0 * strip + x) * (0.5 / STRIPS**2)
+    value = np.full_like(t, _COEFFICIENTS[-1])
+    for coefficient in _COEFFICIENTS[-2::-1]:
+        value *= t
+        value += coefficient
+    value *= 2.0**KEEP_BITS
+    margin = 2.0 ** (KEEP_BITS - 44)
+    accepted = uniform + 1.0 <= value - margin
+    refused = uniform >= value + margin
+    return accepted, ~(accepted | refused)
+
+
+def _taylor() -> list[float]:
+    """Return the coefficients of ``exp(-t)``, each the float64 nearest to the fraction."""
+    coefficients = [Fraction(1)]
+    for power in range(1, DEGREE + 1):
+        coefficients.append(-coefficients[-1] / power)
+    return [float(each) for each in coefficients]
+
+
+_COEFFICIENTS = _taylor()
+
+
+class _Scaled:
+    """Rounding of ``scale * h * (i + x)`` for one scale.
+
+    ``scale * h * i + 1/2`` is split exactly into an integer and a fraction, strip by strip; only ``width * x``, with
+    ``width = scale * h``, and the fraction are floats.
+    """
+
+    def __init__(self, scale: Fraction) -> None:
+        width = scale / STRIPS
+        starts = [divmod(width * strip + Fraction(1, 2), 1) for strip in range(len(_strip_tables()[0]))]
+        self.whole = np.array([whole for whole, _ in starts], dtype=np.int64)
+        self.fraction = np.array([float(fraction) for _, fraction in starts])
+        self.width = float(width)
+        # With u = 2**-53: x is short by 2 u, width and product are rounded, the sum is, the fraction is: less than
+        # 5 u width + 2 u. Eight are taken.
+        self.error = (self.width + 1) * 2.0**-50
+
+    def rounded(self, strip: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``floor(scale * h * (i + x) + 1/2)``, and where the error bound leaves it open."""
+        value = self.width * x
+        value += self.fraction[strip]
+        low = np.floor(value - self.error)
+        doubtful = low != np.floor(value + self.error)
+        return self.whole[strip] + low.astype(np.int64), doubtful
+
+
+@lru_cache(maxsize=8)
+def _scaled(scale: Fraction) -> _Scaled:
+    return _Scaled(scale)

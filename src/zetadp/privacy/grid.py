@@ -1,0 +1,225 @@
+r"""Gradients as integers: contributions on a grid, whose sums are exact in any order.
+
+The grid has step :math:`\gamma = B / 2^k`, B the clipping norm. A patient's clipped gradient is truncated toward zero
+onto it, so no coordinate and no norm grows. That its norm is at most B is then checked in integers: the sum of squares
+is at most :math:`4^k`. The guarantee rests on this check alone; whatever floating-point arithmetic did before can only
+cost precision. Sums over patients are int64 sums. Noise of standard deviation :math:`\sigma 2^k` steps
+(`zetadp.privacy.exact`) is added to them; conversion to float comes last and is post-processing.
+
+The Gaussian mechanism is proved for real numbers; what floats give away: Mironov 2012, doi:10.1145/2382196.2382264.
+Integer sums and noise: Kairouz, Liu and Steinke 2021, arXiv:2102.06387, who round at random and pay for longer norms;
+truncation keeps the sensitivity B.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from zetadp.validation import in_range, positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_BITS = 31
+"""Squares of grid values up to 2**31 fit in int64."""
+SMALLEST_BOUND = 2.0**-100
+"""Bounds from this one to its inverse keep all scaling exact."""
+PRECISION_BITS = 20
+"""Truncation is to stay below 2**-20 of the noise and of the clipping norm."""
+FARTHEST = 64
+"""Standard deviations of noise for which a sum has room; more have probability ``exp(-2048)``."""
+HALF = 32
+BLOCK = 1 << 17
+"""Coordinates in one pass, about; a pass holds at least one patient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A grid with step ``bound / 2**bits``; both are public constants of a run.
+
+    Attributes
+    ----------
+    bound
+        The clipping norm B.
+    bits
+        k; the bound is ``2**k`` steps.
+    """
+
+    bound: float
+    bits: int
+
+    def __post_init__(self) -> None:
+        """Refuse a grid whose squares would not fit in int64, or whose step might not be a normal float."""
+        in_range(SMALLEST_BOUND, 1 / SMALLEST_BOUND, bound=self.bound)
+        if not 1 <= self.bits <= MOST_BITS:
+            msg = f"Expected 1 <= bits <= {MOST_BITS}, found {self.bits}."
+            raise ValueError(msg)
+
+    @classmethod
+    def choose(cls, bound: float, *, noise_multiplier: float, population: int, dimension: int) -> Grid:
+        r"""Return the coarsest grid on which truncation does not matter.
+
+        The rule: the least k up to 31 with
+
+        - :math:`N / 2^k \le 2^{-20} \sigma`: all N patients together lose less than a millionth of the noise's
+          standard deviation in any coordinate;
+        - :math:`\sqrt d / 2^k \le 2^{-20}`: one patient of dimension d loses less than a millionth of B in norm.
+
+        Networks of more than four million parts, or very little noise, reach k = 31 first and lose more than a
+        millionth; the guarantee is the same.
+
+        Parameters
+        ----------
+        bound
+            The clipping norm B.
+        noise_multiplier
+            sigma, the standard deviation of the noise in each real component in units of B.
+        population
+            Patients at the node, N.
+        dimension
+            Real components of the gradient, d.
+
+        Raises
+        ------
+        ValueError
+            If sums of all patients with the noise might not fit in int64, for N + 64 sigma about 2**31.
+        """
+        positive(noise_multiplier=noise_multiplier, population=population, dimension=dimension)
+        steps = 2**PRECISION_BITS * max(population / noise_multiplier, math.sqrt(dimension))
+        grid = cls(bound, min(MOST_BITS, math.ceil(math.log2(steps))))
+        if (population + FARTHEST * Fraction(noise_multiplier)) * 2**grid.bits >= 2**62:
+            msg = (
+                f"Expected population + {FARTHEST} noise_multiplier < {2 ** (62 - grid.bits)}, so that sums fit in "
+                f"int64, found {population=}, {noise_multiplier=}."
+            )
+            raise ValueError(msg)
+        return grid
+
+    @property
+    def step(self) -> float:
+        """The step gamma."""
+        return math.ldexp(self.bound, -self.bits)
+
+    def noise_scale(self, noise_multiplier: float) -> Fraction:
+        """Return the standard deviation of the noise in steps, exactly: ``noise_multiplier * 2**bits``."""
+        return Fraction(noise_multiplier) * (1 << self.bits)
+
+
+def to_grid(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Truncate each patient's clipped gradient onto the grid, and leave out what is longer than the bound.
+
+    Parameters
+    ----------
+    rows
+        Real floating-point tensor of shape (patient, dimension), of norm at most ``grid.bound`` by the clipping.
+    grid
+        The grid.
+
+    Returns
+    -------
+    values, within
+        int64 tensor of shape (patient, dimension) with ``abs(values) * step <= abs(rows)``, the largest such integers;
+        and, of shape (patient,), whether the integer norm is within the bound. A row that is not, or is not finite,
+        has all values zero. How many there are is a function of private data and stays at the node.
+    """
+    if not rows.dtype.is_floating_point:
+        msg = f"Expected real floating-point rows, found {rows.dtype}. Give complex numbers as pairs of real ones."
+        raise ValueError(msg)
+    values = torch.empty(rows.shape, dtype=torch.int64, device=rows.device)
+    within = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
+    # A few patients at a time: the intermediate results then stay in cache, which makes it twice as fast.
+    patients = max(1, BLOCK // max(1, rows.shape[1]))
+    for start in range(0, len(rows), patients):
+        part = slice(start, start + patients)
+        truncated = _truncated(rows[part], grid)
+        within[part] = norms_within(truncated, grid)
+        torch.mul(truncated, within[part, None], out=values[part])
+    return values, within
+
+
+def _truncated(rows: Tensor, grid: Grid) -> Tensor:
+    """Return each coordinate in whole steps toward zero; ``2**bits + 1`` steps stand for all that is more, or NaN."""
+    beyond = float(2**grid.bits + 1)
+    # A tensor on the rows' device: GPUs multiply by the reciprocal of a plain number, which is another rounding.
+    bound = torch.tensor(grid.bound, dtype=torch.float64, device=rows.device)
+    # Scaling by a power of two is exact; what overflows to infinity is far beyond the bound.
+    steps = rows.double() * 2.0**grid.bits / bound
+    # Neither NaN nor a number beyond int64 can be converted, so both are replaced first.
+    steps.nan_to_num_(nan=beyond).clamp_(-beyond, beyond)
+    values = steps.long()
+    if math.frexp(grid.bound)[0] != 0.5:
+        reached = (values == steps).logical_and_(steps.abs() < beyond)
+        values[reached] -= _rounded_up(rows[reached], grid)
+    return values
+
+
+def _rounded_up(numbers: Tensor, grid: Grid) -> Tensor:
+    """Return the sign of those numbers whose quotient was rounded away from zero to an integer, and zero for the rest.
+
+    Rounding to nearest cannot pass an integer, only reach it, so integer quotients are all there is to look at. The
+    remainder tells: ``fmod`` is exact (C11, F.10.7.1), and a quotient short of an integer leaves nearly a whole bound.
+    Where the bound is a power of two, the division is exact and there is nothing to tell.
+    """
+    scaled = numbers.double().cpu().numpy() * 2.0**grid.bits
+    short = np.abs(np.fmod(scaled, grid.bound)) > grid.bound / 2
+    return torch.from_numpy(np.where(short, np.sign(scaled), 0.0).astype(np.int64)).to(numbers.device)
+
+
+def norms_within(values: Tensor, grid: Grid) -> Tensor:
+    """Tell for each row whether its sum of squares is at most ``4**bits``, in integers.
+
+    A square has up to 62 bits, so the sum of many would overflow. Its upper and lower 32 bits are summed apart, which
+    is exact for fewer than 2**31 columns.
+
+    Parameters
+    ----------
+    values
+        int64 tensor of shape (patient, dimension), of magnitudes up to ``2**bits + 1``.
+    grid
+        The grid.
+    """
+    squares = values * values
+    high = (squares >> HALF).sum(dim=1)
+    low = (squares & (2**HALF - 1)).sum(dim=1)
+    high += low >> HALF
+    low &= 2**HALF - 1
+    limit_high, limit_low = divmod(4**grid.bits, 2**HALF)
+    within: Tensor = (high < limit_high) | ((high == limit_high) & (low <= limit_low))
+    return within
+
+
+def sum_groups(values: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Return the sum of the rows of each group (node), exact in any order: int64 of shape (group, dimension).
+
+    Parameters
+    ----------
+    values
+        int64 tensor of shape (patient, dimension).
+    groups
+        Group of each patient, shape (patient,).
+    count
+        Number of groups.
+    """
+    sums = torch.zeros(count, values.shape[1], dtype=torch.int64, device=values.device)
+    return sums.index_add_(0, groups, values)
+
+
+def from_grid(total: Tensor, grid: Grid, divisor: float) -> Tensor:
+    """Return ``total * step / divisor`` as float32, to be called on the noisy sum only.
+
+    Parameters
+    ----------
+    total
+        int64 tensor: the sum of contributions **with** its noise. Without, nothing is private.
+    grid
+        The grid.
+    divisor
+        The expected number of patients R.
+    """
+    return (total.double() * (grid.step / divisor)).float()

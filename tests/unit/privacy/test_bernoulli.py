@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from zetadp.privacy.bernoulli import bernoulli_mask
+
+SHARE = Fraction(24, 44)
+
+
+def words(*values: int):
+    """A source that gives these words of 64 bits, one after the other."""
+    content = b"".join(value.to_bytes(8, "little") for value in values)
+    position = 0
+
+    def source(count: int) -> bytes:
+        nonlocal position
+        position += count
+        assert position <= len(content), "more bits were drawn than were needed"
+        return content[position - count : position]
+
+    return source
+
+
+@pytest.mark.parametrize("probability", [SHARE, Fraction(1, 1000), Fraction(999, 1000)])
+def test_frequency_is_the_probability_and_draws_are_independent(probability):
+    count = 2_000_000
+    mask = bernoulli_mask(probability, count, source=np.random.default_rng(1).bytes)
+    assert mask.shape == (count,)
+    assert mask.dtype == bool
+    variance = float(probability * (1 - probability))
+    assert abs(mask.mean() - float(probability)) < 5 * math.sqrt(variance / count)
+    centred = mask - float(probability)
+    for lag in (1, 2, 44):
+        assert abs(np.mean(centred[lag:] * centred[:-lag])) < 5 * variance / math.sqrt(count)
+
+
+@pytest.mark.parametrize("probability", [SHARE, Fraction(1, 3), Fraction(2**64 - 1, 2**64 + 1), Fraction(1, 10**40)])
+def test_decision_is_exact_at_every_word_of_the_probability(probability):
+    """A number agrees with the binary digits of p for some words, and is then below or above them by one."""
+    digits, rest = [], probability
+    for _ in range(4):
+        whole, rest = divmod(rest * 2**64, 1)
+        digits.append(whole)
+    for agreed, digit in enumerate(digits):
+        if digit:
+            assert bernoulli_mask(probability, 1, source=words(*digits[:agreed], digit - 1)).tolist() == [True]
+        assert bernoulli_mask(probability, 1, source=words(*digits[:agreed], digit + 1)).tolist() == [False]
+
+
+def test_number_equal_to_a_binary_probability_is_not_below_it():
+    three_eighths = 3 << 61
+    found = bernoulli_mask(Fraction(3, 8), 3, source=words(three_eighths - 1, three_eighths, three_eighths + 1))
+    assert found.tolist() == [True, False, False]
+
+
+def test_only_the_undecided_draw_is_continued():
+    digit, rest = divmod(SHARE * 2**64, 1)
+    further = math.floor(rest * 2**64)
+    source = words(0, digit, 2**64 - 1, digit, further - 1, further + 1)
+    assert bernoulli_mask(SHARE, 4, source=source).tolist() == [True, True, False, False]
+
+
+def test_certain_answers_need_no_bits():
+    assert bernoulli_mask(1, 5, source=words()).all()
+    assert not bernoulli_mask(Fraction(0), 5, source=words()).any()
+    assert bernoulli_mask(SHARE, 0).shape == (0,)
+
+
+@pytest.mark.parametrize("probability", [24 / 44, Fraction(45, 44), -1])
+def test_what_is_no_exact_probability_is_refused(probability):
+    with pytest.raises(ValueError, match="Fraction from 0 to 1"):
+        bernoulli_mask(probability, 3)
+
+
+def test_operating_system_is_the_source_and_a_seed_is_refused():
+    assert inspect.signature(bernoulli_mask).parameters["source"].default is os.urandom
+    assert not np.array_equal(bernoulli_mask(SHARE, 200), bernoulli_mask(SHARE, 200))
+    with pytest.raises(TypeError, match="takes no seed"):
+        bernoulli_mask(SHARE, 3, source=0)

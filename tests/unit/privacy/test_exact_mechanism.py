@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from training_builder import TINY, network, patients
+
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.events import Round
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.grid import Grid
+
+CLIP, SIGMA, EXPECTED, DIMENSION = 2.0, 1.7, 3.0, 60_000
+GRID = Grid.choose(CLIP, noise_multiplier=SIGMA, population=8, dimension=DIMENSION)
+
+
+@dataclass
+class Recorded:
+    """A ledger that holds everything, or nothing."""
+
+    everything: bool = True
+
+    def holds(self, event: Round) -> bool:
+        return self.everything
+
+
+def mechanism(ledger: Recorded | None = None, *, population: int = 8) -> ExactSampledGaussian:
+    return ExactSampledGaussian(
+        "a",
+        0,
+        population=population,
+        expected=EXPECTED,
+        noise_multiplier=SIGMA,
+        clip=CLIP,
+        grid=GRID,
+        ledger=ledger or Recorded(),
+    )
+
+
+def nothing() -> torch.Tensor:
+    return torch.zeros(DIMENSION, dtype=torch.int64)
+
+
+def test_it_takes_no_seed():
+    assert "seed" not in inspect.signature(ExactSampledGaussian).parameters
+
+
+def test_a_released_zero_has_the_variance_that_is_accounted():
+    """Every part alone: no pairing of parts, no drift, and the divisor is the expected number."""
+    holder = mechanism()
+    released = holder.release(holder.draw(0), nothing()).double().numpy()
+    wanted = SIGMA * CLIP / EXPECTED
+    # The standard error of a standard deviation is sigma / sqrt(2 n); five of them are 1.4 %.
+    assert released.std() == pytest.approx(wanted, rel=5 / np.sqrt(2 * DIMENSION))
+    assert abs(released.mean()) < 5 * wanted / np.sqrt(DIMENSION)
+    parts = released.reshape(-1, 2)
+    assert abs(np.corrcoef(parts.T)[0, 1]) < 5 / np.sqrt(len(parts))
+
+
+def test_releases_of_one_round_share_nothing():
+    holder = mechanism()
+    draw = holder.draw(0)
+    first, second = (holder.release(draw, nothing()).numpy() for _ in range(2))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(DIMENSION)
+
+
+def test_nothing_is_released_before_it_is_recorded():
+    holder = mechanism(Recorded(everything=False))
+    with pytest.raises(RuntimeError, match="before its release"):
+        holder.release(holder.draw(0), nothing())
+
+
+def test_patients_are_drawn_with_their_probability():
+    holder = mechanism(population=2000)
+    drawn = np.array([len(holder.draw(number).members) for number in range(200)])
+    assert drawn.mean() == pytest.approx(EXPECTED, abs=5 * np.sqrt(EXPECTED / 200))
+    assert len(set(drawn)) > 3
+
+
+def test_a_grid_of_another_bound_or_no_noise_is_refused():
+    for change in ({"clip": 1.0}, {"noise_multiplier": 0.0}):
+        settings = {"population": 8, "expected": 3.0, "noise_multiplier": SIGMA, "clip": CLIP, "grid": GRID}
+        with pytest.raises(ValueError, match="Expected"):
+            ExactSampledGaussian("a", 0, **(settings | change), ledger=Recorded())
+
+
+@pytest.mark.parametrize("bound", [1e-3, 1.0, 0.37, 1e3])
+def test_integer_sums_are_the_clipped_sums_and_never_longer_than_the_bound(bound):
+    model = network(TINY)
+    layout = Layout.of(model)
+    images, labels = patients(5, 4, domain=TINY.domain)
+    images[2] = float("nan")
+    groups = torch.arange(5)
+    grid = Grid.choose(bound, noise_multiplier=1.0, population=5, dimension=layout.dimension)
+
+    def sums(**more):
+        return clipped_sums(model, layout, images, labels, groups, count=5, bound=bound, **more)
+
+    plain, exact = sums(chunk=8), sums(chunk=8, grid=grid)
+    assert exact.sums.dtype == torch.int64
+    assert exact.not_finite == plain.not_finite == 1
+    for row, expected in zip(exact.sums, plain.sums.double(), strict=True):
+        assert sum(int(value) ** 2 for value in row) <= 4**grid.bits
+        torch.testing.assert_close(row.double() * grid.step, expected, rtol=1e-4, atol=grid.step)
+    assert (exact.sums[2] == 0).all()

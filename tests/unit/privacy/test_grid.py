@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from zetadp.privacy.clipping import clip_factors
+from zetadp.privacy.exact import rounded_normal
+from zetadp.privacy.grid import MOST_BITS, Grid, from_grid, norms_within, sum_groups, to_grid
+
+BOUNDS = st.sampled_from([1.0, 2.0, 0.5, 0.37, 1e-3, 3.0, 1e30, 2.0**-100]) | st.floats(1e-6, 1e6)
+
+
+def truncated(number: float, grid: Grid) -> int:
+    """The number in whole steps toward zero, by rational arithmetic."""
+    return math.trunc(Fraction(number) * 2**grid.bits / Fraction(grid.bound))
+
+
+@given(
+    bound=BOUNDS,
+    bits=st.integers(1, MOST_BITS),
+    relative=st.lists(st.floats(-1.2, 1.2) | st.floats(-1e-9, 1e-9), min_size=1, max_size=6),
+    width=st.sampled_from([torch.float32, torch.float64]),
+)
+@example(bound=1.0, bits=31, relative=[1.0], width=torch.float32)
+@example(bound=1.0, bits=1, relative=[0.0, -0.0, 5e-324], width=torch.float64)
+@example(bound=2.0**-100, bits=31, relative=[1e-9, -1e-14, 0.4], width=torch.float32)  # subnormal in float32
+@example(bound=2.0**-100, bits=31, relative=[1e-220, 5e-324], width=torch.float64)
+@example(bound=1e30, bits=31, relative=[1e278, 0.5], width=torch.float64)  # overflows when scaled
+def test_truncation_is_exact_and_longer_rows_give_nothing(bound, bits, relative, width):
+    grid = Grid(bound, bits)
+    rows = torch.tensor([relative], dtype=torch.float64).mul(bound).to(width)
+    values, within = to_grid(rows, grid)
+    if not rows.isfinite().all():
+        assert not within[0]
+        assert not values.any()
+        return
+    wanted = [truncated(number, grid) for number in rows[0].tolist()]
+    short = sum(each**2 for each in wanted) <= 4**bits
+    # A number just above the bound may be left out though its truncation is not.
+    assert bool(within[0]) == short or (short and rows.abs().max() > bound)
+    assert values.tolist() == [wanted if within[0] else [0] * len(wanted)]
+    assert sum(value**2 for value in values[0].tolist()) <= 4**bits
+    for value, number in zip(values[0].tolist(), rows[0].tolist(), strict=True):
+        assert abs(value) * Fraction(bound) <= abs(Fraction(number)) * 2**bits
+        assert value * number >= 0
+
+
+@pytest.mark.parametrize("bound", [0.37, 1.1, 0.7, 1e-3])
+def test_quotients_that_a_division_rounds_to_an_integer_are_truncated(bound):
+    grid = Grid(bound, 26)
+    whole = np.random.default_rng(1).integers(1, 2**16, size=4000)
+    # Half of the numbers lie right below an integer of the grid, half right above.
+    beside = np.nextafter(whole * grid.step, np.where(np.arange(whole.size) % 2, 0.0, np.inf))
+    rows = torch.from_numpy(beside * np.where(whole % 2, 1, -1)).reshape(2, -1)
+    plain = (rows * 2.0**grid.bits / bound).long()
+    values, within = to_grid(rows, grid)
+    wanted = torch.tensor([[truncated(number, grid) for number in row] for row in rows.tolist()])
+    assert within.all()
+    assert torch.equal(values, wanted)
+    assert (plain.abs() > wanted.abs()).sum() > 20, "the case is not met"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38, -1e30])
+def test_a_bad_patient_contributes_zero_and_hurts_nobody_else(bad):
+    rows = torch.tensor([[0.5, 0.25], [0.5, bad], [bad, bad], [-0.5, 0.125]])
+    values, within = to_grid(rows, Grid(1.0, 10))
+    assert within.tolist() == [True, False, False, True]
+    assert values.tolist() == [[512, 256], [0, 0], [0, 0], [-512, 128]]
+
+
+def test_rows_beyond_the_bound_by_one_step_are_left_out():
+    grid = Grid(1.0, 31)
+    rows = torch.tensor([[1.0, 0.0], [1.0, 2.0**-31], [1.0, 2.0**-32], [-1.0 - 2.0**-31, 0.0]], dtype=torch.float64)
+    assert to_grid(rows, grid)[1].tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("bits", [1, 7, 15, 16, 17, 30, 31])
+def test_norm_check_is_exact_at_the_bound(bits):
+    grid, most = Grid(1.0, bits), 2**bits
+    # (4 a)**2 = (2 a)**2 * 4, and 3-4-5 scaled would not fit: sums of four squares hit the bound exactly.
+    half = most // 2
+    rows = [[most, 0, 0, 0], [half] * 4, [-half, half, -half, half], [most, 1, 0, 0], [half, half, half, half + 1]]
+    rows += [[most - 1, 1, 0, 0], [0, 0, 0, -most], [0, 0, 0, -most - 1], [0, 0, 0, 0]]
+    wanted = [sum(value**2 for value in row) <= 4**bits for row in rows]
+    assert True in wanted[1:]
+    assert False in wanted
+    assert norms_within(torch.tensor(rows), grid).tolist() == wanted
+
+
+@given(bits=st.integers(10, MOST_BITS), columns=st.integers(2, 300), offset=st.integers(-3, 3), seed=st.integers(0, 99))
+def test_norm_check_agrees_with_python_integers_near_the_bound(bits, columns, offset, seed):
+    random = np.random.default_rng(seed)
+    row = random.normal(size=columns)
+    row = np.trunc(row / np.linalg.norm(row) * 2**bits * 0.999).astype(int).tolist()
+    # The last two columns bring the sum of squares to within a few units of a square root of what is missing.
+    missing = 4**bits - sum(value**2 for value in row)
+    row += [math.isqrt(missing)]
+    row += [math.isqrt(4**bits - sum(value**2 for value in row)) + offset]
+    assert norms_within(torch.tensor([row]), Grid(1.0, bits)).tolist() == [sum(v**2 for v in row) <= 4**bits]
+
+
+def test_norm_check_does_not_overflow():
+    # The squares sum to 2**64 and to 2**82: both are zero in int64.
+    for columns in (4, 2**20):
+        assert not norms_within(torch.full((1, columns), 2**31), Grid(1.0, 31))[0]
+    # The lower halves alone carry into the upper ones: 2**20 * (2**16 - 1)**2 against 2**52.
+    assert norms_within(torch.full((1, 2**20), 2**16 - 1), Grid(1.0, 26))[0]
+    assert not norms_within(torch.full((1, 2**20), 2**16 + 1), Grid(1.0, 26))[0]
+
+
+@pytest.mark.parametrize("bound", [1.0, 0.37, 2.5])
+def test_clipped_gradients_all_pass_and_lose_less_than_promised(bound):
+    generator = torch.Generator().manual_seed(0)
+    population, dimension, sigma = 60, 3001, 0.8
+    gradients = [torch.randn(population, dimension, generator=generator) * 10.0 ** torch.arange(-6, 54)[:, None].div(6)]
+    factors, _ = clip_factors(gradients, bound)
+    rows = gradients[0] * factors[:, None]
+    grid = Grid.choose(bound, noise_multiplier=sigma, population=population, dimension=dimension)
+    values, within = to_grid(rows, grid)
+    assert within.all()
+    lost = rows.double() - values * grid.step
+    assert lost.norm(dim=1).max() <= 2**-20 * bound
+    assert lost.sum(dim=0).abs().max() <= 2**-20 * sigma * bound
+
+
+def test_sums_are_the_same_in_any_order():
+    random = np.random.default_rng(2)
+    values = torch.from_numpy(random.integers(-(2**31), 2**31, size=(40, 50)))
+    groups = torch.from_numpy(random.integers(0, 3, size=40))
+    sums = sum_groups(values, groups, 4)
+    for group, column in itertools.product(range(4), range(50)):
+        assert sums[group, column] == sum(values[groups == group, column].tolist())
+    assert not sums[3].any()
+    order = torch.from_numpy(random.permutation(40))
+    assert torch.equal(sum_groups(values[order], groups[order], 4), sums)
+    assert torch.equal(sum_groups(values[:13], groups[:13], 4) + sum_groups(values[13:], groups[13:], 4), sums)
+    nobody = sum_groups(values[:0], groups[:0], 4)
+    assert nobody.shape == (4, 50)
+    assert not nobody.any()
+
+
+def test_result_does_not_depend_on_how_many_rows_go_at_once(monkeypatch):
+    rows = torch.randn(9, 30, generator=torch.Generator().manual_seed(1)) * 0.17
+    whole = to_grid(rows, Grid(0.9, 24))
+    assert 0 < whole[1].sum() < 9
+    monkeypatch.setattr("zetadp.privacy.grid.BLOCK", 60)
+    for found, wanted in zip(to_grid(rows, Grid(0.9, 24)), whole, strict=True):
+        assert torch.equal(found, wanted)
+
+
+@given(sigma=st.floats(0.01, 1e4), population=st.integers(1, 10**5), dimension=st.integers(1, 10**8), bound=BOUNDS)
+def test_grid_is_the_coarsest_that_is_fine_enough_and_sums_fit(sigma, population, dimension, bound):
+    grid = Grid.choose(bound, noise_multiplier=sigma, population=population, dimension=dimension)
+
+    def fine(bits: int) -> bool:
+        return population * 2**20 <= sigma * 2**bits * (1 + 1e-12) and dimension * 4**20 <= 4**bits * (1 + 1e-12)
+
+    assert fine(grid.bits) or grid.bits == MOST_BITS
+    assert grid.bits == 1 or not fine(grid.bits - 1)
+    assert (population + 64 * sigma) * 2**grid.bits < 2**62
+
+
+def test_grid_of_the_training_networks():
+    def bits(dimension: int) -> int:
+        return Grid.choose(1.0, noise_multiplier=42.57, population=44, dimension=dimension).bits
+
+    # sqrt(1040) = 32.2 and sqrt(186824) = 432.2 millionths, rounded up to a power of two.
+    assert bits(2 * 520) == 20 + 6
+    assert bits(2 * 93_412) == 20 + 9
+
+
+@pytest.mark.parametrize("changes", [{"noise_multiplier": 2.0**26}, {"population": 2**32}])
+def test_sums_that_would_not_fit_are_refused(changes):
+    settings = {"noise_multiplier": 1.0, "population": 44, "dimension": 10**7} | changes
+    with pytest.raises(ValueError, match="sums fit in int64"):
+        Grid.choose(1.0, **settings)
+
+
+@pytest.mark.parametrize(
+    ("bound", "bits"), [(1.0, 0), (1.0, 32), (0.0, 20), (1e-40, 20), (math.inf, 20), (math.nan, 20)]
+)
+def test_impossible_grids_are_refused(bound, bits):
+    with pytest.raises(ValueError, match="Expected"):
+        Grid(bound, bits)
+
+
+def test_complex_and_integer_rows_are_refused():
+    for dtype in (torch.complex64, torch.int64):
+        with pytest.raises(ValueError, match="real floating-point rows"):
+            to_grid(torch.ones(2, 2, dtype=dtype), Grid(1.0, 10))
+
+
+def test_noise_scale_is_exact():
+    assert Grid(0.37, 29).noise_scale(42.57) == Fraction(42.57) * 2**29
+    assert Grid(0.37, 29).noise_scale(0.1) != Fraction(1, 10) * 2**29
+
+
+def test_back_from_the_grid_divides_once_by_the_expected_number():
+    grid = Grid(0.37, 26)
+    total = torch.tensor([2**26, -3 * 2**25, 0, 2**60])
+    wanted = np.array([1, -1.5, 0, 2.0**34]) * 0.37 / 24
+    found = from_grid(total, grid, 24)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=2**-23)
+
+
+def test_release_from_integers_is_the_gaussian_mechanism():
+    """Clipped sum plus noise through the grid has the mean and the variance of the continuous mechanism."""
+    bound, sigma, expected, count = 0.37, 1.5, 3, 400_000
+    grid = Grid.choose(bound, noise_multiplier=sigma, population=7, dimension=count)
+    rows = torch.randn(2, count, generator=torch.Generator().manual_seed(3))
+    rows *= 0.999 * bound / rows.double().norm(dim=1, keepdim=True).float()
+    values, within = to_grid(rows, grid)
+    assert within.all()
+    noise = rounded_normal(count, grid.noise_scale(sigma), source=np.random.default_rng(4).bytes)
+    release = from_grid(
+        sum_groups(values, torch.zeros(2, dtype=torch.long), 1)[0] + torch.from_numpy(noise), grid, expected
+    )
+    z = (release.double() * expected - rows.double().sum(dim=0)).numpy() / (sigma * bound)
+    assert abs(np.mean(z)) < 5 / math.sqrt(count)
+    assert abs(np.mean(z**2) - 1) < 5 * math.sqrt(2 / count)
+    assert stats.kstest(z, "norm").pvalue > 1e-5
