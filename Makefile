@@ -44,7 +44,7 @@ install: $(VENV)/installed
 $(VENV)/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "zetadp needs Python 3.11 or newer; $(PYTHON) is older. Name one: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV) || \
+	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu install the package python3-venv."; exit 1; }
 ifneq ($(TORCH_INDEX),)
 	$(BIN)/pip install --quiet --no-deps --index-url $(TORCH_INDEX) $(TORCH)

@@ -37,6 +37,7 @@ def write_run(root, right, *, network="complex", arm="federated", epsilon="3", s
         "delta": 0.001,
         "unit": "patient",
         "noise_source": "seeded",
+        "trade_off": {"false_alarms": [0.001, 0.01, 0.05], "misses": [0.9, 0.75, 0.5]},
         "statement": "Simulated, protecting nobody: a statement.",
         "nodes": {"node-01": {"population": 30, "epsilon": spent}, "node-02": {"population": 44, "epsilon": spent}},
     }

@@ -100,7 +100,10 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
         return [*lines, reason, "The model may reveal who took part in training.", ""]
     unit, spent, delta = privacy["unit"], float(privacy["epsilon"]), float(privacy["delta"])
     seeded = privacy["noise_source"] == "seeded"
-    power = _largest_power(spent, delta, FALSE_ALARM)
+    curve = privacy["trade_off"]
+    # The statement's own curve: one (epsilon, delta) pair alone would allow every participant to be found at epsilon 8.
+    power = 1 - dict(zip(curve["false_alarms"], curve["misses"], strict=True))[FALSE_ALARM]
+    power = math.ceil(1000 * power - 1e-9) / 1000
     lines += [
         str(privacy["statement"]),
         "",
@@ -115,17 +118,6 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
     for name, node in privacy["nodes"].items():
         lines.append(f"- {name}: {node['population']} {unit}s, ε = {float(node['epsilon']):.4g}")
     return [*lines, *(f"- Not covered: {text}." for text in privacy.get("does_not_cover", ())), ""]
-
-
-def _largest_power(epsilon: float, delta: float, false_alarm: float) -> float:
-    """Return the largest share of participants that any test finds at a given share of false alarms.
-
-    The trade-off function of (epsilon, delta)-privacy: Wasserman and Zhou 2010, doi:10.1198/jasa.2009.tm08651; Dong,
-    Roth and Su 2022, doi:10.1111/rssb.12454, eq. 3.
-    """
-    near = delta + math.exp(min(epsilon, 700.0)) * false_alarm
-    far = 1 - math.exp(-epsilon) * (1 - delta - false_alarm)
-    return min(1.0, near, far)
 
 
 def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
