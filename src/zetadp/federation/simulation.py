@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from zetadp.federation.node import Node, Records, choose_images, gather
-from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.clipping import ClippedSums, clipped_sums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,41 @@ def simulate_round(
         What the nodes send, shape (node, dimension); and the number of patients whose gradient was not finite and who
         contributed zero, which a real node would keep to itself.
     """
-    draws = [node.mechanism.draw(round_number) for node in nodes]
+
+    def computed(again: int) -> tuple[list[Draw], ClippedSums]:
+        draws = [node.mechanism.draw(round_number, again=again) for node in nodes]
+        return draws, _clipped_sums(nodes, draws, model, layout, records, images_per_patient, chunk)
+
+    def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
+        parts = zip(nodes, draws, sums, strict=True)
+        return torch.stack([node.mechanism.release(draw, total, again=again) for node, draw, total in parts])
+
+    times, sent = ledger.releases(round_number), ledger.sent(round_number)
+    if sent is not None and all(node.mechanism.repeatable for node in nodes):
+        # Before an interruption this round was sent: the very bytes may be sent again, and are no further release.
+        draws, result = computed(times - 1)
+        messages = released(draws, result.sums, times - 1)
+        if _digest(messages) == sent:
+            return messages, result.not_finite
+    # Otherwise what is computed is a release of its own, with a draw and noise of its own: two releases of one draw
+    # would tell more than two that are independent, as the accountant takes them.
+    draws, result = computed(times)
+    ledger.record([draw.event for draw in draws])
+    messages = released(draws, result.sums, times)
+    ledger.note_sent(round_number, _digest(messages))
+    return messages, result.not_finite
+
+
+def _clipped_sums(
+    nodes: Sequence[Node],
+    draws: Sequence[Draw],
+    model: nn.Module,
+    layout: Layout,
+    records: Records,
+    images_per_patient: int,
+    chunk: int,
+) -> ClippedSums:
+    """Sum the clipped gradients of the patients drawn, node by node."""
     labels = records.labels.cpu().numpy()
     choices = [choose_images(node, draw, labels, images_per_patient) for node, draw in zip(nodes, draws, strict=True)]
     chosen_records, chosen_images = (np.concatenate(part) for part in zip(*choices, strict=True))
@@ -69,7 +103,7 @@ def simulate_round(
     groups = torch.from_numpy(np.repeat(np.arange(len(nodes)), members)).to(records.images.device)
     clip = nodes[0].mechanism.clip
     images, image_labels = gather(records, chosen_records, chosen_images)
-    result = clipped_sums(
+    return clipped_sums(
         model,
         layout,
         images,
@@ -80,38 +114,6 @@ def simulate_round(
         chunk=chunk,
         grid=nodes[0].mechanism.grid,
     )
-    return _release(nodes, draws, result.sums, ledger, round_number), result.not_finite
-
-
-def _release(nodes: Sequence[Node], draws: Sequence[Draw], sums: Tensor, ledger: Ledger, round_number: int) -> Tensor:
-    """Record the round and return its messages; the very bytes that were sent before an interruption are sent again.
-
-    Only where the repetition of a round differs from what was sent (another device, another library), or where the
-    ledger does not know what was sent, is it a further release, with fresh noise and an entry of its own in the ledger.
-    """
-    events = [draw.event for draw in draws]
-
-    def messages() -> Tensor:
-        again = ledger.releases(round_number) - 1
-        parts = zip(nodes, draws, sums, strict=True)
-        return torch.stack([node.mechanism.release(draw, total, again=again) for node, draw, total in parts])
-
-    if not all(node.mechanism.repeatable for node in nodes):
-        # Fresh draws every time: whatever is computed is a release of its own.
-        ledger.record(events)
-        return messages()
-    sent = ledger.sent(round_number)
-    if sent is None:
-        ledger.record(events)
-    result = messages()
-    digest = _digest(result)
-    if sent is not None and sent != digest:
-        ledger.record(events)
-        result = messages()
-        digest = _digest(result)
-    if sent != digest:
-        ledger.note_sent(round_number, digest)
-    return result
 
 
 def _digest(messages: Tensor) -> str:

@@ -71,7 +71,7 @@ class ExactSampledGaussian(SampledGaussian):
         """Return a generator seeded by the operating system."""
         return np.random.default_rng()
 
-    def _drawn(self, event: Round) -> np.ndarray:
+    def _drawn(self, event: Round, again: int) -> np.ndarray:
         probability = Fraction(event.expected) / event.population
         return bernoulli_mask(probability, event.population)
 

@@ -94,8 +94,11 @@ class SampledGaussian:
         self.population, self.expected = population, expected
         self.noise_multiplier, self.clip = noise_multiplier, clip
 
-    def draw(self, round_number: int) -> Draw:
-        """Draw the patients of a round, each independently; nobody is a possible answer."""
+    def draw(self, round_number: int, *, again: int = 0) -> Draw:
+        """Draw the patients of a round, each independently; nobody is a possible answer.
+
+        A round that was released ``again`` times before is drawn anew: the accountant takes releases as independent.
+        """
         event = Round(
             node=self.node,
             round=round_number,
@@ -105,7 +108,7 @@ class SampledGaussian:
             noise_multiplier=self.noise_multiplier,
             clip=self.clip,
         )
-        return Draw(event=event, members=np.flatnonzero(self._drawn(event)))
+        return Draw(event=event, members=np.flatnonzero(self._drawn(event, again)))
 
     def image_choices(self, round_number: int) -> np.random.Generator:
         """Return the generator by which the images of the node's patients are chosen in a round."""
@@ -138,9 +141,10 @@ class SampledGaussian:
             raise RuntimeError(msg)
         return self._privatised(draw.event, clipped_sum, again)
 
-    def _drawn(self, event: Round) -> np.ndarray:
+    def _drawn(self, event: Round, again: int) -> np.ndarray:
         """Return, for each patient of the node, whether it is drawn."""
-        uniform = stream(self.seed, Purpose.SAMPLING, self.place, event.round).random(self.population)
+        repeated = (again,) if again else ()
+        uniform = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated).random(self.population)
         return np.asarray(uniform < event.sampling_probability)
 
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
