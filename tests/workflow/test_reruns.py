@@ -78,7 +78,7 @@ def test_what_was_released_stays_counted_when_results_are_deleted(copy):
         main = runpy.run_path(str(copy.root / "scripts/account_total.py"))["main"]
         ledgers = str(copy.root / "ledgers/phantom-smoke")
         paths = {"total": copy.root / "total.json", "text": copy.root / "total.txt"}
-        main(ledgers=[], **paths, ledger_folder=ledgers, delta=0.001, unit="patient", noise="seeded")
+        main(ledgers=[], **paths, ledger_folder=ledgers, delta=0.001, unit="patient")
         return json.loads(paths["total"].read_text())["private_rows"]
 
     before = total()
