@@ -98,12 +98,14 @@ def clip_factors(gradients: list[Tensor], bound: float | None) -> tuple[Tensor, 
     Returns
     -------
     factors, finite
-        float32 factors in [0, 1] of shape (patient,), zero where the gradient is not finite; boolean of that shape.
+        float32 factors in [0, 1] of shape (patient,), zero where the gradient is not finite or so much longer than
+        the bound that float32 has no exact factor for it; boolean of that shape.
     """
     squares = [torch.linalg.vector_norm(g, dim=1, dtype=torch.float64).square() for g in gradients]
     norms = torch.stack(squares).sum(dim=0).sqrt()
-    finite = torch.isfinite(norms)
     factors = torch.ones_like(norms) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
+    # Below its smallest normal number float32 rounds by more than the factor is rounded down.
+    finite = torch.isfinite(norms) & (factors >= torch.finfo(torch.float32).tiny)
     return torch.where(finite, factors, 0.0).float(), finite
 
 
