@@ -25,10 +25,12 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that takes its place when the block ends without an error.
 
     The content is synced to disk before the rename, so a reader sees the old file, the new file, and nothing between.
-    A full disk or a read-only folder becomes a `UserError`; the temporary file is removed.
+    A full disk or a read-only folder becomes a `UserError`; the temporary file is removed. A process that is killed
+    leaves its temporary file, which the next one that writes ``path`` on the same machine removes.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
     except OSError as error:
         raise UserError(_cannot_write(path, error)) from error
     # The suffix stays last: some writers choose the format by it.
@@ -38,10 +40,35 @@ def written_whole(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
+        # Without this the name may be lost with the power, though the content is not.
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         raise UserError(_cannot_write(path, error)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of processes that were killed while they wrote ``path``."""
+    before, after = f".{path.stem}.", f".partial{path.suffix}"
+    for name in os.listdir(path.parent):
+        process = name.removeprefix(before).removesuffix(after)
+        if name == f"{before}{process}{after}" and process.isdecimal() and not _alive(int(process)):
+            path.with_name(name).unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

@@ -99,7 +99,8 @@ def test_content_is_synced_before_it_takes_its_place(tmp_path, monkeypatch):
     original = Path.replace
     monkeypatch.setattr(Path, "replace", lambda *args: (order.append("replace"), original(*args))[1])
     write_text(path, "x")
-    assert order == ["sync", "replace"]
+    # First the content, then the name, then the folder that holds the name.
+    assert order == ["sync", "replace", "sync"]
 
 
 def test_json_holds_numbers_of_numpy_paths_and_infinities(tmp_path):
