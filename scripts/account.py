@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.checkpoint import load_tensors
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def main(
     *,
     ledger: Path,
+    model: Path,
     privacy: Path,
     text: Path,
     network: str,
@@ -30,8 +32,11 @@ def main(
 ) -> None:
     """Write the statement as JSON and as text; the last attempt in the ledger is the one that made the model."""
     attempts = read_ledger(ledger)
-    if not attempts:
-        msg = f"Expected the record of a training in {ledger}, found none. Train the model again."
+    if not attempts or load_tensors(model)[1].get("ledger_head") not in attempts[-1].heads:
+        msg = (
+            f"Expected {ledger} to record the training that made {model}, found another or none, or lines are missing "
+            "at its end. Train the model again."
+        )
         raise UserError(msg)
     happened = Run(
         name=f"{network} {arm} eps-{epsilon} seed-{seed}",

@@ -67,7 +67,7 @@ def main(
         checkpoint_path=Path(checkpoint),
         context={"cohort": cohort},
     )
-    content = model_content(settings, stack.sequences, stack.values.shape)
+    content = {**model_content(settings, stack.sequences, stack.values.shape), "ledger_head": trained.ledger_head}
     save_tensors(model, {key: value.detach().cpu() for key, value in trained.model.named_parameters()}, content)
     with written_whole(history) as temporary:
         trained.history.to_csv(temporary, index=False)

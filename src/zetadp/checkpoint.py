@@ -41,7 +41,9 @@ class Checkpoint:
     history
         Rows of the training history so far.
     ledger_head
-        Head of the ledger's hash chain when the checkpoint was written.
+        Head of the ledger's hash chain when the checkpoint was written: a ledger without it has lost lines.
+    not_finite
+        Patient gradients so far that were not finite; zero where that may not be known.
     """
 
     round: int
@@ -49,6 +51,7 @@ class Checkpoint:
     state: Mapping[str, Tensor]
     history: pd.DataFrame
     ledger_head: str
+    not_finite: int = 0
 
     def save(self, path: Path) -> None:
         """Write the checkpoint, whole or not at all."""
@@ -57,6 +60,7 @@ class Checkpoint:
             "fingerprint": self.fingerprint,
             "history": self.history.to_dict("list"),
             "ledger_head": self.ledger_head,
+            "not_finite": self.not_finite,
         }
         tensors = {key: value.detach().cpu().contiguous() for key, value in self.state.items()}
         save_tensors(path, tensors, content)
@@ -71,6 +75,7 @@ class Checkpoint:
             state=tensors,
             history=pd.DataFrame(content["history"]),
             ledger_head=content["ledger_head"],
+            not_finite=content["not_finite"],
         )
 
 

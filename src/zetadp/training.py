@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import math
+import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import torch
 from zetadp.checkpoint import Checkpoint
 from zetadp.epsilon import UNCLIPPED
 from zetadp.evaluation import accuracy_and_loss
+from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient
 from zetadp.federation.server import OptimiserSettings, Server
 from zetadp.federation.simulation import simulate_round
@@ -35,9 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from torch import nn
+    from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
+
+KEPT_BYTES = 2**28
+"""Messages that are kept before a checkpoint makes them unneeded, about."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,11 @@ class TrainingSettings:
     evaluate_every
         Rounds between two looks at the validation patients.
     checkpoint_seconds
-        Seconds between two checkpoints. With noise from the operating system every round is kept.
+        Seconds between two checkpoints. With noise from the operating system the messages of every round since the
+        last one are kept as well, since they cannot be computed again.
     chunk
-        Images in one pass; changes memory and speed, neither the result (to rounding) nor the guarantee.
+        Images in one pass; changes memory and speed, neither the result (to rounding) nor the guarantee. With noise
+        from the operating system a pass is one patient.
     noise
         ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
         from the operating system's generator. Only the starting weights then come from the seed.
@@ -148,14 +155,19 @@ class Trained:
         The network with its final weights; never the best of several.
     history
         Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, ``validation_loss``; the last two
-        are NaN without validation patients.
+        are NaN without validation patients. Seconds are NaN with noise from the operating system: how long a round
+        took tells how many patients were drawn.
+    ledger_head
+        Head of the ledger's chain at the end: a ledger without it has lost lines.
     not_finite
-        Patient gradients that were not finite and contributed zero; known in a simulation only.
+        Patient gradients that were not finite and contributed zero; known in a simulation only, and None where noise
+        protects real patients.
     """
 
     model: nn.Module
     history: pd.DataFrame
-    not_finite: int
+    ledger_head: str
+    not_finite: int | None
 
 
 def train(
@@ -169,7 +181,7 @@ def train(
     ledger_path: Path,
     checkpoint_path: Path,
     context: Mapping[str, Any] | None = None,
-    after_round: Callable[[int], None] | None = None,
+    after_round: Callable[[int, Tensor], None] | None = None,
 ) -> Trained:
     """Train a network by zeta-DP-SGD across nodes, from the start or from its checkpoint.
 
@@ -188,16 +200,18 @@ def train(
     ledger_path
         The run's ledger, which outlives failed and repeated jobs.
     checkpoint_path
-        Where an interrupted training is kept; removed at the end.
+        Where an interrupted training is kept, with its messages in a folder beside it; `finish` removes both.
     context
         More facts for the ledger's header and for the check whether a checkpoint belongs to this run.
     after_round
-        Called with the number of rounds done, after each round.
+        Called after each round with the number of rounds done and what the nodes sent, shape (node, dimension):
+        everything that left them.
 
     Raises
     ------
     UserError
-        If settings and records disagree, or if a checkpoint knows of rounds that the ledger does not.
+        If settings and records disagree, if the ledger has lost lines since the checkpoint was written, or if the disk
+        is full or read-only; the last checkpoint is then kept.
     """
     device = records.images.device
     check_images_per_patient(settings.images_per_patient, records.labels.cpu().numpy())
@@ -207,14 +221,15 @@ def train(
     _attach(model, layout, server)
     grid = _grid(settings, nodes, layout)
     header = _header(run, network, settings, nodes, {**(context or {}), "grid_bits": grid.bits if grid else None})
-    fingerprint = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
-    # Runs that differ in anything share no draw: under common noise two gradients would show their difference bare,
-    # and their guarantees would not compose as independent. The same run, made again, releases the same bytes.
+    # Runs that differ in anything, the data included, share no draw: under common noise two gradients would show their
+    # difference bare, and their guarantees would not compose as independent. The same run, made again, releases the
+    # same bytes. The fingerprint is a function of the patients' data: it stays beside the weights, out of the ledger.
+    fingerprint = _fingerprint(header, nodes, records)
     entropy = int(fingerprint[:32], 16)
     clip = float("inf") if run.epsilon == UNCLIPPED else settings.clip
 
     with Ledger(ledger_path) as ledger:
-        start, history = _begin(checkpoint_path, ledger, header, fingerprint, server, device)
+        start, history, not_finite = _begin(checkpoint_path, ledger, header, fingerprint, server, device)
         holders = [
             Node(
                 _mechanism(plan, place, clip=clip, noise=settings.noise, grid=grid, seed=entropy, ledger=ledger),
@@ -222,12 +237,20 @@ def train(
             )
             for place, plan in enumerate(nodes)
         ]
-        # What cannot be computed again must not be lost: a repeated round is a second release.
-        pause = settings.checkpoint_seconds if all(node.mechanism.repeatable for node in holders) else 0.0
-        progress = _Progress(run, start, settings.rounds)
-        saved = time.monotonic()
-        not_finite = 0
+        # What cannot be computed again must be kept: a repeated round would be a second release.
+        store = MessageStore(_messages_of(checkpoint_path), ledger.identity) if grid is not None else None
+        protected = settings.noise == "os"
+        progress = _Progress(run, start, settings.rounds, timed=not protected)
         seconds_before = float(history["seconds"].max()) if len(history) else 0.0
+
+        def save(done: int) -> None:
+            Checkpoint(done, fingerprint, server.state(), history, ledger.head, not_finite).save(checkpoint_path)
+            if store is not None:
+                store.discard(done)
+
+        if start == 0:
+            save(0)  # so that a training that is killed early goes on, and is not a second attempt
+        saved = time.monotonic()
         for number in range(start, settings.rounds):
             messages, bad = simulate_round(
                 holders,
@@ -238,29 +261,37 @@ def train(
                 number,
                 images_per_patient=settings.images_per_patient,
                 chunk=settings.chunk,
+                store=store,
             )
-            not_finite += bad
+            not_finite += 0 if protected else bad
             server.step(messages, number)
             done = number + 1
             if done % settings.evaluate_every == 0 or done == settings.rounds:
                 accuracy, loss = accuracy_and_loss(model, validation)
                 history.loc[len(history)] = [
                     done,
-                    seconds_before + progress.seconds(),
+                    math.nan if protected else seconds_before + progress.seconds(),
                     server.learning_rate(number),
                     accuracy,
                     loss,
                 ]
                 progress.accuracy = accuracy
             progress.report(done)
-            if time.monotonic() - saved >= pause and done < settings.rounds:
-                Checkpoint(done, fingerprint, server.state(), history, ledger.head).save(checkpoint_path)
+            due = time.monotonic() - saved >= settings.checkpoint_seconds
+            if (due or (store is not None and store.size > KEPT_BYTES)) and done < settings.rounds:
+                save(done)
                 saved = time.monotonic()
             if after_round is not None:
-                after_round(done)
+                after_round(done, messages)
+        head = ledger.head
     if not_finite:
         logger.warning("%s: %d patient gradients were not finite and contributed zero", run, not_finite)
-    return Trained(model=model, history=history.astype({"round": int}), not_finite=not_finite)
+    return Trained(
+        model=model,
+        history=history.astype({"round": int}),
+        ledger_head=head,
+        not_finite=None if protected else not_finite,
+    )
 
 
 def _grid(settings: TrainingSettings, nodes: Sequence[NodePlan], layout: Layout) -> Grid | None:
@@ -289,8 +320,27 @@ def _mechanism(
 
 
 def finish(checkpoint_path: Path) -> None:
-    """Remove the checkpoint of a run whose outputs are all written."""
+    """Remove the checkpoint and the kept messages of a run whose outputs are all written."""
+    # The checkpoint goes first: messages without one are never read, a checkpoint without its messages would be.
     checkpoint_path.unlink(missing_ok=True)
+    _remove_messages(checkpoint_path)
+
+
+def _messages_of(checkpoint_path: Path) -> Path:
+    return checkpoint_path.with_name(f"{checkpoint_path.stem}.messages")
+
+
+def _remove_messages(checkpoint_path: Path) -> None:
+    shutil.rmtree(_messages_of(checkpoint_path), ignore_errors=True)
+
+
+def _fingerprint(header: Mapping[str, Any], nodes: Sequence[NodePlan], records: Records) -> str:
+    """Return a hash of all that defines a run: its public constants, who is where, and every image."""
+    held = [[list(map(int, own)) for own in plan.patients] for plan in nodes]
+    digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())
+    for tensor in (records.images, records.labels):
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _attach(model: nn.Module, layout: Layout, server: Server) -> None:
@@ -328,8 +378,14 @@ def _header(
 
 def _begin(
     path: Path, ledger: Ledger, header: dict[str, Any], fingerprint: str, server: Server, device: torch.device
-) -> tuple[int, pd.DataFrame]:
-    """Continue from the run's checkpoint if there is one, else start a new attempt in the ledger."""
+) -> tuple[int, pd.DataFrame, int]:
+    """Continue from the run's checkpoint if there is one, else start a new attempt in the ledger.
+
+    Returns
+    -------
+    done, history, not_finite
+        Rounds done, the training history so far, and how many gradients were not finite.
+    """
     history = pd.DataFrame(
         {
             name: pd.Series(dtype=float)
@@ -338,29 +394,34 @@ def _begin(
     )
     if path.exists():
         checkpoint = Checkpoint.load(path, device)
-        if checkpoint.fingerprint == fingerprint:
-            known = ledger.rounds
-            if not known >= set(range(checkpoint.round)):
-                msg = (
-                    f"The checkpoint {path} has {checkpoint.round} rounds, the ledger {ledger.path} knows of "
-                    f"{len(known)}. Restore the ledger: without it no true epsilon can be stated. To start over, "
-                    "delete the checkpoint."
-                )
-                raise UserError(msg)
+        if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == fingerprint:
             server.load(checkpoint.state)
             ledger.resume(checkpoint.round)
             logger.info("continuing after round %d of an interrupted training", checkpoint.round)
-            return checkpoint.round, checkpoint.history if len(checkpoint.history) else history
-        logger.info("the checkpoint %s belongs to other settings; starting anew", path)
-    ledger.start({**header, "fingerprint": fingerprint})
-    return 0, history
+            rows = checkpoint.history if len(checkpoint.history) else history
+            return checkpoint.round, rows.astype(history.dtypes.to_dict()), checkpoint.not_finite
+        if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
+            msg = (
+                f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint {path} "
+                f"was written, after round {checkpoint.round}. Restore the ledger: without it no true epsilon can be "
+                "stated. To start over, delete the checkpoint."
+            )
+            raise UserError(msg)
+        logger.info("the checkpoint %s belongs to another training; starting anew", path)
+    ledger.start(header)
+    _remove_messages(path)
+    return 0, history, 0
 
 
 class _Progress:
-    """Log lines with speed, held-out accuracy and time left: at most one in ten seconds."""
+    """Log lines with speed, held-out accuracy and time left: at most one in ten seconds.
 
-    def __init__(self, run: RunName, start: int, rounds: int) -> None:
-        self.run, self.start, self.rounds = run, start, rounds
+    Where noise protects real patients, lines come by rounds and name no times: how long a round took tells how many
+    patients were drawn.
+    """
+
+    def __init__(self, run: RunName, start: int, rounds: int, *, timed: bool) -> None:
+        self.run, self.start, self.rounds, self.timed = run, start, rounds, timed
         self.begun = time.monotonic()
         self.reported = self.begun
         self.accuracy = float("nan")
@@ -372,17 +433,22 @@ class _Progress:
     def report(self, done: int) -> None:
         """Log where the training stands."""
         now = time.monotonic()
+        watched = "" if math.isnan(self.accuracy) else f", held-out accuracy {100 * self.accuracy:.1f} %"
+        if not self.timed:
+            if done % max(1, self.rounds // 20) == 0 or done == self.rounds:
+                logger.info("%s: round %d of %d%s", self.run, done, self.rounds, watched)
+            return
         if now - self.reported < 10 and done < self.rounds:
             return
         self.reported = now
         speed = (done - self.start) / max(now - self.begun, 1e-9)
         left = (self.rounds - done) / speed
         logger.info(
-            "%s: round %d of %d, %.1f rounds/s, %s%s left",
+            "%s: round %d of %d, %.1f rounds/s%s, %s left",
             self.run,
             done,
             self.rounds,
             speed,
-            "" if math.isnan(self.accuracy) else f"held-out accuracy {100 * self.accuracy:.1f} %, ",
+            watched,
             f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s",
         )

@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from decathlon_builder import write_tiny_task
 
+from zetadp.checkpoint import save_tensors
 from zetadp.cohort.decathlon import read_task
 from zetadp.cohort.index import index_cohort
 from zetadp.figures import training_curves
@@ -59,7 +60,14 @@ def write_ledger(
 
 
 def account(folder: Path, ledger: Path, epsilon: str = "8") -> dict:
-    paths = {"ledger": ledger, "privacy": folder / "privacy.json", "text": folder / "privacy.txt"}
+    model = folder / "model.safetensors"
+    with Ledger(ledger) as opened:
+        save_tensors(model, {}, {"ledger_head": opened.head})
+    return account_of(folder, ledger, model, epsilon)
+
+
+def account_of(folder: Path, ledger: Path, model: Path, epsilon: str = "8") -> dict:
+    paths = {"ledger": ledger, "model": model, "privacy": folder / "privacy.json", "text": folder / "privacy.txt"}
     run = {"network": "complex", "arm": "federated", "epsilon": epsilon, "seed": "3"}
     stage("account", **paths, **run, delta=1e-3, unit="patient")
     return read(folder / "privacy.json")
@@ -107,6 +115,20 @@ def test_account_of_an_empty_ledger_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"run\.jsonl"):
         account(tmp_path, tmp_path / "run.jsonl")
     assert not (tmp_path / "privacy.json").exists()
+
+
+def test_account_of_a_ledger_that_lost_its_end_is_refused(tmp_path):
+    ledger, model = write_ledger(tmp_path / "run.jsonl", 5), tmp_path / "model.safetensors"
+    account(tmp_path, ledger)
+    whole = ledger.read_text()
+    ledger.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match="lines are missing"):
+        account_of(tmp_path, ledger, model)
+    ledger.write_text(whole)
+    account_of(tmp_path, ledger, model)
+    write_ledger(ledger, 5)  # the training of another model
+    with pytest.raises(UserError, match="found another"):
+        account_of(tmp_path, ledger, model)
 
 
 def test_the_total_adds_every_attempt_of_every_ledger(tmp_path):

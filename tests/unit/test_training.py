@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 from training_builder import SIZE, TINY, records
 
+import zetadp.training
 from zetadp.checkpoint import Checkpoint
 from zetadp.federation.node import Records
 from zetadp.federation.server import OptimiserSettings
@@ -54,7 +55,7 @@ def weights(result: Trained) -> torch.Tensor:
 
 
 def stop_after(*rounds: int):
-    def after_round(done: int) -> None:
+    def after_round(done: int, _messages: torch.Tensor) -> None:
         if done in rounds:
             raise KilledError
 
@@ -167,21 +168,6 @@ def test_rounds_after_the_last_checkpoint_are_repeated_with_the_same_bytes_and_n
     assert len(attempt.releases()) == SETTINGS.rounds * len(PLANS)
 
 
-def test_rounds_repeated_with_other_data_are_counted_twice(paths):
-    # Everybody takes part: a round that draws nobody is the same on any data.
-    plans = [replace(plan, expected=plan.population) for plan in PLANS]
-    with pytest.raises(KilledError):
-        trained(paths, plans=plans, after_round=stop_after(1))
-    early = paths["checkpoint_path"].read_bytes()
-    with pytest.raises(KilledError):
-        trained(paths, plans=plans, after_round=stop_after(3))
-    paths["checkpoint_path"].write_bytes(early)
-    trained(paths, plans=plans, data=records(7, images_per_class=2, seed=1))
-    (attempt,) = read_ledger(paths["ledger_path"])
-    counted = [event.round for event in attempt.releases()]
-    assert [counted.count(number) for number in range(5)] == [2, 4, 4, 2, 2]
-
-
 def test_training_anew_is_another_attempt_and_the_first_stays_counted(paths):
     trained(paths)
     finish(paths["checkpoint_path"])
@@ -197,11 +183,52 @@ def test_a_ledger_that_lacks_rounds_of_the_checkpoint_is_refused(paths):
     lines = ledger.read_text().splitlines(keepends=True)
     last = max(i for i, line in enumerate(lines) if '"kind": "round"' in line)
     ledger.write_text("".join(lines[:last]))
-    with pytest.raises(UserError, match=r"has 3 rounds, the ledger .* knows of 2. Restore the ledger"):
+    with pytest.raises(UserError, match=r"ledger .* has lost lines: .* after round 3. Restore the ledger"):
         trained(paths)
     ledger.unlink()
-    with pytest.raises(UserError, match=r"has 3 rounds, the ledger .* knows of 0. Restore the ledger"):
+    with pytest.raises(UserError, match=r"ledger .* has lost lines: .* after round 3. Restore the ledger"):
         trained(paths)
+    paths["checkpoint_path"].unlink()
+    trained(paths)
+
+
+def test_a_checkpoint_is_not_continued_in_the_attempt_of_other_settings(paths):
+    """Or its rounds, released under little noise, would be stated as those of the attempt under much."""
+    little = [replace(plan, noise_multiplier=0.1) for plan in PLANS]
+    with pytest.raises(KilledError):
+        trained(paths, plans=little, after_round=stop_after(3))
+    kept = paths["checkpoint_path"].read_bytes()
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(4))
+    paths["checkpoint_path"].write_bytes(kept)
+    trained(paths, plans=little)
+    noise = [{event.noise_multiplier for event in attempt.events} for attempt in read_ledger(paths["ledger_path"])]
+    assert noise == [{0.1}, {0.7}, {0.1}]
+    assert len(read_ledger(paths["ledger_path"])[-1].events) == SETTINGS.rounds * len(PLANS)
+
+
+def test_other_data_under_the_same_name_have_other_noise(tmp_path):
+    """Two sums under one noise would show their difference bare."""
+    sent = []
+    plans = [replace(EVERYBODY[0], noise_multiplier=1e4)]
+    for seed in (0, 1):
+        trained(
+            fresh(tmp_path, str(seed)),
+            settings=replace(SETTINGS, rounds=1),
+            plans=plans,
+            data=records(6, seed=seed),
+            after_round=lambda _, messages: sent.append(messages[0]),
+        )
+    assert abs(np.corrcoef(torch.stack(sent))[0, 1]) < 5 / len(sent[0]) ** 0.5
+
+
+def test_the_ledger_tells_nothing_of_the_data(tmp_path):
+    """Its header is public: a hash of the patients' images would confirm a guess at them."""
+    headers = []
+    for seed in (0, 1):
+        trained(fresh(tmp_path, str(seed)), data=records(7, images_per_class=2, seed=seed))
+        headers.append(read_ledger(tmp_path / str(seed) / "ledger.jsonl")[0].header)
+    assert headers[0] == headers[1]
 
 
 OTHER_SETTINGS = {
@@ -212,6 +239,8 @@ OTHER_SETTINGS = {
     "noise": {"plans": [replace(plan, noise_multiplier=0.9) for plan in PLANS]},
     "run": {"run": replace(RUN, epsilon="3")},
     "context": {"context": {"cohort": "other"}},
+    "data": {"data": records(7, images_per_class=2, seed=1)},
+    "who is where": {"plans": [replace(plan, patients=plan.patients[::-1]) for plan in PLANS]},
 }
 
 
@@ -220,7 +249,7 @@ def test_the_checkpoint_of_other_settings_is_not_continued(tmp_path, paths, what
     with pytest.raises(KilledError):
         trained(paths, after_round=stop_after(3))
     rounds = []
-    trained(paths, after_round=rounds.append, **OTHER_SETTINGS[what])
+    trained(paths, after_round=lambda done, _: rounds.append(done), **OTHER_SETTINGS[what])
     assert rounds[0] == 1
     attempts = read_ledger(paths["ledger_path"])
     assert [len(attempt.releases()) for attempt in attempts] == [6, 2 * rounds[-1]]
@@ -231,14 +260,14 @@ def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume(paths, 
     with pytest.raises(KilledError):
         trained(paths, after_round=stop_after(3))
     rounds = []
-    trained(paths, settings=replace(SETTINGS, **change), after_round=rounds.append)
+    trained(paths, settings=replace(SETTINGS, **change), after_round=lambda done, _: rounds.append(done))
     assert rounds == [4, 5]
 
 
 def test_a_checkpoint_is_written_only_as_often_as_asked(paths):
     with pytest.raises(KilledError):
         trained(paths, settings=replace(SETTINGS, checkpoint_seconds=1e6), after_round=stop_after(3))
-    assert not paths["checkpoint_path"].exists()
+    assert Checkpoint.load(paths["checkpoint_path"], torch.device("cpu")).round == 0
     trained(paths)
     assert Checkpoint.load(paths["checkpoint_path"], torch.device("cpu")).round == SETTINGS.rounds - 1
     finish(paths["checkpoint_path"])
@@ -348,27 +377,66 @@ def test_noise_of_the_operating_system_differs_every_time_and_keeps_the_epsilon(
     assert {event.mechanism for event in attempt.events} == {(0.5, 0.7)}
 
 
-def test_an_interrupted_training_with_fresh_noise_repeats_no_finished_round(paths):
-    """Nothing can be drawn again, so every round is kept; only the round in progress could be released twice."""
+@pytest.mark.parametrize("seconds", [0, 1e6])
+@pytest.mark.parametrize("done", [1, 3])
+def test_an_interrupted_training_with_fresh_noise_repeats_no_round_that_was_sent(paths, seconds, done):
+    """Nothing can be drawn again, so messages are kept: what was sent is sent again, and the model is what it was."""
+    settings = replace(EXACT, checkpoint_seconds=seconds)
+    sent: dict[int, list[torch.Tensor]] = {}
+
+    def spy(number: int, messages: torch.Tensor) -> None:
+        sent.setdefault(number, []).append(messages)
+
+    def spy_and_stop(number: int, messages: torch.Tensor) -> None:
+        spy(number, messages)
+        stop_after(done)(number, messages)
+
     with pytest.raises(KilledError):
-        trained(paths, settings=replace(EXACT, checkpoint_seconds=1e6), after_round=stop_after(3))
-    trained(paths, settings=replace(EXACT, checkpoint_seconds=1e6))
+        trained(paths, settings=settings, after_round=spy_and_stop)
+    trained(paths, settings=settings, after_round=spy)
+    for messages in sent.values():
+        assert all(torch.equal(messages[0], other) for other in messages)
     (attempt,) = read_ledger(paths["ledger_path"])
-    counted = [event.round for event in attempt.events]
-    assert [counted.count(number) for number in range(5)] == [2] * 5
+    assert sorted((event.round, event.node) for event in attempt.events) == [
+        (number, plan.name) for number in range(SETTINGS.rounds) for plan in PLANS
+    ]
 
 
 def test_a_round_repeated_with_fresh_noise_is_counted_twice(paths):
     with pytest.raises(KilledError):
-        trained(paths, settings=EXACT, after_round=stop_after(1))
-    early = paths["checkpoint_path"].read_bytes()
-    with pytest.raises(KilledError):
-        trained(paths, settings=EXACT, after_round=stop_after(2))
-    paths["checkpoint_path"].write_bytes(early)
+        trained(paths, settings=replace(EXACT, checkpoint_seconds=1e6), after_round=stop_after(2))
+    (kept,) = paths["checkpoint_path"].parent.glob("*.messages")
+    (kept / "round-000001.safetensors").unlink()
     trained(paths, settings=EXACT)
     (attempt,) = read_ledger(paths["ledger_path"])
     counted = [event.round for event in attempt.events]
     assert [counted.count(number) for number in range(5)] == [2, 4, 2, 2, 2]
+
+
+def test_kept_messages_are_few_and_gone_at_the_end(paths, monkeypatch):
+    held = []
+
+    def count(_done: int, messages: torch.Tensor) -> None:
+        held.append(len(list(paths["checkpoint_path"].parent.glob("*.messages/*"))))
+        monkeypatch.setattr(zetadp.training, "KEPT_BYTES", 2.5 * messages.nbytes)
+
+    trained(paths, settings=replace(EXACT, checkpoint_seconds=1e6), after_round=count)
+    assert held == [1, 2, 0, 1, 2]
+    finish(paths["checkpoint_path"])
+    assert not list(paths["checkpoint_path"].parent.glob("*.messages"))
+
+
+def test_nothing_tells_how_many_patients_were_drawn(paths, caplog):
+    """Times, and counts of bad patients, are functions of who was drawn."""
+    data = records(7, images_per_class=2)
+    data.images[:] = torch.nan
+    with caplog.at_level("INFO"):
+        found = trained(paths, settings=EXACT, data=data)
+    assert found.not_finite is None
+    assert found.history["seconds"].isna().all()
+    assert "round 5 of 5" in caplog.text
+    assert "/s" not in caplog.text
+    assert "finite" not in caplog.text
 
 
 def test_without_noise_there_is_no_grid(tmp_path):

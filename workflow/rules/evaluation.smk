@@ -28,6 +28,7 @@ rule evaluate:
 rule account:
     input:
         ledger=rules.train_model.output.ledger,
+        model=rules.train_model.output.model,
     output:
         privacy=report(
             f"{RESULTS}/{RUN_WILDCARDS}/privacy.json",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from zetadp.federation.messages import MessageStore
     from zetadp.nn.parameters import Layout
     from zetadp.privacy.ledger import Ledger
     from zetadp.privacy.mechanism import Draw
@@ -35,8 +36,13 @@ def simulate_round(
     *,
     images_per_patient: int,
     chunk: int,
+    store: MessageStore | None = None,
 ) -> tuple[Tensor, int]:
-    """Compute, record and release one round of all nodes.
+    """Compute, record, keep and release one round of all nodes; or send again what an interrupted run had sent.
+
+    A round that the ledger holds already is not released a second time if that can be had: what was kept is sent as it
+    is; seeded nodes compute the same bytes again. Where neither is possible, the round is drawn anew, with other noise,
+    and counted as a further release.
 
     Parameters
     ----------
@@ -53,14 +59,28 @@ def simulate_round(
     images_per_patient
         Images that make one patient's gradient.
     chunk
-        Images in one pass.
+        Images in one pass. Exact mechanisms take one patient a pass: so a contribution cannot depend, not even in its
+        last bits, on who else was drawn.
+    store
+        Where messages are kept before they are sent. Nodes that cannot repeat their noise need one.
 
     Returns
     -------
     messages, not_finite
         What the nodes send, shape (node, dimension); and the number of patients whose gradient was not finite and who
         contributed zero, which a real node would keep to itself.
+
+    Raises
+    ------
+    UserError
+        If the round was answered already, for other weights.
     """
+    seeded = all(node.mechanism.repeatable for node in nodes)
+    if store is None and not seeded:
+        msg = "Expected a store of messages for noise that cannot be drawn again, found none."
+        raise ValueError(msg)
+    if not seeded:
+        chunk = images_per_patient
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
         draws = [node.mechanism.draw(round_number, again=again) for node in nodes]
@@ -70,19 +90,28 @@ def simulate_round(
         parts = zip(nodes, draws, sums, strict=True)
         return torch.stack([node.mechanism.release(draw, total, again=again) for node, draw, total in parts])
 
-    times, sent = ledger.releases(round_number), ledger.sent(round_number)
-    if sent is not None and all(node.mechanism.repeatable for node in nodes):
-        # Before an interruption this round was sent: the very bytes may be sent again, and are no further release.
+    times = ledger.releases(round_number)
+    weights = _digest(layout.flatten(dict(model.named_parameters())).detach()) if store is not None else ""
+    if times and store is not None:
+        kept = store.find(round_number, weights, records.images.device)
+        if kept is not None:
+            return kept, 0
+    if times and seeded:
+        # Recorded and not noted as sent: it never was. Noted: the very bytes may be sent again.
         draws, result = computed(times - 1)
         messages = released(draws, result.sums, times - 1)
-        if _digest(messages) == sent:
+        digest, sent = _digest(messages), ledger.sent(round_number, times - 1)
+        if sent is None:
+            ledger.note_sent(round_number, times - 1, digest)
+        if sent in (None, digest):
             return messages, result.not_finite
-    # Otherwise what is computed is a release of its own, with a draw and noise of its own: two releases of one draw
-    # would tell more than two that are independent, as the accountant takes them.
+    # Two releases of one draw would tell more than two that are independent, as the accountant takes them.
     draws, result = computed(times)
     ledger.record([draw.event for draw in draws])
     messages = released(draws, result.sums, times)
-    ledger.note_sent(round_number, _digest(messages))
+    if store is not None:
+        store.keep(round_number, weights, messages)
+    ledger.note_sent(round_number, times, _digest(messages))
     return messages, result.not_finite
 
 

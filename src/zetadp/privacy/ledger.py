@@ -38,16 +38,22 @@ class Attempt:
     events
         Every recorded release. A round that was released again, with other bytes, stands here twice and is paid twice.
     sent
-        Hash of what was sent in a round, by round. A resumed run that computes the very same bytes again sends nothing
-        new.
+        Hash of what was sent, by round and by how often the round had been released before. A resumed run that
+        computes the very same bytes again sends nothing new.
     torn
         Lines that a crash cut off. Each counts as one more round at every node of the attempt.
+    heads
+        Every head that the chain had during the attempt. Whoever kept one sees whether lines were cut off since.
+    identity
+        The head after the attempt's first line, which no other attempt has.
     """
 
     header: dict[str, Any]
     events: list[Round] = field(default_factory=list)
-    sent: dict[int, str] = field(default_factory=dict)
+    sent: dict[tuple[int, int], str] = field(default_factory=dict)
     torn: int = 0
+    heads: set[str] = field(default_factory=set)
+    identity: str = START
 
     def releases(self) -> list[Round]:
         """Return every release to be accounted, torn lines included."""
@@ -94,8 +100,9 @@ class Ledger:
             raise UserError(_cannot_write(self.path, error)) from error
         attempts, self.head, torn = _parse(self.path)
         self.attempts = len(attempts)
+        self._earlier = {head for attempt in attempts[:-1] for head in attempt.heads}
         self._attempt = attempts[-1] if attempts else Attempt(header={})
-        self._held = set(self._attempt.events)
+        self._held = Counter(self._attempt.events)
         self._times = _times(self._attempt.events)
         if torn:
             # What follows the last line break is a line that a crash cut off; it stays visible as a counted release.
@@ -118,15 +125,25 @@ class Ledger:
     def start(self, header: Mapping[str, Any]) -> None:
         """Begin a new attempt: a training from the first round."""
         self.attempts += 1
+        self._earlier |= self._attempt.heads
         self._attempt = Attempt(header=dict(header))
-        self._held = set()
+        self._held = Counter()
         self._times = Counter()
         self._append({"kind": "start", "attempt": self.attempts, **header})
+        self._attempt.identity = self.head
 
     @property
-    def rounds(self) -> set[int]:
-        """Rounds of the attempt that are recorded."""
-        return {event.round for event in self._attempt.events}
+    def identity(self) -> str:
+        """What tells the attempt from every other."""
+        return self._attempt.identity
+
+    def knows(self, head: str) -> bool:
+        """Tell whether the chain had this head during the attempt; if not, lines were cut off or changed since."""
+        return head in self._attempt.heads
+
+    def knew(self, head: str) -> bool:
+        """Tell whether the chain had this head during an earlier attempt."""
+        return head in self._earlier
 
     def resume(self, round_number: int) -> None:
         """Note that the attempt goes on from a checkpoint before ``round_number``."""
@@ -144,25 +161,35 @@ class Ledger:
         self._held.update(events)
         self._times.update({event.round for event in events})
 
-    def holds(self, event: Round) -> bool:
-        """Tell whether the attempt has recorded the event."""
-        return event in self._held
+    def holds(self, event: Round, times: int = 1) -> bool:
+        """Tell whether the attempt has recorded the event, at least so often."""
+        return self._held[event] >= times
 
     def releases(self, round_number: int) -> int:
         """Return how often the attempt has recorded a round."""
         return self._times[round_number]
 
-    def note_sent(self, round_number: int, digest: str) -> None:
-        """Note the hash of a round's messages, before the server uses them.
+    def note_sent(self, round_number: int, again: int, digest: str) -> None:
+        """Note the hash of a round's messages before they are used.
 
-        The line need not be synced: without it, a repetition of the round counts as a second release.
+        A round that is recorded and not noted was never sent. The line is not synced: with the power go all effects of
+        a message on this machine, and what leaves it is kept by `zetadp.federation.messages`.
+
+        Parameters
+        ----------
+        round_number
+            The round.
+        again
+            How often the round had been released before.
+        digest
+            Hash of the messages.
         """
-        self._append({"kind": "sent", "round": round_number, "digest": digest}, sync=False)
-        self._attempt.sent[round_number] = digest
+        self._append({"kind": "sent", "round": round_number, "again": again, "digest": digest}, sync=False)
+        self._attempt.sent[round_number, again] = digest
 
-    def sent(self, round_number: int) -> str | None:
-        """Return the hash of what the attempt sent in a round, if it is known to have sent anything."""
-        return self._attempt.sent.get(round_number)
+    def sent(self, round_number: int, again: int = 0) -> str | None:
+        """Return the hash of what the attempt sent in a round, if it sent anything."""
+        return self._attempt.sent.get((round_number, again))
 
     def _append(self, content: Mapping[str, Any], *, sync: bool = True) -> None:
         text = json.dumps(content)
@@ -175,6 +202,7 @@ class Ledger:
                 os.fsync(self._file.fileno())
         except OSError as error:
             raise UserError(_cannot_write(self.path, error)) from error
+        self._attempt.heads.add(self.head)
 
 
 def read_ledger(path: Path) -> list[Attempt]:
@@ -213,15 +241,16 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
             raise UserError(_edited(path, number))
         match entry["kind"]:
             case "start":
-                attempts.append(Attempt(header=entry))
+                attempts.append(Attempt(header=entry, identity=head))
             case "round":
                 for release in entry["releases"]:
                     nodes = release.pop("nodes")
                     attempts[-1].events += [Round.from_json({"node": node, **release}) for node in nodes]
             case "sent":
-                attempts[-1].sent[entry["round"]] = entry["digest"]
+                attempts[-1].sent[entry["round"], entry.get("again", 0)] = entry["digest"]
             case "torn":
                 attempts[-1].torn += 1
+        attempts[-1].heads.add(head)
     return attempts, head, len(tail)
 
 

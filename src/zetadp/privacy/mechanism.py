@@ -93,6 +93,7 @@ class SampledGaussian:
         self.node, self.place, self.seed, self.ledger = node, place, seed, ledger
         self.population, self.expected = population, expected
         self.noise_multiplier, self.clip = noise_multiplier, clip
+        self._released: set[tuple[int, int]] = set()
 
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
         """Draw the patients of a round, each independently; nobody is a possible answer.
@@ -134,11 +135,16 @@ class SampledGaussian:
         Raises
         ------
         RuntimeError
-            If the event was not recorded first: a crash could then leave a release that no ledger knows.
+            If this release was not recorded first: a crash could then leave a release that no ledger knows. Or if it
+            was made already: each needs an entry, and noise, of its own.
         """
-        if not self.ledger.holds(draw.event):
-            msg = f"Expected the ledger to hold {draw.event} before its release."
+        if not self.ledger.holds(draw.event, again + 1):
+            msg = f"Expected the ledger to hold {draw.event} before its release, {again + 1} times."
             raise RuntimeError(msg)
+        if (draw.event.round, again) in self._released:
+            msg = f"Round {draw.event.round} was released already at {self.node}: record it again, with other noise."
+            raise RuntimeError(msg)
+        self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
 
     def _drawn(self, event: Round, again: int) -> np.ndarray:

@@ -7,17 +7,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from training_builder import CLASSES, SIZE, TINY, network, plain_gradient, records
+from training_builder import CLASSES, NETWORKS, SIZE, TINY, network, plain_gradient, records
 
 import zetadp.federation.simulation
+from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records
 from zetadp.federation.simulation import simulate_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose, stream
+from zetadp.validation import UserError
 
 SEED, CLIP = 11, 2.0
 
@@ -163,11 +167,14 @@ def test_the_ledger_on_disk_holds_the_round_before_any_node_releases(ledger, pat
     assert seen == ["node-0", "node-1"]
 
 
+def pair(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
+    """Return two nodes of one patient each, as a process has them that begins or goes on."""
+    return [node(ledger, [[place]], place, expected=1, sigma=sigma) for place in range(2)]
+
+
 def test_a_repeated_round_with_the_same_bytes_is_one_release(ledger, path):
-    nodes = [node(ledger, [[place]], place, expected=1, sigma=1.0) for place in range(2)]
     data, model = records(2), network(TINY)
-    first, _ = one_round(nodes, ledger, data, model)
-    again, _ = one_round(nodes, ledger, data, model)
+    first, again = (one_round(pair(ledger), ledger, data, model)[0] for _ in range(2))
     assert torch.equal(first, again)
     assert len(read_ledger(path)[0].releases()) == 2
 
@@ -175,26 +182,146 @@ def test_a_repeated_round_with_the_same_bytes_is_one_release(ledger, path):
 def test_a_repeated_round_with_other_bytes_is_another_release_with_other_noise(ledger, path):
     """Two sums under one noise would show their difference bare."""
     sigma = 1000.0  # so large that gradients vanish beside it
-    nodes = [node(ledger, [[place]], place, expected=1, sigma=sigma) for place in range(2)]
-    releases = [one_round(nodes, ledger, records(2, seed=seed), network(TINY))[0].flatten() for seed in range(4)]
+    releases = [
+        one_round(pair(ledger, sigma), ledger, records(2, seed=seed), network(TINY))[0].flatten() for seed in range(4)
+    ]
     assert len(read_ledger(path)[0].releases()) == 8
     correlations = np.corrcoef(torch.stack(releases)) - np.eye(4)
     assert np.abs(correlations).max() < 5 / math.sqrt(len(releases[0]))
     # The last one sent is what a further repetition is compared with: the same bytes, no new release.
-    repeated = one_round(nodes, ledger, records(2, seed=3), network(TINY))[0].flatten()
+    repeated = one_round(pair(ledger, sigma), ledger, records(2, seed=3), network(TINY))[0].flatten()
     assert torch.equal(repeated, releases[-1])
     assert len(read_ledger(path)[0].releases()) == 8
 
 
-def test_a_round_recorded_but_not_known_to_be_sent_is_released_with_other_noise(ledger, path, monkeypatch):
-    """The line that says what was sent is not synced; where it is lost, the sum may differ from what was sent."""
-    nodes = [node(ledger, [[0]], expected=1, sigma=1000.0)]
+class KilledError(Exception):
+    """Stands for a process that is killed."""
+
+
+def kill(*_: object, **__: object) -> None:
+    raise KilledError
+
+
+def test_a_round_that_was_recorded_and_never_sent_is_released_once_with_the_same_bytes(
+    ledger, path, tmp_path, monkeypatch
+):
+    data, model = records(2), network(TINY)
+    with Ledger(tmp_path / "straight.jsonl") as other:
+        other.start({})
+        straight = one_round(pair(other), other, data, model)[0]
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "note_sent", lambda *_: None)
-        lost = one_round(nodes, ledger, records(1, seed=1), network(TINY))[0].flatten()
-    found = one_round(nodes, ledger, records(1, seed=2), network(TINY))[0].flatten()
+        patched.setattr(SampledGaussian, "release", kill)
+        with pytest.raises(KilledError):
+            one_round(pair(ledger), ledger, data, model)
+    assert torch.equal(one_round(pair(ledger), ledger, data, model)[0], straight)
+    assert ledger.sent(0) is not None
     assert len(read_ledger(path)[0].releases()) == 2
-    assert abs(np.corrcoef(lost, found)[0, 1]) < 5 / math.sqrt(len(found))
+
+
+def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
+    """Return two nodes of two patients each, all taking part, with noise that cannot be drawn again."""
+    grid = Grid.choose(CLIP, noise_multiplier=sigma, population=2, dimension=Layout.of(network(TINY)).dimension)
+    constants = {"population": 2, "expected": 2, "noise_multiplier": sigma, "clip": CLIP, "grid": grid}
+    own = [[[0], [1]], [[2], [3]]]
+    return [
+        Node(ExactSampledGaussian(f"node-{place}", place, **constants, ledger=ledger), patients)
+        for place, patients in enumerate(own)
+    ]
+
+
+def exact_round(ledger: Ledger, store: MessageStore | None, model: nn.Module, data: Records | None = None) -> Tensor:
+    options = {"images_per_patient": CLASSES, "chunk": 8, "store": store}
+    data = records(4) if data is None else data
+    return simulate_round(exact(ledger), model, Layout.of(model), data, ledger, 0, **options)[0]
+
+
+@pytest.fixture
+def store(tmp_path, ledger):
+    return MessageStore(tmp_path / "messages", ledger.identity)
+
+
+def test_noise_that_cannot_be_drawn_again_needs_a_store(ledger):
+    with pytest.raises(ValueError, match="store of messages"):
+        exact_round(ledger, None, network(TINY))
+
+
+def test_what_was_kept_is_sent_again_bit_for_bit_whatever_the_data_are_now(ledger, path, store):
+    model = network(TINY)
+    first = exact_round(ledger, store, model)
+    again = exact_round(ledger, MessageStore(store.folder, ledger.identity), model, records(4, seed=1))
+    assert torch.equal(first, again)
+    assert len(read_ledger(path)[0].releases()) == 2
+
+
+def test_a_second_request_with_other_weights_is_refused_and_releases_nothing(ledger, path, store):
+    exact_round(ledger, store, network(TINY))
+    with pytest.raises(UserError, match="answered already, for other weights"):
+        exact_round(ledger, store, network(TINY, seed=1))
+    assert len(read_ledger(path)[0].releases()) == 2
+
+
+def test_a_message_that_was_never_kept_is_drawn_anew_and_counted(ledger, path, store, monkeypatch):
+    model = network(TINY)
+    lost = []
+    with monkeypatch.context() as patched:
+        patched.setattr(MessageStore, "keep", lambda _self, _round, _weights, messages: lost.append(messages) or kill())
+        with pytest.raises(KilledError):
+            exact_round(ledger, store, model)
+    found = exact_round(ledger, store, model)
+    assert not torch.equal(found, lost[0])
+    assert len(read_ledger(path)[0].releases()) == 4
+
+
+def test_what_an_earlier_attempt_kept_is_not_sent(ledger, path, store):
+    model = network(TINY)
+    first = exact_round(ledger, store, model)
+    ledger.start({})
+    second = exact_round(ledger, MessageStore(store.folder, ledger.identity), model)
+    assert not torch.equal(first, second)
+    assert [len(attempt.releases()) for attempt in read_ledger(path)] == [2, 2]
+
+
+def test_messages_are_kept_before_they_are_noted_or_returned(ledger, store, monkeypatch):
+    model = network(TINY)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "note_sent", kill)
+        with pytest.raises(KilledError):
+            exact_round(ledger, store, model)
+    digest = zetadp.federation.simulation._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
+    kept = store.find(0, digest)
+    assert torch.equal(exact_round(ledger, store, model), kept)
+
+
+def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypatch):
+    """The integers that a patient adds are the same whoever else takes part: passes of one patient each."""
+    model, sums = network(NETWORKS["complex hidden"]), []
+    original = zetadp.federation.simulation.clipped_sums
+
+    def remember(*args, **options):
+        result = original(*args, **options)
+        sums.append(result.sums)
+        return result
+
+    monkeypatch.setattr(zetadp.federation.simulation, "clipped_sums", remember)
+    data, population = records(12), 12
+    grid = Grid.choose(CLIP, noise_multiplier=1.0, population=population, dimension=Layout.of(model).dimension)
+
+    def summed(members: list[int]) -> Tensor:
+        constants = {"population": population, "expected": population, "noise_multiplier": 1.0, "clip": CLIP}
+        name = "-".join(map(str, members))
+        with Ledger(tmp_path / f"{name}.jsonl") as ledger:
+            ledger.start({})
+            mechanism = ExactSampledGaussian("node", 0, **constants, grid=grid, ledger=ledger)
+            monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.isin(np.arange(population), members))
+            options = {"images_per_patient": CLASSES, "chunk": 64, "store": MessageStore(tmp_path / name, "x")}
+            holder = Node(mechanism, [[i] for i in range(population)])
+            simulate_round([holder], model, Layout.of(model), data, ledger, 0, **options)
+        return sums.pop()[0]
+
+    everybody = summed(list(range(population)))
+    for gone in (0, 5, 11):
+        others = summed([i for i in range(population) if i != gone])
+        assert torch.equal(everybody - others, summed([gone]))
 
 
 def test_images_that_are_not_finite_are_counted_and_harm_nobody(ledger):
@@ -219,20 +346,3 @@ def test_nodes_compute_what_they_would_compute_alone(path, ledger, tmp_path):
             for number in range(4):
                 message = one_round([alone], own_ledger, data, model, number, 4)[0][0]
                 torch.testing.assert_close(messages[place, number], message, rtol=1e-4, atol=1e-5)
-
-
-def test_the_round_is_not_known_as_sent_before_it_is_computed(ledger, monkeypatch):
-    """A failure between record and release costs one more release, never a release less."""
-    nodes = [node(ledger, [[0]], expected=1, sigma=1.0)]
-
-    def fail(*_: object) -> str:
-        raise MemoryError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(zetadp.federation.simulation, "_digest", fail)
-        with pytest.raises(MemoryError):
-            one_round(nodes, ledger, records(1), network(TINY))
-    assert ledger.sent(0) is None
-    assert ledger.releases(0) == 1
-    one_round(nodes, ledger, records(1), network(TINY))
-    assert ledger.releases(0) == 2

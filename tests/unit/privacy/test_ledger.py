@@ -33,7 +33,7 @@ def written(path, rounds: int = 4) -> list[Round]:
         for number in range(rounds):
             pair = [event(number), event(number, "b", population=45)]
             ledger.record(pair)
-            ledger.note_sent(number, f"digest {number}")
+            ledger.note_sent(number, 0, f"digest {number}")
             events += pair
     return events
 
@@ -43,7 +43,7 @@ def test_everything_recorded_is_read_again(path):
     (attempt,) = read_ledger(path)
     assert attempt.events == events
     assert attempt.releases() == events
-    assert attempt.sent == {number: f"digest {number}" for number in range(4)}
+    assert attempt.sent == {(number, 0): f"digest {number}" for number in range(4)}
     assert attempt.header["run"] == "x"
 
 
@@ -59,11 +59,10 @@ def test_attempts_are_kept_and_told_apart(path):
     first = written(path, 2)
     with Ledger(path) as ledger:
         assert ledger.attempts == 1
-        assert ledger.rounds == {0, 1}
         assert ledger.holds(first[0])
+        assert not ledger.holds(first[0], 2)
         assert ledger.sent(0) == "digest 0"
         ledger.start({"run": "y"})
-        assert ledger.rounds == set()
         assert not ledger.holds(first[0])
         assert ledger.sent(0) is None
         assert ledger.releases(0) == 0
@@ -155,7 +154,7 @@ def test_a_torn_last_line_is_a_counted_release_and_the_file_goes_on(path, kept):
     assert attempt.torn == 1
     assert Counter(attempt.releases()) == Counter([*events, events[-2], events[-1]])
     with Ledger(path) as ledger:
-        assert ledger.rounds == {0, 1, 2, 3}
+        assert all(ledger.holds(entry) for entry in events)
         ledger.record([event(4), event(4, "b", population=45)])
     (attempt,) = read_ledger(path)
     assert attempt.torn == 1
@@ -183,7 +182,7 @@ def test_a_second_user_is_refused_while_the_first_has_the_file_open(path):
         assert "another process trains the same run" in done.stderr
         ledger.record([event(0)])
     with Ledger(path) as ledger:
-        assert ledger.rounds == {0}
+        assert ledger.holds(event(0))
 
 
 def test_a_ledger_that_was_refused_can_be_opened_after_repair(path):
@@ -245,6 +244,43 @@ def test_a_disk_that_fails_to_sync_is_a_users_error(path, monkeypatch):
         with pytest.raises(UserError, match=r"Input/output error. Nothing was released"):
             ledger.record([event(0)])
         assert not ledger.holds(event(0))
+
+
+def test_a_release_recorded_twice_is_held_twice_and_its_messages_told_apart(path):
+    with Ledger(path) as ledger:
+        ledger.start({})
+        for again in (0, 1):
+            ledger.record([event(0)])
+            ledger.note_sent(0, again, f"digest {again}")
+    with Ledger(path) as ledger:
+        assert ledger.holds(event(0), 2)
+        assert not ledger.holds(event(0), 3)
+        assert [ledger.sent(0, again) for again in (0, 1, 2)] == ["digest 0", "digest 1", None]
+
+
+def test_a_kept_head_shows_that_lines_were_cut_off_since(path):
+    heads = []
+    with Ledger(path) as ledger:
+        ledger.start({})
+        identity = ledger.identity
+        for number in range(3):
+            ledger.record([event(number)])
+            heads.append(ledger.head)
+        assert all(ledger.knows(head) for head in heads)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    with Ledger(path) as ledger:
+        assert [ledger.knows(head) for head in heads] == [True, True, False]
+        assert ledger.identity == identity
+        ledger.record([event(2, clip=1.0)])  # another line in its place is another head
+        assert not ledger.knows(heads[2])
+        ledger.start({})
+        assert ledger.identity != identity
+        assert [ledger.knows(head) for head in heads] == [False] * 3
+        assert [ledger.knew(head) for head in heads] == [True, True, False]
+    with Ledger(path) as ledger:
+        assert [ledger.knew(head) for head in heads] == [True, True, False]
+    assert heads[1] in read_ledger(path)[0].heads
 
 
 def test_a_line_is_one_object_that_other_programs_can_read(path):

@@ -23,7 +23,7 @@ from zetadp.randomness import Purpose
 class HoldsEverything:
     """Stands for a ledger where the order of record and release is not the subject."""
 
-    def holds(self, event: Round) -> bool:
+    def holds(self, event: Round, times: int = 1) -> bool:
         return True
 
 
@@ -170,7 +170,7 @@ def test_noise_is_added_to_the_sum_and_leaves_it_unchanged():
     draw = one.draw(0)
     total = torch.arange(1000.0)
     kept = total.clone()
-    difference = one.release(draw, total) - one.release(draw, torch.zeros(1000))
+    difference = one.release(draw, total) - mechanism().release(draw, torch.zeros(1000))
     torch.testing.assert_close(difference, total / 24, rtol=1e-5, atol=1e-5)
     assert torch.equal(total, kept)
 
@@ -191,6 +191,8 @@ def test_nothing_is_released_before_its_event_is_recorded(tmp_path):
         with pytest.raises(RuntimeError, match="before its release"):
             one.release(draw, torch.zeros(3))
         ledger.record([draw.event])
+        with pytest.raises(RuntimeError, match="before its release, 2 times"):
+            one.release(draw, torch.zeros(3), again=1)
         one.release(draw, torch.zeros(3))
         with pytest.raises(RuntimeError, match="before its release"):
             mechanism(ledger=ledger, noise_multiplier=1.4).release(
@@ -199,6 +201,18 @@ def test_nothing_is_released_before_its_event_is_recorded(tmp_path):
         ledger.start({})
         with pytest.raises(RuntimeError, match="before its release"):
             one.release(draw, torch.zeros(3))
+
+
+def test_no_release_is_made_twice():
+    """Two sums under one noise would show their difference bare, and the ledger would know of one."""
+    one = mechanism()
+    draw = one.draw(0)
+    one.release(draw, torch.zeros(3))
+    with pytest.raises(RuntimeError, match="was released already"):
+        one.release(draw, torch.ones(3))
+    one.release(draw, torch.ones(3), again=1)
+    with pytest.raises(RuntimeError, match="was released already"):
+        one.release(draw, torch.ones(3), again=1)
 
 
 @pytest.mark.parametrize("expected", [0, -1, 44.5])

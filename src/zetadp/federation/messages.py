@@ -1,0 +1,101 @@
+"""Messages kept on disk from before they are sent until they are no longer needed.
+
+A node that is asked again for a round it has answered, because it or the server was interrupted, sends the very bytes
+that it sent before: one release, however often it is transmitted. A second answer, computed again, would be a second
+release, and under other weights it would tell more of the same patients: such a request is refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from zetadp.checkpoint import load_tensors, save_tensors
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+
+class MessageStore:
+    """What was sent in the rounds of one attempt at a training.
+
+    Parameters
+    ----------
+    folder
+        Where the messages lie, one file a round; made when the first is kept. Messages are privatised: whoever may see
+        the models may see them.
+    attempt
+        What the attempt is known by. Messages of another attempt are ignored.
+
+    Attributes
+    ----------
+    size
+        Bytes kept since the store was opened or last discarded from.
+    """
+
+    def __init__(self, folder: Path, attempt: str) -> None:
+        self.folder, self.attempt = folder, attempt
+        self.size = 0
+
+    def keep(self, round_number: int, weights: str, messages: Tensor) -> None:
+        """Write messages to disk and sync them; only then may they be sent.
+
+        Parameters
+        ----------
+        round_number
+            The round, counted from zero.
+        weights
+            Hash of the weights that the messages answer.
+        messages
+            What is to be sent, of any shape.
+
+        Raises
+        ------
+        UserError
+            If the disk is full or the folder read-only. Then nothing was sent.
+        """
+        content = {"attempt": self.attempt, "round": round_number, "weights": weights}
+        path = self._path(round_number)
+        save_tensors(path, {"messages": messages.detach().cpu().contiguous()}, content)
+        self.size += path.stat().st_size
+
+    def find(self, round_number: int, weights: str, device: torch.device | str = "cpu") -> Tensor | None:
+        """Return the messages of a round if it was answered, bit for bit; None if it was not.
+
+        Raises
+        ------
+        UserError
+            If the round was answered under other weights, or if what was kept cannot be read.
+        """
+        path = self._path(round_number)
+        if not path.exists():
+            return None
+        tensors, content = load_tensors(path, device)
+        if content["attempt"] != self.attempt:
+            return None
+        if content["weights"] != weights:
+            msg = (
+                f"Round {round_number} was answered already, for other weights ({path}). A second answer would release "
+                "more of the same patients than the ledger says, and is refused. To start over, delete the checkpoint "
+                "of the run: what was released stays counted."
+            )
+            raise UserError(msg)
+        return tensors["messages"]
+
+    def discard(self, before: int) -> None:
+        """Remove the messages of rounds that nobody can ask for again."""
+        for path in self.folder.glob("round-*.safetensors"):
+            if int(path.stem.removeprefix("round-")) < before:
+                path.unlink(missing_ok=True)
+        self.size = 0
+
+    def remove(self) -> None:
+        """Remove everything: at the end of a training, or before another begins."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, round_number: int) -> Path:
+        return self.folder / f"round-{round_number:06d}.safetensors"
