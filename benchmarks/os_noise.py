@@ -1,8 +1,9 @@
-"""Time what exact noise costs: draws a second, and one round of all nodes for a small and a large network.
+"""Time what exact noise costs: draws a second, one round of all nodes, and gradients of one patient at a time.
 
 A round is, for each node: its patients' clipped gradients onto the grid with the integer check of their norms, their
 sum, the noise, and the way back to float. With several processes, each takes whole nodes. For comparison, one line
-gives the seeded float noise of the simulation.
+gives the seeded float noise of the simulation. Gradients are taken of one patient a pass, where the simulation takes
+several: the last table has the ratio of the two, paired in one run.
 
     python benchmarks/os_noise.py
     python benchmarks/os_noise.py --nodes 11 --processes 1 2 4
@@ -15,6 +16,7 @@ import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
+from functools import partial
 from multiprocessing import get_context
 from statistics import median
 from typing import TYPE_CHECKING
@@ -22,6 +24,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid, sum_groups, to_grid
 from zetadp.randomness import Purpose, stream
@@ -29,6 +34,12 @@ from zetadp.randomness import Purpose, stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NETWORKS_PASSED = {
+    "16-32, pooled": NetworkSettings(widths=(16, 32), convolutions=1, head="pooled", groups=8),
+    "32-64-128, pooled": NetworkSettings(widths=(32, 64, 128), convolutions=1, head="pooled", groups=16),
+    "32-64-128, two convolutions": NetworkSettings(widths=(32, 64, 128), head="hidden", hidden=128, groups=16),
+    "linear": NetworkSettings("linear"),
+}
 SIGMA = 42.57
 POPULATION = 44
 EXPECTED = 24
@@ -103,8 +114,29 @@ def print_rounds(nodes: int, processes: list[int], bound: float, repetitions: in
         print(f"{label:24} {grid.bits:4} {times[0]:10.1f} {times[1]:8.1f} {times[2]:8.1f}{columns}")
 
 
+def print_passes(repetitions: int) -> None:
+    """Print what one patient a pass costs against passes of 64 images, for 24 patients of 4 images."""
+    print(f"\nmilliseconds for the integer sums of {EXPECTED} patients of 4 images of 32 x 32")
+    print(f"{'network':30} {'64 images a pass':>17} {'one patient':>12} {'ratio':>6}")
+    random = np.random.default_rng(0)
+    parts = torch.from_numpy(random.standard_normal((2, EXPECTED, 4, 1, 32, 32))).float()
+    images, labels = torch.complex(parts[0], parts[1]), torch.arange(4).repeat(EXPECTED, 1)
+    groups = torch.zeros(EXPECTED, dtype=torch.long)
+    for label, settings in NETWORKS_PASSED.items():
+        model = build(settings, 4, 32, random)
+        layout = Layout.of(model)
+        grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=POPULATION, dimension=layout.dimension)
+        options = {"count": 1, "bound": 1.0, "grid": grid}
+        sums = partial(clipped_sums, model, layout, images, labels, groups, **options)
+        several, alone = partial(sums, chunk=64), partial(sums, chunk=4)
+        pairs = [(seconds(several, 1), seconds(alone, 1)) for _ in range(repetitions)]
+        times = [1e3 * median(column) for column in zip(*pairs, strict=True)]
+        ratio = median(one / many for many, one in pairs)
+        print(f"{label:30} {times[0]:17.1f} {times[1]:12.1f} {ratio:6.2f}")
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=11)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
@@ -114,6 +146,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print_draws(arguments.repetitions)
     print_rounds(arguments.nodes, arguments.processes, arguments.bound, arguments.repetitions)
+    print_passes(arguments.repetitions)
 
 
 if __name__ == "__main__":
