@@ -1,0 +1,200 @@
+"""What one patient adds to a message: its own clipped gradient, whoever else is drawn, and never more than the clip."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from mutants.installing import certain
+from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
+from zetadp.dataset import to_records
+from zetadp.federation.node import Records
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.privacy.grid import Grid, to_grid
+from zetadp.storage import ImageStack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zetadp.nn.parameters import Layout
+
+SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
+AXES = ("patient", "sequence", "slice", "row", "column")
+CONVOLUTIONAL = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
+
+
+def _contributions(folder: Path, data: Records, model: nn.Module, clip: float) -> Tensor:
+    """Return what each record adds to a message if it is a patient alone at a node, shape (record, dimension)."""
+    alone = [[record] for record in range(len(data.images))]
+    with federation(
+        folder, alone, expected=1, clip=clip, records=data, model=model, images_per_patient=data.images.shape[1]
+    ) as fed:
+        return fed.round(0).double()
+
+
+def _imaginary(model: Stub) -> Stub:
+    """Make every gradient of the complex parameters purely imaginary on real images: all scores are then imaginary."""
+    for parameter in model.complex_map.parameters():
+        parameter.data = 1j * parameter.data.imag
+    return model
+
+
+def _hostile() -> dict[str, tuple[Stub, Records]]:
+    """Return networks and patients whose gradients are long, imaginary only, isotropic, or the same in all images."""
+    random = random_records(24, scale=100.0)
+    real = Records(images=random.images.real.to(torch.complex64), labels=random.labels)
+    same = Records(images=random.images[:, :1].expand(-1, CLASSES, -1, -1).clone(), labels=torch.zeros(CLASSES).long())
+    # The label of `same` is class 0 for every image; one image of another class keeps four classes declared.
+    same.labels[-1] = CLASSES - 1
+    return {
+        "random": (Stub(), random),
+        "imaginary gradients": (_imaginary(Stub()), real),
+        "equal images": (Stub(), same),
+    }
+
+
+def _networks() -> dict[str, nn.Module]:
+    convolutional = build(CONVOLUTIONAL, CLASSES, 8, np.random.default_rng(4))
+    return {"affine": Stub(), "convolutional": convolutional}
+
+
+def _loss(model: nn.Module, layout: Layout, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """Return a patient's loss at flat weights, by ordinary layers in double precision."""
+    scores = functional_call(model, layout.unflatten(vector), (images.to(torch.complex128),))
+    return functional.cross_entropy(scores, labels)
+
+
+@certain
+def check_no_patient_adds_more_than_the_clip(folder: Path) -> None:
+    """One patient alone moves the sum by at most B in the norm over all parts, however long its gradient; B = 2.
+
+    Three kinds of 24 patients. Whatever clips less than the whole, or by a norm that is too small for half of all
+    gradients, exceeds B for one of them.
+    """
+    for name, (model, data) in _hostile().items():
+        norms = _contributions(folder / name, data, model, CLIP).norm(dim=1)
+        longest = float(norms.max())
+        assert longest <= CLIP, f"{name}: a patient adds {longest:.6f} at a clip of {CLIP}"
+        assert longest > CLIP * (1 - 1e-4), f"{name}: no gradient was long enough to be clipped"
+
+
+@certain
+def check_a_contribution_is_the_slope_of_the_patients_loss(folder: Path) -> None:
+    """Unclipped, a message is the gradient of the patient's loss: along any direction it predicts the loss's slope.
+
+    The slope is a central difference in double precision, along random directions of all real and imaginary parts.
+    Clipped, the message is the same direction at norm B or less.
+    """
+    for name, model in _networks().items():
+        data = random_records(3, scale=1.0 if name == "convolutional" else 0.5)
+        gradients = _contributions(folder / name / "unclipped", data, model, math.inf)
+        with federation(folder / name, [[0]], expected=1, model=model) as fed:
+            layout = fed.layout
+        weights = layout.flatten(dict(model.named_parameters())).detach().double()
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(6, len(weights), dtype=torch.float64, generator=generator)
+        for patient in range(len(data.images)):
+            of_patient = data.images[patient].unsqueeze(1), data.labels
+            length = float(gradients[patient].norm())
+            for direction in directions:
+                step = 1e-5 * direction / direction.norm()
+                losses = [_loss(model, layout, weights + sign * step, *of_patient) for sign in (1, -1)]
+                slope = float(losses[0] - losses[1]) / 2e-5
+                predicted = float(gradients[patient] @ direction / direction.norm())
+                # A random direction has a slope of about length / sqrt(dimension).
+                tolerance = 0.01 * length / math.sqrt(len(weights))
+                assert abs(slope - predicted) < tolerance, f"{name}: slope {slope:.5f}, predicted {predicted:.5f}"
+        # Of three gradients the middle length clips some and leaves others.
+        clip = float(gradients.norm(dim=1).median()) * 0.999
+        clipped = _contributions(folder / name / "clipped", data, model, clip)
+        factors = (clip / gradients.norm(dim=1)).clamp_max(1.0)
+        torch.testing.assert_close(clipped, gradients * factors[:, None], rtol=1e-4, atol=1e-6 * clip)
+
+
+@certain
+def check_a_contribution_does_not_depend_on_others(folder: Path) -> None:
+    """In one round, what three patients add together is what each adds alone, image choices included.
+
+    The accountant takes a round as a fixed vector of norm at most B added, or not, to what everybody else adds. With
+    long gradients, half of each record's images chosen at random, and a network that normalises.
+    """
+    data = random_records(3, images_per_class=2, scale=10.0, seed=5)
+    for name, model in _networks().items():
+
+        def message(*members: int, name: str = name, model: nn.Module = model) -> Tensor:
+            place = folder / name / f"drawn{members}"
+            with federation(place, [[0, 1, 2]], expected=1.5, clip=0.05, kind=Chosen, records=data, model=model) as fed:
+                mechanism = fed.nodes[0].mechanism
+                assert isinstance(mechanism, Chosen)
+                mechanism.members = members
+                return fed.round(0)[0].double() * 1.5
+
+        alone = torch.stack([message(patient) for patient in range(3)])
+        assert float(message().abs().max()) == 0
+        for members in ((0, 1), (1, 2), (0, 2), (0, 1, 2)):
+            off = float((message(*members) - alone[list(members)].sum(dim=0)).norm()) / 0.05
+            assert off < 1e-3, f"{name}: patients {members} together differ from the sum of each by {off:.3f} clips"
+
+
+@certain
+def check_a_patient_that_is_not_finite_adds_zero(folder: Path) -> None:
+    """Images of NaN, of infinity or beyond float32's squares take no part; the rest of the round is as without them."""
+    good = random_records(2, seed=6, scale=10.0)
+    bad = torch.stack([torch.full_like(good.images[0], value) for value in (math.nan, math.inf, 3e38)])
+    data = Records(images=torch.cat([good.images, bad]), labels=good.labels)
+    for number in range(3):
+        with federation(folder / f"with {number}", [[0, 1, 2 + number]], expected=3, records=data) as fed:
+            try:
+                found = fed.round(0)[0]
+            except (ArithmeticError, RuntimeError, ValueError) as error:
+                msg = f"a round was broken off because of one patient: {error}"
+                raise AssertionError(msg) from error
+        with federation(folder / f"without {number}", [[0, 1]], expected=2, records=data) as fed:
+            expected = fed.round(0)[0] * 2 / 3
+        assert found.isfinite().all(), "one patient made the message not finite"
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@certain
+def check_nothing_longer_than_the_clip_gets_onto_the_grid(folder: Path) -> None:
+    """Whatever floats did before, integer rows longer than the bound become zero, even where squares overflow int64."""
+    for bits in (8, 24, 31):
+        grid = Grid(bound=CLIP, bits=bits)
+        for columns in (1, 4, 16, 100, 4096):
+            for length in (0.5, 0.999, 1.001, 1.5, 2.0, math.sqrt(columns), 1e3):
+                row = torch.full((1, columns), CLIP * length / math.sqrt(columns), dtype=torch.float64)
+                values, _ = to_grid(row, grid)
+                squared = sum(int(value) ** 2 for value in values[0].tolist())
+                assert squared <= 4**bits, f"{columns} coordinates of {2**bits} steps and length {length} got through"
+                if length < 1:
+                    assert squared > 0
+
+
+@certain
+def check_preparation_keeps_patients_apart(folder: Path) -> None:
+    """A patient's images, whitened or standardised, are the same bits whatever the other patients' images are."""
+    generator = np.random.default_rng(8)
+    one, other = generator.standard_normal((2, 3, 4, 2, 8, 8)) + 3
+    other[0] = one[0]
+    other[1:] *= 50
+    for prepare in (_whitened, _standardised):
+        mine, changed = prepare(one)[0], prepare(other)[0]
+        assert np.array_equal(mine, changed), f"{prepare.__name__} images change with other patients' images"
+
+
+def _whitened(values: np.ndarray) -> np.ndarray:
+    return whiten(values + 1j * values[..., ::-1, :])
+
+
+def _standardised(values: np.ndarray) -> np.ndarray:
+    patients = tuple(str(number) for number in range(len(values)))
+    stack = ImageStack(values.astype(np.float32), patients, SEQUENCES, AXES, "")
+    found: np.ndarray = to_records(stack, torch.device("cpu")).images.numpy()
+    return found

@@ -1,0 +1,212 @@
+"""What noise must be: as large as the ledger says, in every part, in every round, and never the same twice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from scipy import stats
+
+from mutants.installing import certain, statistical
+from mutants.margins import FALSE_ALARM, correlation_limit, count_is_plausible, variance_limits
+from mutants.stub import Federation, federation, random_records
+from zetadp.federation.server import OptimiserSettings
+from zetadp.nn.models import NetworkSettings
+from zetadp.training import NodePlan, RunName, TrainingSettings, train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+OVERWHELMING = 300.0
+"""Beside noise of this multiple of the clip, four clipped gradients add less than 1e-6 to a variance or a cosine."""
+PATIENTS, EXPECTED = 4, 2.0
+ROUNDS, EXACT_ROUNDS = 20, 15
+DEVIATIONS = (1, 2, 3.1)
+"""Far out is beyond these; the last is off the round figure at which noise would be cut."""
+PAIR = [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def _noise_is_as_stated(fed: Federation, messages: Tensor) -> None:
+    """Compare messages that are all noise with what the ledger states: mean squares, and how many lie far out."""
+    stated = {(event.round, event.node): event for event in fed.attempt().events}
+    standard = torch.empty(messages.shape, dtype=torch.float64)
+    for number, node in _places(messages):
+        event = stated[number, fed.nodes[node].mechanism.node]
+        standard[number, node] = messages[number, node] * (event.expected / (event.noise_multiplier * event.clip))
+    parts = fed.parts(standard)
+    alarm = FALSE_ALARM / (len(parts) * (1 + len(DEVIATIONS) + len(_places(messages))))
+    for name, values in parts.items():
+        _mean_square_is_one(values, alarm, f"{name}, all rounds")
+        for deviations in DEVIATIONS:
+            count, chance = int((values.abs() > deviations).sum()), 2 * float(stats.norm.sf(deviations))
+            plausible = count_is_plausible(count, values.numel(), chance, alarm)
+            where = f"{name}: {count} of {values.numel()} beyond {deviations} standard deviations"
+            assert plausible, f"noise is not normal in {where}"
+        for number, node in _places(messages):
+            _mean_square_is_one(values[number, node], alarm, f"{name}, round {number}, node {node}")
+
+
+def _mean_square_is_one(values: Tensor, alarm: float, where: str) -> None:
+    low, high = variance_limits(values.numel(), alarm)
+    found = float(values.square().mean())
+    assert low <= found <= high, f"noise has {found:.3f} of the stated variance in: {where}"
+
+
+def _places(messages: Tensor) -> list[tuple[int, int]]:
+    return [(number, node) for number in range(messages.shape[0]) for node in range(messages.shape[1])]
+
+
+def _independent(vectors: Tensor, alarm: float, what: str) -> None:
+    """Compare the cosines of all pairs of rows with what independent normal vectors can show."""
+    rows = torch.nn.functional.normalize(vectors.double(), dim=1)
+    pairs = math.comb(len(rows), 2)
+    limit = correlation_limit(rows.shape[1], alarm / pairs)
+    found = float((rows @ rows.T - torch.eye(len(rows))).abs().max())
+    assert found <= limit, f"{what} are correlated: {found:.3f}"
+
+
+@statistical
+def check_noise_is_as_stated(folder: Path) -> None:
+    """Each part of each message of each round has the variance (sigma B / R)^2 that the ledger states.
+
+    At clip 2 and with draws that fluctuate. Pooled over rounds a part has 260 x 20 x 2 = 10 400 draws, whose mean
+    square strays by less than 8 % (alarm 8e-8); in one message it has 260, by less than half. Half the variance fails
+    the former, a divisor that follows the draw (1, 3 or 4 instead of 2: variance x 4, x 0.44, x 0.25) the latter.
+
+    Of 10 400 draws 20 lie beyond 3.1 standard deviations; none, as of noise that is cut off at three, has probability
+    2e-9, below the alarm of 8e-8.
+    """
+    with federation(folder, PAIR, expected=EXPECTED, sigma=OVERWHELMING) as fed:
+        _noise_is_as_stated(fed, fed.rounds(ROUNDS))
+
+
+@statistical
+def check_exact_noise_is_as_stated(folder: Path) -> None:
+    """Exact noise from the operating system has the stated variance and law in each part of each message.
+
+    Of 260 x 15 = 3900 draws a part, the mean square strays by less than 13 %.
+    """
+    with federation(folder, PAIR[:1], expected=EXPECTED, sigma=OVERWHELMING, exact=True) as fed:
+        _noise_is_as_stated(fed, fed.rounds(EXACT_ROUNDS))
+
+
+@statistical
+def check_a_round_without_patients_sends_noise(folder: Path) -> None:
+    """With one patient a node and p = 0.02, nearly all rounds draw nobody; each sends noise as stated all the same.
+
+    Forty messages, of which one shows a patient on average: a signal of at most B beside noise of B in each of 780
+    coordinates. That none is empty has probability below 1e-60.
+    """
+    with federation(folder, [[0], [1]], expected=0.02, sigma=1.0) as fed:
+        _noise_is_as_stated(fed, fed.rounds(ROUNDS))
+
+
+@statistical
+def check_noise_hides_the_low_bits(folder: Path) -> None:
+    """Noise alone, from rounds that draw nobody, repeats few values: it is at least as fine as float32.
+
+    31 200 normal float32 numbers coincide in about 31200^2/2 x 3e-8 = 15 pairs; 300 have probability below 1e-100. In
+    half precision the numbers between 1/4 and 4 are 8192: nearly all repeat. A sum added to coarse noise shows between
+    its steps.
+    """
+    with federation(folder, [[0], [1]], expected=0.02, sigma=1.0) as fed:
+        values = fed.rounds(ROUNDS)
+    repeated = values.numel() - len(set(values.flatten().tolist()))
+    assert repeated < 300, f"{repeated} of {values.numel()} values of the noise repeat others"
+
+
+@statistical
+def check_noise_is_never_the_same(folder: Path) -> None:
+    """Noise is independent across rounds, across nodes, and across real and imaginary parts.
+
+    Three vectors of 260 coordinates for each of 5 rounds and 2 nodes, every pair compared: cosines stay below 0.4
+    (alarm 1e-5 over 435 pairs); of equal noise they are 1.
+    """
+    with federation(folder, PAIR, expected=EXPECTED, sigma=OVERWHELMING) as fed:
+        parts = fed.parts(fed.rounds(5))
+        _independent(torch.cat([part.flatten(0, 1) for part in parts.values()]), FALSE_ALARM, "noises of one run")
+
+
+@statistical
+def check_exact_noise_is_never_the_same(folder: Path) -> None:
+    """Exact noise from the operating system is independent across 4 rounds, 2 nodes, and the parts of a message."""
+    with federation(folder, PAIR, expected=EXPECTED, sigma=OVERWHELMING, exact=True) as fed:
+        parts = fed.parts(fed.rounds(4))
+        _independent(torch.cat([part.flatten(0, 1) for part in parts.values()]), FALSE_ALARM, "noises of one run")
+
+
+@statistical
+def check_trainings_share_no_noise(folder: Path) -> None:
+    """Rounds and nodes of a training, and trainings of one seed that differ in epsilon, or in data, share no noise.
+
+    Cosines of 3 x 2 x 2 messages of 260 coordinates at noise so large that gradients vanish: limit 0.35.
+    """
+    settings = TrainingSettings(rounds=2, optimiser=OptimiserSettings(1e-6), clip=2.0, checkpoint_seconds=1e6)
+    plans = [
+        NodePlan(f"node-{place}", [[record] for record in own], PATIENTS, EXPECTED, OVERWHELMING)
+        for place, own in enumerate(PAIR)
+    ]
+    run = RunName("linear", "federated", "1", 3)
+    runs = [(run, 0), (replace(run, epsilon="8"), 0), (run, 1)]
+    sent: list[Tensor] = []
+    for number, (name, data_seed) in enumerate(runs):
+        train(
+            name,
+            NetworkSettings("linear"),
+            settings,
+            plans,
+            random_records(8, seed=data_seed),
+            random_records(0),
+            ledger_path=folder / f"{number}.jsonl",
+            checkpoint_path=folder / f"{number}.partial",
+            after_round=lambda _, messages: sent.append(messages.clone()),
+        )
+    assert len(sent) == len(runs) * settings.rounds
+    _independent(torch.cat(sent), FALSE_ALARM, "noises of trainings")
+
+
+@statistical
+def check_a_repeated_round_shows_nothing_bare(folder: Path) -> None:
+    """A round asked for again after a restart, on other data, is the same bytes or a paid release with other noise.
+
+    Three restarts; cosines of messages of 780 coordinates stay below 0.2. Under the same noise the difference of two
+    messages is the difference of two sums, and their cosine is 1.
+    """
+    messages = []
+    for restart in range(4):
+        data = random_records(8, seed=restart)
+        with federation(
+            folder, PAIR, expected=float(PATIENTS), sigma=OVERWHELMING, records=data, resumed=restart > 0
+        ) as fed:
+            messages.append(fed.round(0).flatten())
+            paid = len(fed.attempt().releases())
+    different = [a for n, a in enumerate(messages) if not any(torch.equal(a, b) for b in messages[:n])]
+    assert paid >= 2 * len(different), f"{2 * len(different)} messages left the nodes, {paid} were paid for"
+    if len(different) > 1:
+        _independent(torch.stack(different), FALSE_ALARM, "releases of one round")
+
+
+@certain
+def check_exact_messages_are_kept_before_they_are_sent(folder: Path) -> None:
+    """What cannot be drawn again lies on disk when a round returns, and a restarted node sends those bytes.
+
+    Then one release is paid for. A message that was lost from the disk is drawn anew and paid for.
+    """
+    with federation(folder, PAIR[:1], expected=EXPECTED, sigma=1.0, exact=True) as fed:
+        sent = fed.round(0)
+    with federation(folder, PAIR[:1], expected=EXPECTED, sigma=1.0, exact=True, resumed=True) as fed:
+        again = fed.round(0)
+        paid = len(fed.attempt().releases())
+    assert torch.equal(sent, again), "a restarted node answered a round with other bytes"
+    assert paid == 1
+    for kept in (folder / "messages").iterdir():
+        kept.unlink()
+    with federation(folder, PAIR[:1], expected=EXPECTED, sigma=1.0, exact=True, resumed=True) as fed:
+        anew = fed.round(0)
+        paid = len(fed.attempt().releases())
+    assert not torch.equal(sent, anew)
+    assert paid == 2, f"two releases, {paid} paid for"

@@ -1,0 +1,214 @@
+"""What is written down: every release, before it is made, for ever, and in full in the statement."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+
+from mutants.installing import certain
+from mutants.stub import federation, random_records
+from zetadp.nn.models import NetworkSettings
+from zetadp.privacy.exposure import Run, recorded_runs
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.mechanism import Draw, SampledGaussian
+from zetadp.privacy.statement import run_statement
+from zetadp.training import NodePlan, RunName, TrainingSettings, finish, train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+ROUNDS = 8
+NODES = 2
+SIGMA = 2.0
+PLANS = [NodePlan(f"node-{place}", [[3 * place + i] for i in range(3)], 3, 1.25, SIGMA) for place in range(NODES)]
+SETTINGS = TrainingSettings(rounds=ROUNDS, checkpoint_seconds=1e6)
+RUN = RunName("linear", "federated", "8", 3)
+DELTA = 1e-3
+
+
+class KilledError(Exception):
+    """Stands for a job that is killed."""
+
+
+@dataclass
+class Server:
+    """Sees all that leaves the nodes, and may be killed after a round."""
+
+    seen: list[tuple[int, str]] = field(default_factory=list)
+    killed_after: int = 0
+
+    def __call__(self, done: int, messages: Tensor) -> None:
+        self.seen.append((done, hashlib.sha256(messages.numpy().tobytes()).hexdigest()))
+        if done == self.killed_after:
+            raise KilledError
+
+    @property
+    def releases(self) -> int:
+        """Messages of a node that differ: each is one release, however often it is transmitted."""
+        return len(set(self.seen))
+
+
+def _train(folder: Path, server: Server, *, noise: str = "seeded", killed_after: int = 0, data_seed: int = 0) -> None:
+    server.killed_after = killed_after
+    try:
+        train(
+            RUN,
+            NetworkSettings("linear"),
+            replace(SETTINGS, noise=noise),
+            PLANS,
+            random_records(6, side=4, seed=data_seed),
+            random_records(0, side=4),
+            ledger_path=folder / "ledger.jsonl",
+            checkpoint_path=folder / "run.partial",
+            after_round=server,
+        )
+    except KilledError:
+        return
+    finish(folder / "run.partial")
+
+
+def _counted(folder: Path) -> dict[str, int]:
+    """Return how many releases of each node all statements on a ledger account for."""
+    counts: Counter[str] = Counter()
+    for run in recorded_runs(folder / "ledger.jsonl"):
+        for node, history in run.nodes.items():
+            counts[node] += history.releases
+    return dict(counts)
+
+
+def _stated(run: Run) -> float:
+    statement = run_statement(
+        run,
+        delta=DELTA,
+        unit="patient",
+        noise_source="seeded",
+        weights=dict.fromkeys(run.nodes, 1.0),
+        target_epsilon=8.0,
+    )
+    return float(statement["epsilon"])
+
+
+def _true_epsilon(rounds: int, sigma: float, probability: float) -> float:
+    """Return epsilon of so many rounds from the privacy-loss distribution of a library, to 0.2 % or so."""
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, sampling_prob=probability, value_discretization_interval=1e-3
+    )
+    return float(one.self_compose(rounds).get_epsilon_for_delta(DELTA))
+
+
+def _states_no_less_than(run: Run, rounds: int, what: str) -> None:
+    plan = PLANS[0]
+    true, stated = _true_epsilon(rounds, plan.noise_multiplier, plan.expected / plan.population), _stated(run)
+    assert stated >= 0.995 * true, f"{what} states epsilon {stated:.3f}, {rounds} rounds cost {true:.3f}"
+    assert stated <= 1.01 * true, f"{what} states epsilon {stated:.3f}, {rounds} rounds cost {true:.3f}"
+
+
+@certain
+def check_the_statement_is_that_of_all_rounds_seen(folder: Path) -> None:
+    """Epsilon from the ledger is that of as many rounds as messages left a node, at the plans' noise and probability.
+
+    The plans' p = 5/12 is the inverse of no whole number, so that a rounded rate shows.
+    """
+    server = Server()
+    _train(folder, server)
+    assert server.releases == ROUNDS
+    (run,) = recorded_runs(folder / "ledger.jsonl")
+    assert {node: history.releases for node, history in run.nodes.items()} == {p.name: ROUNDS for p in PLANS}
+    _states_no_less_than(run, ROUNDS, "a finished training")
+
+
+@certain
+def check_stopping_early_lowers_no_epsilon(folder: Path) -> None:
+    """A training that was killed after a quarter of its declared rounds states the epsilon of all of them."""
+    _train(folder, Server(), killed_after=ROUNDS // 4)
+    (run,) = recorded_runs(folder / "ledger.jsonl")
+    _states_no_less_than(run, ROUNDS, "a training stopped early")
+
+
+@certain
+def check_every_release_stays_counted(folder: Path) -> None:
+    """Through kills, lost messages, torn lines and training anew, as many releases are stated as messages were seen.
+
+    Exact noise, so that what is drawn again differs. What is sent again is not counted again.
+    """
+    server = Server()
+
+    def counted(what: str) -> None:
+        found, needed = _counted(folder), {plan.name: server.releases for plan in PLANS}
+        assert found == needed, f"after {what}: {needed} left the nodes, {found} are counted"
+
+    _train(folder, server, noise="os", killed_after=3)
+    counted("a kill")
+    _train(folder, server, noise="os", killed_after=3)
+    counted("a replay")
+    (messages,) = folder.glob("*.messages")
+    for kept in messages.iterdir():
+        kept.unlink()
+    _train(folder, server, noise="os", killed_after=4)
+    counted("lost messages")
+    _train(folder, server, noise="os")
+    counted("the end")
+    _train(folder, server, noise="os", data_seed=1)
+    counted("training anew")
+    ledger = folder / "ledger.jsonl"
+    # A crash can cut a line off after its first bytes; whether its release was made nobody knows.
+    ledger.write_bytes(ledger.read_bytes() + b'{"chain":"0')
+    server.seen.append((0, "torn"))
+    counted("a torn line")
+
+
+class Watched(SampledGaussian):
+    """The shipped mechanism, which before each release looks at what has reached the disk."""
+
+    on_disk: bytes = b""
+
+    def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
+        path = self.ledger.path
+        known = read_ledger(path)[-1].events if path.exists() else []
+        assert draw.event in known, f"round {draw.event.round} is released and not yet in the ledger"
+        assert path.read_bytes() == self.on_disk, f"round {draw.event.round} is released and not yet synced"
+        return super().release(draw, clipped_sum, again=again)
+
+
+@certain
+def check_the_ledger_is_on_disk_before_a_release(folder: Path) -> None:
+    """When a node releases, the file on disk, as last synced, names the round, the first one too."""
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        original(descriptor)
+        ledger = folder / "ledger.jsonl"
+        if os.path.samestat(os.fstat(descriptor), ledger.stat()):
+            Watched.on_disk = ledger.read_bytes()
+
+    with (
+        pytest.MonkeyPatch.context() as watching,
+        federation(folder, [[0, 1], [2, 3]], expected=1.0, sigma=1.0, kind=Watched) as fed,
+    ):
+        watching.setattr(os, "fsync", fsync)
+        for number in range(3):
+            try:
+                fed.round(number)
+            except RuntimeError as error:
+                msg = f"round {number} was not recorded before its release"
+                raise AssertionError(msg) from error
+
+
+@certain
+def check_rounds_without_patients_are_in_the_ledger(folder: Path) -> None:
+    """Every message stands in the ledger, most of all those of rounds that drew nobody: one patient, p = 0.02."""
+    rounds = 20
+    with federation(folder, [[0], [1]], expected=0.02, sigma=1.0, side=2) as fed:
+        messages = fed.rounds(rounds)
+        found = Counter((event.round, event.node) for event in fed.attempt().events)
+    wanted = {(number, f"node-{node}"): 1 for number in range(rounds) for node in range(messages.shape[1])}
+    missing = len(wanted) - len(found)
+    assert dict(found) == wanted, f"{missing} of {len(wanted)} messages are not in the ledger"

@@ -1,0 +1,117 @@
+"""Releases that are written down late, seldom, or not for ever."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mutants.checks_of_records import (
+    check_every_release_stays_counted,
+    check_rounds_without_patients_are_in_the_ledger,
+    check_stopping_early_lowers_no_epsilon,
+    check_the_ledger_is_on_disk_before_a_release,
+    check_the_statement_is_that_of_all_rounds_seen,
+)
+from mutants.installing import mutant
+from zetadp.privacy import accounting, gaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zetadp.privacy.events import NodeHistory, Round
+    from zetadp.privacy.ledger import Attempt, Ledger
+
+
+@mutant("zetadp.privacy.ledger:Ledger.record", check_the_ledger_is_on_disk_before_a_release)
+def ledger_written_after_release(original: Any) -> Any:
+    # The line is written when the next round is recorded: an accountant that steps behind the optimiser.
+    def record(self: Ledger, events: Sequence[Round]) -> None:
+        late = vars(self).pop("late", None)
+        if late is not None:
+            original(self, late)
+            self._held.subtract(late)
+            self._attempt.events = self._attempt.events[: -len(late)]
+            self._times.subtract({event.round for event in late})
+        self._attempt.events += events
+        self._held.update(events)
+        self._times.update({event.round for event in events})
+        vars(self)["late"] = list(events)
+
+    return record
+
+
+@mutant("zetadp.privacy.ledger:Ledger._append", check_the_ledger_is_on_disk_before_a_release)
+def ledger_not_synced(original: Any) -> Any:
+    return lambda self, content, *, sync=True: original(self, content, sync=False)
+
+
+@mutant("zetadp.privacy.ledger:Ledger.start", check_every_release_stays_counted)
+def training_anew_forgets_the_ledger(original: Any) -> Any:
+    def start(self: Ledger, header: Mapping[str, Any]) -> None:
+        self._file.truncate(0)
+        self.head, self.attempts = "0" * 64, 0
+        original(self, header)
+
+    return start
+
+
+@mutant("zetadp.privacy.ledger:Attempt.releases", check_every_release_stays_counted)
+def torn_line_not_counted(original: Any) -> Any:
+    return lambda self: list(self.events)
+
+
+@mutant("zetadp.privacy.ledger:Attempt.releases", check_every_release_stays_counted)
+def repeated_round_counted_once(original: Any) -> Any:
+    def releases(self: Attempt) -> list[Round]:
+        torn = original(self)[len(self.events) :]
+        return [*dict.fromkeys(self.events), *torn]
+
+    return releases
+
+
+@mutant("zetadp.privacy.exposure:declared", check_the_statement_is_that_of_all_rounds_seen)
+def steps_counted_as_epochs(original: Any) -> Any:
+    def declared(history: NodeHistory, declared_rounds: int) -> Counter[Any]:
+        return Counter({m: math.ceil(m[0] * n) for m, n in original(history, declared_rounds).items()})
+
+    return declared
+
+
+@mutant("zetadp.privacy.accounting:epsilon_pld", check_the_statement_is_that_of_all_rounds_seen)
+def central_limit_quoted_as_a_bound(original: Any) -> Any:
+    def epsilon(mechanisms: Mapping[Any, int], delta: float, tolerance: float = 0.0) -> float:
+        mus = [accounting.central_limit_mu(p, sigma, count) for (p, sigma), count in mechanisms.items()]
+        return gaussian.epsilon(delta, math.hypot(*mus))
+
+    return epsilon
+
+
+@mutant("zetadp.privacy.exposure:declared", check_stopping_early_lowers_no_epsilon)
+def stopping_early_thought_cheaper(original: Any) -> Any:
+    return lambda history, declared_rounds: original(history, 1)
+
+
+@mutant("zetadp.federation.simulation:simulate_round", check_rounds_without_patients_are_in_the_ledger)
+def empty_round_skipped(original: Any) -> Any:
+    def simulate_round(nodes: Any, model: Any, layout: Any, records: Any, ledger: Any, number: int, **more: Any) -> Any:
+        if not any(len(node.mechanism.draw(number).members) for node in nodes):
+            return torch.zeros(len(nodes), layout.dimension), 0
+        return original(nodes, model, layout, records, ledger, number, **more)
+
+    return simulate_round
+
+
+@mutant("zetadp.federation.simulation:simulate_round", check_rounds_without_patients_are_in_the_ledger)
+def empty_round_sends_noise_and_is_not_recorded(original: Any) -> Any:
+    def simulate_round(nodes: Any, model: Any, layout: Any, records: Any, ledger: Any, number: int, **more: Any) -> Any:
+        draws = [node.mechanism.draw(number) for node in nodes]
+        if not any(len(draw.members) for draw in draws):
+            zero = torch.zeros(layout.dimension)
+            parts = zip(nodes, draws, strict=True)
+            return torch.stack([node.mechanism._privatised(draw.event, zero, 0) for node, draw in parts]), 0
+        return original(nodes, model, layout, records, ledger, number, **more)
+
+    return simulate_round

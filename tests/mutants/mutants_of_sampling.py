@@ -1,0 +1,114 @@
+"""Wrong draws, all accounted as independent coins."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mutants.checks_of_records import check_the_statement_is_that_of_all_rounds_seen
+from mutants.checks_of_sampling import (
+    check_a_repeated_round_is_drawn_anew,
+    check_exact_sampling_is_by_independent_coins,
+    check_patients_are_drawn_by_independent_coins,
+)
+from mutants.installing import mutant
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from zetadp.privacy.events import Round
+    from zetadp.privacy.mechanism import Draw, SampledGaussian
+
+DRAWN = "zetadp.privacy.mechanism:SampledGaussian._drawn"
+DRAW = "zetadp.privacy.mechanism:SampledGaussian.draw"
+
+
+def _batch(order: np.ndarray, start: int, size: int) -> np.ndarray:
+    mask = np.zeros(len(order), dtype=bool)
+    mask[order[start : start + size]] = True
+    return mask
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def batches_of_fixed_size(original: Any) -> Any:
+    def drawn(self: SampledGaussian, event: Round, again: int) -> np.ndarray:
+        order = np.random.default_rng((self.seed, self.place, event.round, again)).permutation(event.population)
+        return _batch(order, 0, round(event.expected))
+
+    return drawn
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def shuffled_batches(original: Any) -> Any:
+    def drawn(self: SampledGaussian, event: Round, again: int) -> np.ndarray:
+        size = max(1, round(event.expected))
+        epoch, batch = divmod(event.round, math.ceil(event.population / size))
+        order = np.random.default_rng((self.seed, self.place, epoch)).permutation(event.population)
+        return _batch(order, batch * size, size)
+
+    return drawn
+
+
+@mutant(DRAW, check_patients_are_drawn_by_independent_coins)
+def draw_cut_to_a_pad(original: Any) -> Any:
+    def draw(self: SampledGaussian, round_number: int, *, again: int = 0) -> Draw:
+        full: Draw = original(self, round_number, again=again)
+        return replace(full, members=full.members[: math.ceil(1.5 * self.expected)])
+
+    return draw
+
+
+@mutant(DRAW, check_the_statement_is_that_of_all_rounds_seen)
+def rate_stated_as_one_over_the_number_of_batches(original: Any) -> Any:
+    # 24 of 44 make two batches: stated 0.5, drawn 0.545. It bites where R does not divide N.
+    def draw(self: SampledGaussian, round_number: int, *, again: int = 0) -> Draw:
+        full: Draw = original(self, round_number, again=again)
+        batches = math.ceil(self.population / self.expected)
+        return replace(full, event=replace(full.event, sampling_probability=1 / batches))
+
+    return draw
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def empty_draw_drawn_anew(original: Any) -> Any:
+    def drawn(self: SampledGaussian, event: Round, again: int) -> np.ndarray:
+        mask: np.ndarray = original(self, event, again)
+        further = 1000
+        while not mask.any():
+            mask = original(self, event, further)
+            further += 1
+        return mask
+
+    return drawn
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def mask_reused_in_every_round(original: Any) -> Any:
+    return lambda self, event, again: original(self, replace(event, round=0), again)
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def mask_shared_by_all_nodes(original: Any) -> Any:
+    def drawn(self: SampledGaussian, event: Round, again: int) -> Any:
+        first = copy.copy(self)
+        first.place = 0
+        return original(first, event, again)
+
+    return drawn
+
+
+@mutant(DRAWN, check_a_repeated_round_is_drawn_anew)
+def repeated_round_keeps_its_draw(original: Any) -> Any:
+    return lambda self, event, again: original(self, event, 0)
+
+
+@mutant("zetadp.privacy.exact_mechanism:bernoulli_mask", check_exact_sampling_is_by_independent_coins)
+def exact_batches_of_fixed_size(original: Any) -> Any:
+    def mask(probability: Fraction, count: int, *more: Any) -> np.ndarray:
+        return _batch(np.random.default_rng().permutation(count), 0, round(probability * count))
+
+    return mask

@@ -1,0 +1,178 @@
+"""Small federations that run the shipped round, with data and draws that a check can choose."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zetadp.federation import simulation
+from zetadp.federation.messages import MessageStore
+from zetadp.federation.node import Node, Records
+from zetadp.nn.layers import Linear
+from zetadp.nn.parameters import Layout
+from zetadp.nn.stacked import stack
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
+from zetadp.privacy.mechanism import Draw, SampledGaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+CLASSES = 4
+CLIP = 2.0
+"""Not one: noise that is not scaled by the clip cannot be told from right noise at one."""
+SEED = 20
+
+
+class Stub(nn.Module):
+    """The smallest network with complex and with real parameters: a modulus of a complex map plus a real map.
+
+    With the side s of its images it has 4 (s^2 + 1) complex and as many real parameters, so that real parts, imaginary
+    parts and real parameters are equally many coordinates.
+    """
+
+    def __init__(self, side: int = 8) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(side)
+        self.complex_map = Linear(side * side, CLASSES, dtype=torch.complex64)
+        self.real_map = Linear(side * side, CLASSES, dtype=torch.float32)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator) / side
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores of shape (image, class) for complex images of shape (image, 1, row, column)."""
+        flat = images.flatten(1)
+        real, imaginary = self.complex_map(stack(flat)).chunk(2, dim=1)
+        return (real.square() + imaginary.square() + 1e-12).sqrt() + self.real_map(flat.abs())  # type: ignore[no-any-return]
+
+
+def random_records(
+    count: int, *, side: int = 8, images_per_class: int = 1, seed: int = 0, scale: float = 1.0
+) -> Records:
+    """Return records of random complex images with labels that nothing in them explains."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, CLASSES * images_per_class, side, side, dtype=torch.complex64, generator=generator)
+    return Records(images=scale * images, labels=torch.arange(CLASSES).repeat_interleave(images_per_class))
+
+
+class Chosen(SampledGaussian):
+    """The shipped mechanism with a draw that the check chooses; it stands for chance."""
+
+    members: Sequence[int] = ()
+
+    def draw(self, round_number: int, *, again: int = 0) -> Draw:
+        event = super().draw(round_number, again=again).event
+        return Draw(event=event, members=np.asarray(self.members, dtype=np.int64))
+
+
+@dataclass
+class Federation:
+    """Nodes, model and ledger, ready for rounds."""
+
+    nodes: list[Node]
+    model: nn.Module
+    layout: Layout
+    records: Records
+    ledger: Ledger
+    store: MessageStore | None
+    images_per_patient: int
+
+    def round(self, number: int) -> Tensor:
+        """Return the messages of all nodes in a round, shape (node, dimension)."""
+        messages, _ = simulation.simulate_round(
+            self.nodes,
+            self.model,
+            self.layout,
+            self.records,
+            self.ledger,
+            number,
+            images_per_patient=self.images_per_patient,
+            chunk=64,
+            store=self.store,
+        )
+        return messages
+
+    def rounds(self, count: int) -> Tensor:
+        """Return the messages of the first rounds at fixed weights, shape (round, node, dimension)."""
+        return torch.stack([self.round(number) for number in range(count)])
+
+    def attempt(self) -> Attempt:
+        """Return what the ledger file says."""
+        return read_ledger(self.ledger.path)[-1]
+
+    def parts(self, messages: Tensor) -> dict[str, Tensor]:
+        """Split messages of shape (..., dimension) into real parts, imaginary parts and real parameters."""
+        twice = [size for size, is_complex in zip(self.layout.sizes, self.layout.complex, strict=True) if is_complex]
+        paired, real = messages[..., : sum(twice)], messages[..., sum(twice) :]
+        return {"real part": paired[..., 0::2], "imaginary part": paired[..., 1::2], "real parameters": real}
+
+
+@contextmanager
+def federation(
+    folder: Path,
+    held: Sequence[Sequence[int]],
+    *,
+    expected: float,
+    sigma: float = 0.0,
+    clip: float = CLIP,
+    exact: bool = False,
+    kind: type[SampledGaussian] = SampledGaussian,
+    records: Records | None = None,
+    model: nn.Module | None = None,
+    side: int = 8,
+    images_per_patient: int = CLASSES,
+    resumed: bool = False,
+) -> Iterator[Federation]:
+    """Open a federation whose nodes hold the records named, one a patient.
+
+    Parameters
+    ----------
+    folder
+        Where ledger and kept messages lie.
+    held
+        Records of each node.
+    expected
+        Expected patients in a round, the same at every node.
+    sigma, clip
+        Noise multiplier and clipping norm; without noise, messages are the bare contributions.
+    exact
+        Noise and sampling from the operating system on an integer grid.
+    kind
+        Class of the mechanism where it is not exact.
+    records, model, side
+        Data and network; by default random data and a stub for images of that side.
+    images_per_patient
+        Images that make one patient's gradient.
+    resumed
+        Go on with the ledger's last attempt instead of starting one.
+    """
+    network = Stub(side) if model is None else model
+    layout = Layout.of(network)
+    data = random_records(1 + max(max(own) for own in held), side=side) if records is None else records
+    with Ledger(folder / "ledger.jsonl") as ledger:
+        if not resumed:
+            ledger.start({})
+        nodes = []
+        for place, own in enumerate(held):
+            constants: dict[str, Any] = {
+                "population": len(own),
+                "expected": expected,
+                "noise_multiplier": sigma,
+                "clip": clip,
+                "ledger": ledger,
+            }
+            if exact:
+                grid = Grid.choose(clip, noise_multiplier=sigma, population=len(own), dimension=layout.dimension)
+                mechanism: SampledGaussian = ExactSampledGaussian(f"node-{place}", place, grid=grid, **constants)
+            else:
+                mechanism = kind(f"node-{place}", place, seed=SEED, **constants)
+            nodes.append(Node(mechanism, [[record] for record in own]))
+        store = MessageStore(folder / "messages", ledger.identity) if exact else None
+        yield Federation(nodes, network, layout, data, ledger, store, images_per_patient)

@@ -1,0 +1,95 @@
+"""The limits hold as often as they say, and the numbers of draws and trials suffice: power 0.99 and more."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mutants.checks_of_noise import DEVIATIONS, EXACT_ROUNDS, EXPECTED, PAIR, ROUNDS
+from mutants.checks_of_sampling import NODES, PATIENTS
+from mutants.checks_of_sampling import ROUNDS as DRAWN_ROUNDS
+from mutants.margins import (
+    FALSE_ALARM,
+    correlation_limit,
+    count_is_plausible,
+    count_power,
+    variance_limits,
+    variance_power,
+)
+from mutants.stub import Stub
+
+POWER = 0.99
+PARTS = 3
+PART = sum(p.numel() for p in Stub().real_map.parameters())
+MESSAGES = ROUNDS * len(PAIR)
+COMPARISONS = PARTS * (1 + len(DEVIATIONS) + MESSAGES)
+QUESTIONS = (PATIENTS + 1) + 2 * PATIENTS + math.comb(PATIENTS, 2) + PATIENTS**2
+
+
+def test_a_part_of_the_stub_is_as_many_coordinates_as_the_checks_say() -> None:
+    assert PART == sum(p.numel() for p in Stub().complex_map.parameters()) == 260
+    assert QUESTIONS == 35
+
+
+@pytest.mark.parametrize("alarm", [0.1, 0.01])
+def test_limits_are_left_as_often_as_they_say(alarm: float) -> None:
+    trials, count = 20_000, 50
+    draws = np.random.default_rng(1).standard_normal((2, trials, count))
+    means = np.square(draws[0]).mean(axis=1)
+    low, high = variance_limits(count, alarm)
+    cosines = (draws[0] * draws[1]).sum(axis=1) / np.linalg.norm(draws, axis=2).prod(axis=0)
+    outside = ((means < low) | (means > high)).mean(), (np.abs(cosines) > correlation_limit(count, alarm)).mean()
+    assert outside == pytest.approx((alarm, alarm), abs=5 * math.sqrt(alarm / trials))
+    assert variance_power(count, 1.0, alarm) == pytest.approx(alarm)
+
+
+@pytest.mark.parametrize(("trials", "probability"), [(400, 1 / 16), (200, 0.25), (7, 0.5)])
+def test_counts_of_correct_code_are_implausible_at_most_as_often_as_said(trials: int, probability: float) -> None:
+    for alarm in (0.05, 1e-4, 3e-7):
+        assert count_power(trials, probability, probability, alarm) <= alarm
+    assert count_is_plausible(round(trials * probability), trials, probability, 1e-6)
+
+
+@pytest.mark.parametrize("messages", [MESSAGES, EXACT_ROUNDS])
+@pytest.mark.parametrize("ratio", [0.5, 0.25, 2.0])
+def test_half_the_variance_shows_in_a_part(messages: int, ratio: float) -> None:
+    comparisons = PARTS * (1 + len(DEVIATIONS) + messages)
+    assert variance_power(messages * PART, ratio, FALSE_ALARM / comparisons) > POWER
+
+
+def test_a_realised_divisor_shows_in_one_message_or_another() -> None:
+    """A batch of n of four patients divides by n instead of 2: the variance is (2/n)^2 of what is stated."""
+    alarm = FALSE_ALARM / COMPARISONS
+    sizes = stats.binom.pmf(range(5), 4, EXPECTED / 4)
+    ratios = [(EXPECTED / max(1, size)) ** 2 for size in range(5)]
+    shows = sum(p * variance_power(PART, ratio, alarm) for p, ratio in zip(sizes, ratios, strict=True))
+    assert 1 - (1 - shows) ** MESSAGES > POWER
+
+
+def test_noise_that_is_cut_off_at_three_deviations_shows() -> None:
+    chance = 2 * float(stats.norm.sf(DEVIATIONS[-1]))
+    assert DEVIATIONS[-1] > 3
+    assert not count_is_plausible(0, MESSAGES * PART, chance, FALSE_ALARM / COMPARISONS)
+
+
+@pytest.mark.parametrize(
+    ("share", "probability", "wrong"),
+    [
+        pytest.param(1, 6 / 16, 1.0, id="fixed size: always two of four"),
+        pytest.param(1, 1 / 16, 0.0, id="cut to three: never four"),
+        pytest.param(1, 1 / 16, 0.0, id="drawn anew if empty: never none"),
+        pytest.param(0.5, 1 / 4, 1 / 2, id="a mask shared by two nodes"),
+    ],
+)
+def test_wrong_draws_show_in_one_of_the_counts(share: float, probability: float, wrong: float) -> None:
+    trials = round(share * NODES * DRAWN_ROUNDS)
+    assert count_power(trials, probability, wrong, FALSE_ALARM / QUESTIONS) > POWER
+
+
+def test_equal_noise_lies_far_beyond_the_limit_of_cosines() -> None:
+    pairs = math.comb(PARTS * 5 * len(PAIR), 2)
+    assert pairs == 435
+    assert correlation_limit(PART, FALSE_ALARM / pairs) < 0.4
