@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from zetadp.storage import written_whole
 from zetadp.validation import UserError
@@ -81,12 +81,11 @@ class Checkpoint:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
     """Write tensors and a JSON object to a safetensors file, whole or not at all."""
+    # safetensors' own writer leaves a temporary file of its own behind when it is killed.
+    metadata = {"format": FORMAT, "content": json.dumps(content)}
+    packed = save({key: value.clone() for key, value in tensors.items()}, metadata=metadata)
     with written_whole(path) as temporary:
-        metadata = {"format": FORMAT, "content": json.dumps(content)}
-        try:
-            save_file({key: value.clone() for key, value in tensors.items()}, temporary, metadata=metadata)
-        except SafetensorError as error:  # a full disk, among others
-            raise OSError(str(error)) from error
+        temporary.write_bytes(packed)
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:

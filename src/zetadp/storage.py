@@ -40,25 +40,29 @@ def written_whole(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
-        # Without this the name may be lost with the power, though the content is not.
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         raise UserError(_cannot_write(path, error)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def sync_folder(folder: Path) -> None:
+    """Sync a folder: without it the name of a new file may be lost with the power, though its content is not."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files of processes that were killed while they wrote ``path``."""
     before, after = f".{path.stem}.", f".partial{path.suffix}"
-    for name in os.listdir(path.parent):
-        process = name.removeprefix(before).removesuffix(after)
-        if name == f"{before}{process}{after}" and process.isdecimal() and not _alive(int(process)):
-            path.with_name(name).unlink(missing_ok=True)
+    for other in path.parent.iterdir():
+        process = other.name.removeprefix(before).removesuffix(after)
+        if other.name == f"{before}{process}{after}" and process.isdecimal() and not _alive(int(process)):
+            other.unlink(missing_ok=True)
 
 
 def _alive(process: int) -> bool:
@@ -155,18 +159,19 @@ def write_stack(path: Path, stack: ImageStack) -> None:
     """Write an image stack to HDF5: dataset ``values`` and, as attributes, all that describes it."""
     import h5py
 
+    # Made in memory and written by Python: on a disk that fills up HDF5 ends the process with a segmentation fault.
+    with h5py.File(path.name, "w", driver="core", backing_store=False) as file:
+        data = file.create_dataset("values", data=stack.values, track_times=False)
+        data.attrs["axes"] = list(stack.axes)
+        data.attrs["units"] = stack.units
+        names = {"patients": stack.patients, "sequences": stack.sequences}
+        for name, texts in names.items():
+            file.create_dataset(name, data=list(texts), dtype=h5py.string_dtype(), track_times=False)
+        file.attrs["provenance"] = json.dumps(_plain(stack.provenance), sort_keys=True)
+        file.flush()
+        content = file.id.get_file_image()
     with written_whole(path) as temporary:
-        try:
-            with h5py.File(temporary, "w") as file:
-                data = file.create_dataset("values", data=stack.values, track_times=False)
-                data.attrs["axes"] = list(stack.axes)
-                data.attrs["units"] = stack.units
-                names = {"patients": stack.patients, "sequences": stack.sequences}
-                for name, texts in names.items():
-                    file.create_dataset(name, data=list(texts), dtype=h5py.string_dtype(), track_times=False)
-                file.attrs["provenance"] = json.dumps(_plain(stack.provenance), sort_keys=True)
-        except RuntimeError as error:  # how closing the file reports a disk that filled up
-            raise OSError(str(error)) from error
+        temporary.write_bytes(content)
 
 
 def read_stack(path: Path) -> ImageStack:

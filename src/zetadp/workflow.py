@@ -66,10 +66,22 @@ def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (in
         sys.exit(1)
 
 
+class _LogFile(logging.FileHandler):
+    """A log file that gives up in silence where the disk is full: what the log says is on the terminal too."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 def _open_log(path: Path) -> None:
     """Send log records and warnings to the rule's log file and to the terminal."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [logging.FileHandler(path, mode="w", encoding="utf-8"), logging.StreamHandler()]
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(_LogFile(path, mode="w", encoding="utf-8"))
+    except OSError as error:
+        sys.stderr.write(f"Cannot write the log {path}: {error.strerror or error}. It goes to the terminal alone.\n")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", handlers=handlers
     )

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import http.client
 import os
+import shutil
 import tarfile
 import time
 import urllib.error
 import urllib.request
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
 
 from zetadp.cohort.folders import folder_written_whole
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Progress = Callable[[int, int | None, float], None]
 
@@ -107,6 +109,9 @@ def extract(archive: Path, folder: Path) -> None:
     Only files and folders are taken. Names that are absolute or climb with ``..``, links, devices and pipes are
     refused. The resource files ``._*`` that macOS puts into archives are left out.
 
+    What an interrupted call left is replaced: its temporary folder, and a ``folder`` that holds nothing but files of
+    this archive, byte for byte.
+
     Raises
     ------
     UserError
@@ -121,6 +126,7 @@ def extract(archive: Path, folder: Path) -> None:
         if file.read() != bytes(END_OF_TAR):
             msg = f"Cannot unpack {archive}: it has no end, or is no uncompressed tar archive. {AGAIN}"
             raise UserError(msg)
+    _remove_remains(archive, folder)
     with folder_written_whole(folder) as temporary:
         top: set[str] = set()
         files_at_top: list[str] = []
@@ -147,6 +153,34 @@ def extract(archive: Path, folder: Path) -> None:
                 "Check that it is the archive of one Decathlon task."
             )
             raise UserError(msg)
+
+
+def _remove_remains(archive: Path, folder: Path) -> None:
+    """Remove what a process left that was killed while it unpacked the archive, or between that and its end."""
+    for unfinished in folder.parent.glob(f".{glob.escape(folder.name)}.*.partial"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    files = {path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()}
+    if not files:
+        return
+    with suppress(tarfile.TarError), tarfile.open(archive, mode="r|") as tar:
+        for member in tar:
+            name = Path(*PurePosixPath(member.name).parts[1:])
+            if name in files and member.isreg() and _same_content(tar.extractfile(member), folder / name):
+                files.remove(name)
+    if not files:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _same_content(packed: IO[bytes] | None, path: Path) -> bool:
+    if packed is None or path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        while True:
+            expected, found = packed.read(CHUNK), file.read(CHUNK)
+            if expected != found:
+                return False
+            if not expected:
+                return True
 
 
 def _check_member(archive: Path, member: tarfile.TarInfo) -> None:

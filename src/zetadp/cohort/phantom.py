@@ -272,9 +272,10 @@ def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
         ],
         "test": [f"./{_image_path(settings, n)}" for n in test],
     }
-    write_json(folder / "dataset.json", content)
     rows = [f"{patient_name(n)}\t{scanner_of(settings, n) + 1}" for n in (*training, *test)]
     write_text(folder / "participants.tsv", "\n".join(["participant_id\tscanner", *rows]) + "\n")
+    # Last: where it is, the cohort counts as complete.
+    write_json(folder / "dataset.json", content)
 
 
 def _image_path(settings: PhantomSettings, number: int) -> str:
