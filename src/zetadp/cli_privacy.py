@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import textwrap
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,21 +21,32 @@ if TYPE_CHECKING:
 PLD = "privacy-loss distribution, an upper bound"
 EXACT = "exact composition of Gaussians"
 
-_NEIGHBOURS = (
-    "Neighbours: one patient's contribution is replaced by zero. Every patient is drawn independently in every round "
-    "with the sampling probability, and the noise has standard deviation (noise multiplier x clipping norm) in the "
-    "real and in the imaginary part of every coordinate. If a library draws complex noise with that total variance, "
-    "give the multiplier divided by sqrt(2)."
+_SETTING = (
+    "In every round each patient is drawn independently with the sampling probability. What the drawn patients add is "
+    "clipped to a norm, and summed. The noise on the sum has standard deviation (noise multiplier x clipping norm) in "
+    "the real and in the imaginary part of every coordinate. Compared are cohorts with and without the contribution of "
+    "one patient."
+)
+_TOTAL_VARIANCE = (
+    "A complex draw of torch.randn has this variance in both parts together, half of it in each. If noise is made so, "
+)
+_LEAST_NOISE = 1e-3
+_LINES = (
+    "The line that begins with epsilon is the figure to quote, and says which accountant found it. The two lines below "
+    "it are for comparison."
 )
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
     """Add the accounting commands to a parser's sub-commands."""
+    given = f"{_TOTAL_VARIANCE}give the noise multiplier divided by sqrt(2)."
     _command(
         commands,
         "epsilon",
         "what a training costs: epsilon from noise, sampling and rounds",
-        "zetadp epsilon --noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
+        given,
+        "--noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
+        "epsilon 0.9995 at delta 0.001 (privacy-loss distribution, an upper bound)",
         _epsilon,
         noise=True,
         rounds=True,
@@ -43,7 +55,9 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         commands,
         "noise",
         "the least noise multiplier that meets an epsilon",
-        "zetadp noise --epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
+        f"{_TOTAL_VARIANCE}use the printed noise multiplier times sqrt(2).",
+        "--epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
+        "noise multiplier 42.551",
         _noise,
         target=True,
         rounds=True,
@@ -52,7 +66,9 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         commands,
         "rounds",
         "how many rounds an epsilon allows",
-        "zetadp rounds --epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3",
+        given,
+        "--epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3",
+        "rounds 917",
         _rounds,
         target=True,
         noise=True,
@@ -60,14 +76,25 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     ledger = commands.add_parser(
         "ledger",
         help="the statement of one ledger, or of several together, in plain words",
-        description="State what the trainings recorded in ledger files cost their patients. Several files compose: "
-        "give those of all runs on the same patients. Interrupted and repeated trainings in a file count too.",
-        epilog="example: zetadp ledger ledgers/my-cohort/*.jsonl --delta 1e-3",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_paragraphs(
+            "State what the trainings recorded in ledger files cost their patients. Several files compose: give those "
+            "of all runs on the same patients, and of no others. Interrupted and repeated trainings in a file count "
+            "too. Two totals are printed: of the runs with noise, and of all runs, which is none as soon as one run "
+            "had no noise.",
+            "The workflow keeps the ledgers of a cohort in ledgers/NAME, with the name of the cohort in config.yaml.",
+        ),
+        epilog="example, after the default experiment:\n  zetadp ledger ledgers/phantom-small/*.jsonl --unit patient",
     )
     ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl)")
-    ledger.add_argument("--delta", type=_delta, default=1e-3, help="delta of the statement (%(default)s)")
+    ledger.add_argument("--delta", type=_delta, default=1e-3, help="delta of the statement (default: %(default)s)")
     ledger.add_argument(
-        "--unit", choices=("patient", "record"), default="record", help="what a record stands for (%(default)s)"
+        "--unit",
+        choices=("patient", "record"),
+        default="record",
+        help="patient only where all records of a person are one record, or were merged by a patient key, as "
+        "cohort.unit says in the configuration; record also states what several records of one person cost "
+        "(default: %(default)s)",
     )
     ledger.add_argument("--json", action="store_true", help="print JSON")
     ledger.set_defaults(run=_ledger)
@@ -77,7 +104,9 @@ def _command(
     commands: Any,  # noqa: ANN401
     name: str,
     help_: str,
+    total_variance: str,
     example: str,
+    answer: str,
     run: Callable[[argparse.Namespace], None],
     *,
     target: bool = False,
@@ -85,23 +114,45 @@ def _command(
     rounds: bool = False,
 ) -> None:
     parser = commands.add_parser(
-        name, help=help_, description=f"Print {help_}. {_NEIGHBOURS}", epilog=f"example: {example}"
+        name,
+        help=help_,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_paragraphs(f"Print {help_}. {_LINES}", _SETTING, total_variance),
+        epilog=f"example:\n  zetadp {name} {example}\nprints, among others:\n  {answer}",
     )
     if target:
-        parser.add_argument("--epsilon", type=_positive, required=True, help="target epsilon")
+        parser.add_argument("--epsilon", type=_positive, required=True, help="target epsilon, as 1, 3 or 8")
     if noise:
-        parser.add_argument("--noise-multiplier", type=_positive, required=True, help="sigma, in clipping norms")
+        parser.add_argument(
+            "--noise-multiplier",
+            type=_noise_multiplier,
+            required=True,
+            metavar="SIGMA",
+            help="standard deviation of the noise in each part, divided by the clipping norm",
+        )
     parser.add_argument(
         "--sampling-probability",
         type=_probability,
         required=True,
-        help="of a patient in a round: 0.5 or 24/44; 1 for all",
+        metavar="P",
+        help="chance of a patient to be drawn in a round: 0.5 or 24/44; 1 where all take part in every round",
     )
     if rounds:
-        parser.add_argument("--rounds", type=_count, required=True, help="number of rounds (noisy steps, not epochs)")
-    parser.add_argument("--delta", type=_delta, required=True, help="delta, well below one in the cohort's size")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.add_argument(
+            "--rounds", type=_count, required=True, metavar="T", help="number of rounds: noisy steps, not epochs"
+        )
+    parser.add_argument(
+        "--delta",
+        type=_delta,
+        required=True,
+        help="chance at which epsilon may not hold, as 1e-3; below one in the number of patients",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON with all digits")
     parser.set_defaults(run=run)
+
+
+def _paragraphs(*texts: str) -> str:
+    return "\n\n".join(textwrap.fill(text, 80) for text in texts)
 
 
 def _epsilon(given: argparse.Namespace) -> None:
@@ -140,10 +191,10 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
     if given.json:
         content = {
             **answer,
-            "epsilon": quoted,
+            "epsilon": _finite(quoted),
             "accountant": EXACT if exact else PLD,
-            "epsilon_rdp": renyi,
-            "epsilon_central_limit_not_a_bound": limit,
+            "epsilon_rdp": _finite(renyi),
+            "epsilon_central_limit_not_a_bound": _finite(limit),
             "delta": given.delta,
             "sampling_probability": given.sampling_probability,
             "noise_multiplier": noise,
@@ -162,16 +213,25 @@ def _ledger(given: argparse.Namespace) -> None:
     from zetadp.privacy.exposure import recorded_noise, recorded_runs
     from zetadp.privacy.statement import plain_text, total_statement
 
-    runs = [run for path in given.files for run in recorded_runs(path)]
+    # A file that two patterns match was released once.
+    files = list({path.resolve(): path for path in given.files}.values())
+    runs = [run for path in files for run in recorded_runs(path)]
     if not runs:
-        msg = f"Expected records of training rounds in {', '.join(map(str, given.files))}, found none."
+        msg = f"Expected records of training rounds in {', '.join(map(str, files))}, found none."
         raise UserError(msg)
-    statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source=recorded_noise(given.files))
+    statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source=recorded_noise(files))
     print(json.dumps(statement, indent=2) if given.json else plain_text(statement), end="")
+
+
+def _finite(epsilon: float) -> float | str:
+    """Return a number that JSON can hold; infinity becomes the word for it."""
+    return "inf" if epsilon == math.inf else epsilon
 
 
 def _rounded_up(epsilon: float) -> str:
     """Return four significant digits, never less than the figure itself."""
+    if epsilon in (0, math.inf):
+        return f"{epsilon:g}"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
     return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
 
@@ -188,6 +248,14 @@ def _positive(text: str) -> float:
     value = _number(text)
     if not value > 0:
         msg = f"expected a number above zero, found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _noise_multiplier(text: str) -> float:
+    value = _positive(text)
+    if value < _LEAST_NOISE:
+        msg = f"expected a noise multiplier of at least {_LEAST_NOISE:g}, found {text!r}: so little hides nobody"
         raise argparse.ArgumentTypeError(msg)
     return value
 

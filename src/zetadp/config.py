@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+SIMULATED_NAME = "phantom"
+"""Names of simulated cohorts begin with it; other patients need another name, and have ledgers of their own."""
+
+_TRUTHS = {"true": True, "false": False}
+
+
 @dataclass(frozen=True, order=True)
 class GridRun:
     """One cell of the grid; its fields are the wildcards of the workflow."""
@@ -50,9 +56,17 @@ def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
         lines = "\n".join(f"  {number}. {fault}" for number, fault in enumerate(faults, start=1))
         msg = f"The configuration has {len(faults)} fault(s):\n{lines}"
         raise UserError(msg)
+    filled["cohort"]["real_patients"] = has_real_patients(filled)
     for block in filled["runs"]:
         block["epsilons"] = [epsilon_label(value) for value in block["epsilons"]]
     return filled
+
+
+def has_real_patients(config: Mapping[str, Any]) -> bool:
+    """Tell whether the volumes are of real people: as declared, else of every cohort that is not simulated."""
+    cohort = config["cohort"]
+    declared = cohort["real_patients"]
+    return cohort["source"] != "simulated" if declared is None else bool(declared)
 
 
 def grid(config: Mapping[str, Any]) -> list[GridRun]:
@@ -105,15 +119,17 @@ def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any
     return value
 
 
-def _from_text(text: str, kinds: list[str]) -> float | str | None:
-    """Return the number that a text stands for where the schema wants a number and no text.
+def _from_text(text: str, kinds: list[str]) -> float | str | bool | None:
+    """Return the number or truth that a text stands for where the schema wants one and no text.
 
-    On the command line (``--config 'partition={nodes: 3}'``) Snakemake leaves nested numbers as text, and YAML takes
+    On the command line (``--config 'partition={nodes: 3}'``) Snakemake leaves nested values as text, and YAML takes
     ``2e-3``, without a point, for text.
     """
-    if "string" in kinds or not {"integer", "number"} & set(kinds):
+    if "string" in kinds:
         return text
-    for parse in (int, float):
+    if "boolean" in kinds and text in _TRUTHS:
+        return _TRUTHS[text]
+    for parse in (int, float) if {"integer", "number"} & set(kinds) else ():
         try:
             return parse(text)
         except ValueError:
@@ -159,13 +175,9 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         except ValueError as error:
             yield f"networks.{name}: {error}"
     cohort = config["cohort"]
-    if (cohort["source"] == "folder") != (cohort["folder"] is not None):
-        yield (
-            f"cohort.folder: expected a folder exactly where cohort.source is folder; found {cohort['folder']!r} with "
-            f"source {cohort['source']}."
-        )
-    if cohort["source"] == "download" and config["privacy"]["noise"] != "os":
-        yield "privacy.noise: expected os for the Decathlon's real patients: seeded noise protects nobody."
+    yield from _contradictions_of_cohort(cohort, config["privacy"]["noise"], has_real_patients(config))
+    if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
+        yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
     depth, count = cohort["simulated"]["grid"][2], config["slices"]["count"]
     if cohort["source"] == "simulated" and depth < count:
         yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."
@@ -200,6 +212,42 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             f"partition.validation_patients: {wanted} test patients would be watched, of {cohort['test_patients']}; "
             "none would be left to test."
         )
+
+
+def _contradictions_of_cohort(cohort: Mapping[str, Any], noise: str, real: bool) -> Iterator[str]:
+    """Yield what a cohort takes from another one by mistake.
+
+    A scenario is laid over config.yaml, whose cohort is simulated: what it leaves out is that cohort's. A name, a unit
+    or a source of noise that is right for a simulation must not be taken over by patients without a word.
+    """
+    source = cohort["source"]
+    if (source == "folder") != (cohort["folder"] is not None):
+        yield (
+            f"cohort.folder: expected a folder exactly where cohort.source is folder; found {cohort['folder']!r} with "
+            f"source {source}."
+        )
+    if source == "simulated":
+        if real:
+            yield "cohort.real_patients: expected false for a simulated cohort; found true."
+        return
+    if source == "download" and not real:
+        yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
+    if cohort["name"].startswith(SIMULATED_NAME):
+        yield (
+            f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort['name']!r}. "
+            f"Names that begin with {SIMULATED_NAME} stand for simulated cohorts, whose ledgers they keep."
+        )
+    if source == "download" and cohort["one_record_per_patient"]:
+        yield "cohort.one_record_per_patient: expected false: the Decathlon has several scans of some patients."
+    elif cohort["unit"] == "patient" and not (cohort["patient_key"] or cohort["one_record_per_patient"]):
+        yield (
+            f"cohort.unit: expected record for a cohort with source {source}, or to be told which records belong to "
+            "one person; found patient. Name the table in cohort.patient_key, or say cohort.one_record_per_patient: "
+            "true if no two records are of one person."
+        )
+    if real and noise != "os":
+        declare = " If they are not real, say cohort.real_patients: false." if source == "folder" else ""
+        yield f"privacy.noise: expected os for real patients; found {noise}, which protects nobody.{declare}"
 
 
 def experiment_name(config_path: Path, scenario_path: Path | None) -> str:

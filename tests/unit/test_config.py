@@ -261,5 +261,81 @@ def test_by_scanner_the_declared_sizes_must_add_up():
     assert "483" in message
 
 
-def test_the_downloaded_patients_are_real_and_need_real_noise():
-    assert "privacy.noise: expected os" in faults({"privacy": {"noise": "seeded"}})
+FOLDER = {"name": "mine", "cohort": {"source": "folder", "folder": "/data/task"}}
+MINE = {"cohort": {"name": "mine", "unit": "record"}, "privacy": {"noise": "os"}}
+
+
+def test_a_folder_takes_over_nothing_from_the_simulated_cohort_of_the_default():
+    """Laid over config.yaml, a folder would be called phantom-small, have seeded noise, and be one record a patient."""
+    message = faults(FOLDER, default())
+    assert "has 3 fault(s)" in message
+    for part in (
+        "cohort.name: expected a name of its own for a cohort with source folder; found 'phantom-small'",
+        "cohort.unit: expected record for a cohort with source folder, or to be told",
+        "cohort.patient_key, or say cohort.one_record_per_patient: true",
+        "privacy.noise: expected os for real patients; found seeded",
+        "say cohort.real_patients: false",
+    ):
+        assert part in message
+    config = load_config(merged(merged(default(), FOLDER), MINE), SCHEMA)
+    assert config["cohort"]["real_patients"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"cohort": {"name": "phantom"}}, "cohort.name: "),
+        ({"cohort": {"name": "phantom-mine"}}, "cohort.name: "),
+        ({"cohort": {"unit": "patient"}}, "cohort.unit: "),
+        ({"privacy": {"noise": "seeded"}}, "privacy.noise: "),
+        ({"privacy": {"noise": "seeded"}, "cohort": {"real_patients": True}}, "privacy.noise: "),
+    ],
+)
+@pytest.mark.parametrize("source", ["folder", "download"])
+def test_each_mix_of_real_and_simulated_is_one_fault(source, change, part):
+    base = merged(merged(default(), FOLDER), MINE)
+    base["cohort"] |= {"source": source, "folder": "/data/task" if source == "folder" else None}
+    load_config(base, SCHEMA)
+    message = faults(change, base)
+    assert part in message
+    assert source in message or part == "privacy.noise: "
+    assert "has 1 fault(s)" in message
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"cohort": {"unit": "patient", "patient_key": "key.tsv"}},
+        {"cohort": {"unit": "patient", "one_record_per_patient": True}},
+        {"cohort": {"real_patients": False}, "privacy": {"noise": "seeded"}},
+        {"cohort": {"real_patients": "false", "one_record_per_patient": "true", "unit": "patient"}},
+        {"cohort": {"real_patients": False}},
+        {"cohort": {"real_patients": "null"}},
+    ],
+)
+def test_what_is_declared_for_a_folder_is_taken(declared):
+    """As text too, which is what the command line leaves of true and false."""
+    config = load_config(merged(merged(merged(default(), FOLDER), MINE), declared), SCHEMA)
+    assert config["cohort"]["real_patients"] is (declared["cohort"].get("real_patients") not in (False, "false"))
+    assert load_config(config, SCHEMA) == config
+
+
+def test_the_decathlons_patients_are_real_and_have_several_scans():
+    assert "cohort.real_patients: expected true for the Decathlon" in faults({"cohort": {"real_patients": False}})
+    message = faults({"privacy": {"noise": "seeded"}})
+    assert "privacy.noise: expected os" in message
+    assert "real_patients: false" not in message
+    assert "cohort.one_record_per_patient: expected false" in faults(
+        {"cohort": {"unit": "patient", "one_record_per_patient": True}}
+    )
+    load_config(merged(paper(), {"cohort": {"unit": "patient", "patient_key": "key.tsv"}}), SCHEMA)
+
+
+def test_a_simulated_cohort_has_no_real_patients():
+    assert "cohort.real_patients: expected false" in faults({"cohort": {"real_patients": True}}, default())
+    assert load_config(default(), SCHEMA)["cohort"]["real_patients"] is False
+
+
+@pytest.mark.parametrize("value", ["maybe", "True ", 1])
+def test_a_truth_is_true_or_false(value):
+    assert "cohort.real_patients: expected boolean or null" in faults({"cohort": {"real_patients": value}})

@@ -16,8 +16,12 @@ cohort:
   name: mine
   source: folder
   folder: {folder}
+  real_patients: {real}
+  unit: record
   train_patients: {train}
   test_patients: {test}
+privacy:
+  noise: {noise}
 slices:
   count: {count}
 shards: 2
@@ -52,9 +56,18 @@ def test_a_wrong_configuration_ends_in_one_message(finished, fault, words):
     assert TRACE not in said
 
 
+def test_a_folder_laid_over_the_default_is_not_taken_for_its_simulated_patients(fresh):
+    folder = "cohort={source: folder, folder: brains, train_patients: 3, test_patients: 2}"
+    said = fresh.snakemake("--dry-run", "--config", folder, code=1)
+    assert said.count("The configuration has") == 1
+    for key in ("cohort.name: ", "cohort.unit: ", "privacy.noise: "):
+        assert key in said
+    assert TRACE not in said
+
+
 def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh):
     task = write_tiny_task(fresh.root / "brains", 3, 2)
-    scenario = fresh.overlay(SCENARIO.format(folder="brains", train=3, test=2, count=4))
+    scenario = fresh.overlay(SCENARIO.format(folder="brains", real="false", noise="seeded", train=3, test=2, count=4))
     fresh.snakemake("kspace", configfile=scenario)
     whitened = [fresh.root / f"resources/mine/whitened/shard-0{shard}.h5" for shard in range(2)]
     stacks = [read_stack(path) for path in whitened]
@@ -87,7 +100,7 @@ def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh)
 
 
 def test_real_patients_go_to_kspace(fresh):
-    scenario = fresh.overlay(SCENARIO.format(folder=real_sample(), train=2, test=1, count=20))
+    scenario = fresh.overlay(SCENARIO.format(folder=real_sample(), real="true", noise="os", train=2, test=1, count=20))
     fresh.snakemake("kspace", configfile=scenario)
     patients = []
     for shard in range(2):

@@ -284,15 +284,17 @@ def _refined(
     and the figure rises again: there the refinement ends too.
     """
     interval = _first_interval(key, records)
-    best = figure(_composed(key, records, interval))
-    for _ in range(_MOST_HALVINGS):
-        interval /= 2
-        current = figure(_composed(key, records, interval))
-        with np.errstate(invalid="ignore"):  # two infinities differ by nan, which compares as "not yet"
+    # Next to no noise: quotients of probabilities overflow to infinity, which compares as it should. Two infinities
+    # differ by nan, which compares as "not yet".
+    with np.errstate(over="ignore", invalid="ignore"):
+        best = figure(_composed(key, records, interval))
+        for _ in range(_MOST_HALVINGS):
+            interval /= 2
+            current = figure(_composed(key, records, interval))
             gain = np.subtract(best, current)
-        best = np.minimum(best, current)
-        if np.all(gain <= relative * np.abs(best) + absolute):
-            break
+            best = np.minimum(best, current)
+            if np.all(gain <= relative * np.abs(best) + absolute):
+                break
     return best
 
 

@@ -16,6 +16,8 @@ from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from zetadp.validation import in_range, positive
 
+_LARGE = 1e5
+
 
 def delta(epsilon: float, mu: float) -> float:
     r"""Return the smallest delta at which a mu-GDP mechanism is (epsilon, delta)-private.
@@ -37,6 +39,10 @@ def epsilon(delta: float, mu: float) -> float:
     if delta == 0 or mu == math.inf:
         return math.inf
     # The privacy loss is N(mu^2 / 2, mu^2), and its upper tail is below exp(-z^2 / 2).
+    if mu > _LARGE:
+        # Without the second term of delta, which is smaller than the first by about mu, the root is known. This is an
+        # upper bound, by less than a part in mu^2; the difference of both terms would be lost to rounding.
+        return mu * (mu / 2 - float(ndtri(delta)))
     upper = mu**2 / 2 + mu * math.sqrt(2 * -_log(delta))
     return float(brentq(lambda x: _log_delta(x, mu) - _log(delta), 0.0, upper, xtol=1e-13, rtol=1e-13))
 
@@ -66,6 +72,19 @@ def beta(alpha: float, mu: float) -> float:
     return float(ndtr(-ndtri(alpha) - mu))
 
 
+def renyi(order: float, mu: float) -> float:
+    r"""Return the Renyi divergence of an order above one between neighbours: :math:`\alpha \mu^2 / 2`.
+
+    At least that of any mu-GDP mechanism, and equal to it for a Gaussian one (Mironov 2017, arXiv:1702.07476,
+    Proposition 7).
+    """
+    _check_mu(mu)
+    if not order > 1:
+        msg = f"Expected an order above one, found {order}."
+        raise ValueError(msg)
+    return order * mu**2 / 2
+
+
 def theorem_mu(
     sigma: float, rho: float, sensitivity: float, sensitivity_real: float, sensitivity_imaginary: float
 ) -> float:
@@ -84,22 +103,28 @@ def theorem_mu(
     sensitivity, sensitivity_real, sensitivity_imaginary
         Largest change, in Euclidean norm, of the query, of its real part and of its imaginary part.
     """
-    _check_noise(sigma, rho)
+    check_noise(sigma, rho)
     numerator = sensitivity**2 + 2 * abs(rho) * sensitivity_real * sensitivity_imaginary
     return math.sqrt(numerator / (1 - rho**2)) / sigma
+
+
+def eigenvalue_mu(sigma: float, rho: float, sensitivity: float) -> float:
+    r"""Return the bound :math:`\Delta / (\sigma \sqrt{1 - |\rho|})` on mu of the complex Gaussian mechanism.
+
+    The least eigenvalue of the covariance of the noise in one coordinate is :math:`\sigma^2 (1 - |\rho|)`; a change
+    with :math:`\mathrm{Re} = \mp \mathrm{Im}` attains it. Where only the complex norm is clipped, all three
+    sensitivities are equal and this bound is smaller than that of the theorem. Parameters as in `theorem_mu`.
+    """
+    check_noise(sigma, rho)
+    return sensitivity / (sigma * math.sqrt(1 - abs(rho)))
 
 
 def correlated_mu(
     sigma: float, rho: float, sensitivity: float, sensitivity_real: float, sensitivity_imaginary: float
 ) -> float:
-    r"""Return the smaller of `theorem_mu` and the eigenvalue bound :math:`\Delta / (\sigma \sqrt{1 - |\rho|})`.
-
-    The least eigenvalue of the covariance of the noise in one coordinate is :math:`\sigma^2 (1 - |\rho|)`; a change
-    with :math:`\mathrm{Re} = \mp \mathrm{Im}` attains it. Where only the complex norm is clipped, all three
-    sensitivities are equal and this bound is the smaller one. Parameters as in `theorem_mu`.
-    """
+    """Return the smaller of `theorem_mu` and `eigenvalue_mu`, both of which hold. Parameters as in `theorem_mu`."""
     by_theorem = theorem_mu(sigma, rho, sensitivity, sensitivity_real, sensitivity_imaginary)
-    return min(by_theorem, sensitivity / (sigma * math.sqrt(1 - abs(rho))))
+    return min(by_theorem, eigenvalue_mu(sigma, rho, sensitivity))
 
 
 def difference_mu(difference: complex | np.ndarray, sigma: float, rho: float) -> float:
@@ -107,10 +132,18 @@ def difference_mu(difference: complex | np.ndarray, sigma: float, rho: float) ->
 
     .. math:: \mu^2 = \frac{\|d\|^2 - 2 \rho \, (\mathrm{Re}\, d)^T (\mathrm{Im}\, d)}{\sigma^2 (1 - \rho^2)}
     """
-    _check_noise(sigma, rho)
+    check_noise(sigma, rho)
     d = np.asarray(difference, dtype=np.complex128)
     distance = float((np.abs(d) ** 2).sum() - 2 * rho * (d.real * d.imag).sum())
     return math.sqrt(max(distance, 0.0) / (1 - rho**2)) / sigma
+
+
+def check_noise(sigma: float, rho: float) -> None:
+    """Refuse noise that leaves some direction of the plane bare."""
+    positive(sigma=sigma)
+    if not abs(rho) < 1:
+        msg = f"Expected -1 < rho < 1, found {rho}: at 1 one direction of the plane carries no noise."
+        raise ValueError(msg)
 
 
 def _log_delta(epsilon: float, mu: float) -> float:
@@ -137,11 +170,4 @@ def _log(value: float) -> float:
 def _check_mu(mu: float) -> None:
     if not mu >= 0:
         msg = f"Expected mu >= 0, found {mu}."
-        raise ValueError(msg)
-
-
-def _check_noise(sigma: float, rho: float) -> None:
-    positive(sigma=sigma)
-    if not abs(rho) < 1:
-        msg = f"Expected -1 < rho < 1, found {rho}: at 1 one direction of the plane carries no noise."
         raise ValueError(msg)

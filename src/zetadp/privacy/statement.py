@@ -37,11 +37,12 @@ _AUDIENCES: dict[Audience, str] = {
     "server": "Whoever receives this node's own messages: the server, alone or together with any other nodes.",
     "node": (
         "One other node, which knows its own noise and sees every intermediate model. Holds only if the server shows "
-        "nothing but averages and all remaining nodes add their noise."
+        "nothing but averages, all remaining nodes add their noise, and what the rounding of single messages tells is "
+        "left aside."
     ),
     "reader": (
-        "Readers of every intermediate model. Holds only if the server shows nothing but averages and all nodes add "
-        "their noise."
+        "Readers of every intermediate model. Holds only if the server shows nothing but averages, all nodes add their "
+        "noise, and what the rounding of single messages tells is left aside."
     ),
 }
 
@@ -52,7 +53,8 @@ _COVERS = (
 )
 
 _DOES_NOT_COVER = (
-    "the search for settings: each run with other settings on the same {unit}s is a further release",
+    "the search for settings: each run with other settings on the same {unit}s is a further release, and so is "
+    "training again from the start",
     "test and validation {unit}s: they have no guarantee, and curves or scores computed on them are not noised",
     "choosing a round or a model by watching validation {unit}s",
     "statistics of preprocessing that cross {unit}s: the figures assume that there are none",
@@ -70,6 +72,7 @@ def run_statement(
     noise_source: NoiseSource,
     weights: Mapping[str, float],
     target_epsilon: float,
+    earlier: Sequence[Run] = (),
 ) -> dict[str, Any]:
     """Return the privacy statement of one run.
 
@@ -87,6 +90,8 @@ def run_statement(
         Public weight of each node in the server's average.
     target_epsilon
         What the run was calibrated to.
+    earlier
+        Trainings of the same model that were begun before and given up, or made before: they released as well.
     """
     one_of(("patient", "record"), unit=unit)
     one_of(("seeded", "os"), noise_source=noise_source)
@@ -99,12 +104,13 @@ def run_statement(
     kinds = distinct(totals.values())
     exact = all(accounting.exact_mu(total) is not None for total in kinds)
     guarantee = _guarantee(private=run.private, noise_source=noise_source)
-    curves = [accounting.trade_off(total, FALSE_ALARMS) for total in kinds]
+    together = _with_earlier(run, earlier, delta)
     return {
         "kind": "run",
         "name": run.name,
-        "statement": _sentence(guarantee, unit, epsilons[worst], delta),
+        "statement": _sentence(guarantee, unit, epsilons[worst], delta) + _earlier_sentence(together),
         "guarantee": guarantee,
+        "earlier_attempts": together,
         **_setting(unit, noise_source, noisy=run.private),
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
@@ -123,15 +129,31 @@ def run_statement(
             {"delta": small, "epsilon": _number(_worst(kinds, small))} for small in SMALL_DELTAS if small < delta
         ],
         "records_of_one_person": _records_of_one_person(totals, delta) if unit == "record" else None,
-        "trade_off": {
-            "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",
-            "false_alarms": list(FALSE_ALARMS),
-            "misses": [min(rates) for rates in zip(*curves, strict=True)],
-        },
+        "trade_off": _trade_off(kinds, unit),
         "nodes": {node: _node(history, totals[node], delta) for node, history in run.nodes.items()},
         "covers": [text.format(unit=unit) for text in _COVERS],
         "does_not_cover": [text.format(unit=unit) for text in _DOES_NOT_COVER],
     }
+
+
+def _with_earlier(run: Run, earlier: Sequence[Run], delta: float) -> dict[str, Any] | None:
+    """Return what this training and those before it release together; None where there were none before."""
+    if not earlier:
+        return None
+    private = all(each.private for each in (run, *earlier))
+    epsilon = _worst(over_runs((run, *earlier), delta).values(), delta) if private else math.inf
+    return {"number": len(earlier), "epsilon_together": _number(epsilon)}
+
+
+def _earlier_sentence(together: Mapping[str, Any] | None) -> str:
+    if together is None:
+        return ""
+    epsilon = together["epsilon_together"]
+    cost = "no guarantee, because not all had noise" if epsilon == "inf" else f"epsilon {_shown(epsilon)}"
+    return (
+        f" This model was trained from its start {together['number']} time(s) before, and what was released then stays "
+        f"released: together {cost}."
+    )
 
 
 def total_statement(
@@ -161,11 +183,9 @@ def total_statement(
     one_of(("seeded", "os"), noise_source=noise_source)
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private] + list(unnoised)
-    nodes = {node: accounting.epsilon(total, delta) for node, total in over_runs(private, delta).items()}
-    worst = max(nodes, key=lambda node: nodes[node], default=None)
-    epsilon = 0.0 if worst is None else nodes[worst]
+    rows = _private_rows(private, delta, unit)
     guarantee = _guarantee(private=bool(private), noise_source=noise_source)
-    text = _sentence(guarantee, unit, epsilon, delta)
+    text = _sentence(guarantee, unit, float(rows["epsilon"]), delta)
     if private:
         text = f"{len(private)} private run(s) together: {text}"
     if private and broken:
@@ -176,15 +196,10 @@ def total_statement(
         "guarantee": "none" if broken else guarantee,
         **_setting(unit, noise_source, noisy=bool(private)),
         "delta": delta,
-        "private_rows": {
-            "runs": len(private),
-            "epsilon": _number(epsilon),
-            "worst_node": worst,
-            "nodes": {node: _number(value) for node, value in nodes.items()},
-        },
+        "private_rows": rows,
         "all_rows": {
             "runs": len(runs),
-            "epsilon": "inf" if broken else _number(epsilon),
+            "epsilon": "inf" if broken else rows["epsilon"],
             "guarantee": "none" if broken else guarantee,
             "without_noise": broken,
         },
@@ -216,6 +231,7 @@ def _total_lines(statement: Mapping[str, Any]) -> list[str]:
         verdict = f"epsilon {_shown(everything['epsilon'])} at delta {delta:g}."
     return [
         f"The {private['runs']} private run(s) alone: epsilon {_shown(private['epsilon'])} at delta {delta:g}.",
+        *(_further_lines(private, statement["unit"]) if private["runs"] else ()),
         f"All {everything['runs']} run(s): {verdict}",
     ]
 
@@ -223,29 +239,41 @@ def _total_lines(statement: Mapping[str, Any]) -> list[str]:
 def _run_lines(statement: Mapping[str, Any]) -> list[str]:
     if statement["guarantee"] == "none":
         return ["No figures: without noise every epsilon is infinite."]
-    rounds, delta, unit = statement["rounds"], statement["delta"], statement["unit"]
-    misses = dict(zip(statement["trade_off"]["false_alarms"], statement["trade_off"]["misses"], strict=True))
+    rounds, delta = statement["rounds"], statement["delta"]
     return [
         f"Rounds: {rounds['declared']} declared, {rounds['happened']} happened, {rounds['replayed']} repeated. "
         "The figures hold for the declared number; stopping early lowers nothing.",
         f"Epsilon at delta {delta:g}, by who is looking:",
         *(f"  {_shown(row['epsilon'])}: {row['assumption']}" for row in statement["audiences"].values() if row),
+        *_further_lines(statement, statement["unit"]),
+        "Covered:",
+        *(f"  - {text}" for text in statement["covers"]),
+    ]
+
+
+def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
+    """Return what stands beside the quoted epsilon: smaller deltas, several records, and odds."""
+    lines = [
         *(
             f"At delta {row['delta']:g}, against the server: epsilon {_shown(row['epsilon'])}."
-            for row in statement["smaller_deltas"]
+            for row in figures["smaller_deltas"]
         ),
         *(
             f"A person with {row['records']} records on {row['nodes']} node(s): epsilon {_shown(row['epsilon'])}."
-            for row in statement["records_of_one_person"] or ()
+            for row in figures["records_of_one_person"] or ()
         ),
+    ]
+    if figures["trade_off"] is None:
+        return lines
+    misses = dict(zip(figures["trade_off"]["false_alarms"], figures["trade_off"]["misses"], strict=True))
+    return [
+        *lines,
         f"Whoever looks for one {unit} in the models, by whatever method, and suspects",
         *(
             f"  {rate:.0%} of the {unit}s that took no part overlooks at least {_percent_down(misses[rate])} of those "
             "that did"
             for rate in _FALSE_ALARMS_IN_TEXT
         ),
-        "Covered:",
-        *(f"  - {text}" for text in statement["covers"]),
     ]
 
 
@@ -260,17 +288,69 @@ def _audience(run: Run, weights: Mapping[str, float], audience: Audience, delta:
     return {"epsilon": _number(_worst(distinct(seen.values()), delta)), "assumption": _AUDIENCES[audience]}
 
 
+def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
+    """Return the figures of all runs with noise together, against the server."""
+    totals = over_runs(private, delta)
+    nodes = {node: accounting.epsilon(total, delta) for node, total in totals.items()}
+    worst = max(nodes, key=lambda node: nodes[node], default=None)
+    rows: dict[str, Any] = {
+        "runs": len(private),
+        "epsilon": 0.0 if worst is None else _number(nodes[worst]),
+        "mu": None if worst is None else _exact_mu(totals[worst]),
+        "worst_node": worst,
+        "nodes": {node: _number(value) for node, value in nodes.items()},
+        "smaller_deltas": [],
+        "records_of_one_person": None,
+        "trade_off": None,
+    }
+    if worst is None:
+        return rows
+    # Where partitions leave a choice, the exposure that is worst at one delta is not always worst at another.
+    smaller = {small: _worst(over_runs(private, small).values(), small) for small in SMALL_DELTAS if small < delta}
+    rows["smaller_deltas"] = [{"delta": small, "epsilon": _number(epsilon)} for small, epsilon in smaller.items()]
+    if unit == "record":
+        rows["records_of_one_person"] = _records_of_one_node(totals, delta)
+    if _follows_from_node(private):
+        rows["trade_off"] = _trade_off(distinct(totals.values()), unit)
+    return rows
+
+
+def _trade_off(kinds: Iterable[Mechanisms], unit: Unit) -> dict[str, Any]:
+    curves = [accounting.trade_off(total, FALSE_ALARMS) for total in kinds]
+    return {
+        "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",
+        "false_alarms": list(FALSE_ALARMS),
+        "misses": [min(rates) for rates in zip(*curves, strict=True)],
+    }
+
+
+def _follows_from_node(runs: Sequence[Run]) -> bool:
+    """Tell whether a patient's node in one division of the cohort says all of the exposure over the runs.
+
+    Where it does not, the exposure that is worst at one delta need not be worst along a whole curve.
+    """
+    divisions = {run.division for run in runs}
+    kinds = [distinct(declared(history, run.declared_rounds) for history in run.nodes.values()) for run in runs]
+    return len(divisions) == 1 or all(len(of_run) == 1 for of_run in kinds)
+
+
 def _records_of_one_person(totals: Mapping[str, Mechanisms], delta: float) -> list[dict[str, Any]]:
     """Return epsilon for a person behind several records: all on one node, and two on two nodes."""
-    kinds = distinct(totals.values())
-    rows = [
-        (records, 1, max(accounting.epsilon_group(total, delta, records) for total in kinds))
-        for records in RECORDS_OF_ONE_PERSON
-    ]
+    rows = _records_of_one_node(totals, delta)
     pairs = [accounting.compose(first, second) for first, second in itertools.combinations(totals.values(), 2)]
     if pairs:
-        rows.append((2, 2, _worst(distinct(pairs), delta)))
-    return [{"records": records, "nodes": nodes, "epsilon": _number(epsilon)} for records, nodes, epsilon in rows]
+        rows.append({"records": 2, "nodes": 2, "epsilon": _number(_worst(distinct(pairs), delta))})
+    return rows
+
+
+def _records_of_one_node(totals: Mapping[str, Mechanisms], delta: float) -> list[dict[str, Any]]:
+    """Return epsilon for a person behind several records that are always together on one node."""
+    kinds = distinct(totals.values())
+    worst = {
+        records: max(accounting.epsilon_group(total, delta, records) for total in kinds)
+        for records in RECORDS_OF_ONE_PERSON
+    }
+    return [{"records": records, "nodes": 1, "epsilon": _number(epsilon)} for records, epsilon in worst.items()]
 
 
 def _node(history: NodeHistory, total: Mechanisms, delta: float) -> dict[str, Any]:

@@ -132,6 +132,20 @@ def test_distance_agrees_with_the_covariance_of_the_noise():
     assert gaussian.difference_mu(d, 1.7, 0.6) == pytest.approx(math.sqrt(distance))
 
 
+@pytest.mark.parametrize("delta", [0.9, 1e-3, 1e-10])
+@pytest.mark.parametrize("mu", [9.9e4, 1.1e5, 1e9, 1e30])
+def test_epsilon_of_next_to_no_noise_is_a_quantile_of_the_privacy_loss(mu, delta):
+    """The loss is N(mu^2 / 2, mu^2), and epsilon its upper delta-quantile but for a term of order one."""
+    quantile = mu * (mu / 2 + norm.isf(delta))
+    assert gaussian.epsilon(delta, mu) == pytest.approx(quantile, rel=1e-9)
+
+
+def test_epsilon_does_not_jump_where_its_form_changes():
+    below, above = (gaussian.epsilon(1e-3, 1e5 * factor) for factor in (1 - 1e-12, 1 + 1e-12))
+    assert below < above == pytest.approx(below, rel=1e-9)
+    assert gaussian.epsilon(1e-3, 1e160) == math.inf
+
+
 def test_limits():
     assert gaussian.delta(1, 0) == 0
     assert gaussian.delta(1, math.inf) == 1

@@ -69,6 +69,34 @@ def test_the_published_figures_stand_in_it(printed):
     ]
 
 
+@pytest.mark.parametrize(
+    ("target", "sigma", "node", "reader", "two", "six", "two_nodes", "smaller"),
+    [
+        (1, 42.567, 0.25, 0.24, 2.30, 9.3, 1.5, (1.51, 1.71)),
+        (3, 17.157, 0.75, 0.71, 7.23, 33.8, 4.6, None),
+        (8, 7.956, 1.88, 1.77, 20.8, 116, 12.8, (10.5, 11.6)),
+    ],
+)
+def test_every_published_figure_stands_in_the_statement(target, sigma, node, reader, two, six, two_nodes, smaller):
+    """Three audiences, two smaller deltas, and several records of one person, at the printed targets."""
+    found = state(federated(sigma=sigma), unit="record", target_epsilon=target)
+    audiences = {name: row["epsilon"] for name, row in found["audiences"].items()}
+    assert audiences == pytest.approx({"server": target, "node": node, "reader": reader}, abs=0.006)
+    persons = {(row["records"], row["nodes"]): row["epsilon"] for row in found["records_of_one_person"]}
+    assert persons == pytest.approx({(2, 1): two, (6, 1): six, (2, 2): two_nodes}, rel=0.01)
+    deltas = {row["delta"]: row["epsilon"] for row in found["smaller_deltas"]}
+    assert deltas.keys() == {1e-5, 1e-6}
+    if smaller:
+        assert tuple(deltas.values()) == pytest.approx(smaller, rel=6e-3)
+
+
+def test_other_nodes_and_readers_at_ten_have_their_published_figures():
+    found = state(federated(sigma=6.736), target_epsilon=10)["audiences"]
+    assert {name: row["epsilon"] for name, row in found.items()} == pytest.approx(
+        {"server": 10, "node": 2.30, "reader": 2.17}, abs=0.011
+    )
+
+
 def test_a_patient_needs_no_figures_for_several_records():
     assert state(federated(rounds=20, declared=20))["records_of_one_person"] is None
 
@@ -209,6 +237,50 @@ def test_ten_seeds_compose_to_four():
     assert found["guarantee"] == "holds"
 
 
+def test_a_total_of_one_run_says_what_the_run_says(printed):
+    """Every statement gives smaller deltas, several records and the odds, a total too."""
+    rows = total([federated()], unit="record")["private_rows"]
+    for key in ("epsilon", "mu", "smaller_deltas", "trade_off"):
+        assert rows[key] == printed[key]
+    assert rows["records_of_one_person"] == [row for row in printed["records_of_one_person"] if row["nodes"] == 1]
+    text = plain_text(total([federated()], unit="record"))
+    for phrase in (
+        "At delta 1e-05",
+        "At delta 1e-06",
+        "A person with 6 records",
+        "1% of the records that took no part",
+    ):
+        assert phrase in text
+    full = Run("full", histories(rounds_of(77.966, 917, ["a", "b"], p=1.0)), 917)
+    assert total([full, full])["private_rows"]["mu"] == pytest.approx(math.sqrt(2 * 917) / 77.966)
+
+
+def test_a_total_at_a_small_delta_names_only_smaller_ones():
+    found = total([federated(rounds=20, declared=20)], delta=1e-5)["private_rows"]
+    assert [row["delta"] for row in found["smaller_deltas"]] == [1e-6]
+
+
+def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
+    """Beside a second division of the cohort into unequal nodes, no single exposure is the worst along the curve."""
+    equal = Run("equal", histories(rounds_of(4.0, 10, ["a", "b"])), 10)
+    unequal = Run("unequal", histories([*rounds_of(4.0, 10, ["a"]), *rounds_of(8.0, 10, ["b"])]), 10)
+    central = Run("central", histories(rounds_of(3.0, 10, ["central"], 24 / 484, 484)), 10)
+    with_curve = total([equal, central])["private_rows"]["trade_off"]
+    expected = accounting.trade_off({(P, 4.0): 10, (24 / 484, 3.0): 10}, with_curve["false_alarms"])
+    assert with_curve["misses"] == pytest.approx(expected)
+    assert total([unequal, unequal])["private_rows"]["trade_off"] is not None
+    # Nodes of the same names and sizes that hold other patients.
+    elsewhere = Run("elsewhere", unequal.nodes, 10, partition="another")
+    assert total([unequal, elsewhere])["private_rows"]["trade_off"] is None
+    found = total([unequal, central])
+    assert found["private_rows"]["trade_off"] is None
+    assert "Whoever looks" not in plain_text(found)
+    worst = {(P, 4.0): 10, (24 / 484, 3.0): 10}
+    assert [row["epsilon"] for row in found["private_rows"]["smaller_deltas"]] == pytest.approx(
+        [accounting.epsilon(worst, delta) for delta in (1e-5, 1e-6)]
+    )
+
+
 @pytest.mark.parametrize("how", ["a row without noise", "a metric without noise"])
 def test_one_release_without_noise_makes_the_total_none(how):
     runs = [federated("private", rounds=20, declared=20)]
@@ -251,3 +323,5 @@ def test_no_private_run_is_no_guarantee():
     assert found["guarantee"] == "none"
     assert found["statement"].startswith("No guarantee")
     assert found["private_rows"]["runs"] == 0
+    assert found["private_rows"]["smaller_deltas"] == []
+    assert "Whoever looks" not in plain_text(found)
