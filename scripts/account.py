@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from zetadp.checkpoint import load_tensors
 from zetadp.epsilon import epsilon_value
-from zetadp.privacy.events import histories
-from zetadp.privacy.exposure import Run
+from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import plain_text, run_statement
 from zetadp.storage import write_json, write_text
@@ -38,11 +37,8 @@ def main(
             "at its end. Train the model again."
         )
         raise UserError(msg)
-    happened = Run(
-        name=f"{network} {arm} eps-{epsilon} seed-{seed}",
-        nodes=histories(attempts[-1].releases()),
-        declared_rounds=attempts[-1].header["training"]["rounds"],
-    )
+    happened = run_of(f"{network} {arm} eps-{epsilon} seed-{seed}", attempts[-1])
+    earlier = [run_of(f"attempt {number}", attempt) for number, attempt in enumerate(attempts[:-1]) if attempt.events]
     statement = run_statement(
         happened,
         delta=delta,
@@ -50,6 +46,7 @@ def main(
         noise_source=attempts[-1].header["noise"],
         weights=dict.fromkeys(happened.nodes, 1.0),
         target_epsilon=epsilon_value(epsilon),
+        earlier=earlier,
     )
     write_json(privacy, statement)
     write_text(text, plain_text(statement))

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(*, ledgers: list[Path], total: Path, text: Path, ledger_folder: str, delta: float, unit: str) -> None:
+def main(
+    *, ledgers: list[Path], total: Path, text: Path, ledger_folder: str, others: str, delta: float, unit: str
+) -> None:
     """Write the total over all ledgers of the cohort: also those of deleted results, failed and repeated trainings.
 
-    ``ledgers`` are the sealed copies of the present grid. They only make this job run again when a run is added: what
-    counts is the folder.
+    ``ledgers`` are the sealed copies of the present grid, ``others`` is a hash of the ledgers of other experiments.
+    They only make this job run again when something is added: what counts is the folder.
     """
     files = sorted(Path(ledger_folder).glob("*.jsonl"))
     runs = [run for path in files for run in recorded_runs(path)]

@@ -1,4 +1,4 @@
-"""Draw every figure of an experiment."""
+"""Draw the figures of an experiment's runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,8 +8,6 @@ import pandas as pd
 
 from zetadp import figures, tables
 from zetadp.epsilon import epsilon_value
-from zetadp.federation.partition import read_partition
-from zetadp.storage import ImageStack, read_stack
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -21,18 +19,13 @@ def main(
     metrics: list[Path],
     privacy: list[Path],
     histories: list[Path],
-    slices: list[Path],
-    kspace: list[Path],
-    whitened: list[Path],
-    partition: Path,
     accuracy: Path,
     confusion: Path,
     curves: Path,
     per_class: Path,
-    patient: Path,
     cohort_label: str,
 ) -> None:
-    """Draw accuracy, confusion, training curves and one held-out patient."""
+    """Draw accuracy, confusion, recall and training curves."""
     folders = [path.parent for path in metrics]
     runs = tables.collect(folders)
     table = tables.table1(runs, cohort_label)
@@ -40,21 +33,6 @@ def main(
     figures.save_svg(figures.confusion_matrices(chosen(runs), cohort_label), confusion)
     figures.save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label), curves)
     figures.save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)
-
-    rows = read_partition(partition)
-    record = rows.loc[rows["role"] == "test", "record"].iloc[0]
-    images, stack = images_of(slices, record)
-    middle = images.shape[1] // 2
-    figure = figures.patient_figure(
-        images[:, middle],
-        images_of(kspace, record)[0][:, middle],
-        images_of(whitened, record)[0][:, middle],
-        stack.sequences,
-        patient=record,
-        slice_number=middle,
-        cohort_label=cohort_label,
-    )
-    figures.save_svg(figure, patient)
 
 
 def chosen(runs: pd.DataFrame) -> pd.DataFrame:
@@ -65,16 +43,6 @@ def chosen(runs: pd.DataFrame) -> pd.DataFrame:
     loosest = private.sort_values("value").groupby(["network", "arm"]).tail(1)
     keys = pd.concat([loosest, free])[tables.CELL].head(figures.MAX_MATRICES)
     return runs.merge(keys, on=tables.CELL)
-
-
-def images_of(files: list[Path], record: str) -> tuple[np.ndarray, ImageStack]:
-    """Return one record's images of shape (sequence, slice, row, column), and the stack that they stand in."""
-    for file in files:
-        stack = read_stack(file)
-        if record in stack.patients:
-            return stack.values[stack.patients.index(record)], stack
-    msg = f"No stack holds record {record}."
-    raise ValueError(msg)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ def main(
     training: dict[str, Any],
     plan: dict[str, Any],
     cohort: str,
+    division: dict[str, Any],
     noise_source: str,
     device: str,
     ledger_file: str,
@@ -65,7 +66,7 @@ def main(
         to_records(watched, place),
         ledger_path=Path(ledger_file),
         checkpoint_path=Path(checkpoint),
-        context={"cohort": cohort},
+        context={"cohort": cohort, "partition": division},
     )
     content = {**model_content(settings, stack.sequences, stack.values.shape), "ledger_head": trained.ledger_head}
     save_tensors(model, {key: value.detach().cpu() for key, value in trained.model.named_parameters()}, content)

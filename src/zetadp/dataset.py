@@ -57,7 +57,9 @@ def standardise(images: np.ndarray) -> np.ndarray:
     The scale of MRI intensities is arbitrary, and no statistic may cross patients.
     """
     centred = images - images.mean(axis=(-2, -1), keepdims=True)
-    return np.asarray(centred / centred.std(axis=(-2, -1), keepdims=True), dtype=np.float32)
+    # A constant image becomes NaN, and its patient contributes zero. A warning in a log would tell that there is one.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(centred / centred.std(axis=(-2, -1), keepdims=True), dtype=np.float32)
 
 
 def pick_device(name: str) -> torch.device:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import math
+import secrets
 import shutil
 import time
 from dataclasses import asdict, dataclass, field
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ROUGH_SECONDS = 600.0
+"""Seconds between two lines of the log where times must not show how long rounds took."""
 KEPT_BYTES = 2**28
 """Messages that are kept before a checkpoint makes them unneeded, about."""
 
@@ -225,7 +228,7 @@ def train(
     # difference bare, and their guarantees would not compose as independent. The same run, made again, releases the
     # same bytes. The fingerprint is a function of the patients' data: it stays beside the weights, out of the ledger.
     fingerprint = _fingerprint(header, nodes, records)
-    entropy = int(fingerprint[:32], 16)
+    entropy = int(fingerprint[:32], 16) if settings.noise == "seeded" else secrets.randbits(128)
     clip = float("inf") if run.epsilon == UNCLIPPED else settings.clip
 
     with Ledger(ledger_path) as ledger:
@@ -297,8 +300,11 @@ def train(
 def _grid(settings: TrainingSettings, nodes: Sequence[NodePlan], layout: Layout) -> Grid | None:
     """Return the grid of integer sums that all nodes of a run share, where their noise is exact."""
     least = min(plan.noise_multiplier for plan in nodes)
-    if settings.noise != "os" or least == 0:
+    if settings.noise != "os" or all(plan.noise_multiplier == 0 for plan in nodes):
         return None
+    if least == 0:
+        msg = "Expected noise at all nodes or at none where it comes from the operating system, found some without."
+        raise ValueError(msg)
     population = max(plan.population for plan in nodes)
     return Grid.choose(settings.clip, noise_multiplier=least, population=population, dimension=layout.dimension)
 
@@ -366,14 +372,17 @@ def _header(
     # How often one looks or saves, and how much fits in memory, does not change what is trained.
     for key in ("evaluate_every", "checkpoint_seconds", "chunk", "noise"):
         relevant.pop(key)
-    return {
+    header = {
         "run": asdict(run),
         "network": asdict(network),
         "training": relevant,
         "nodes": plans,
         "noise": settings.noise,
-        **context,
     }
+    if clash := header.keys() & context.keys():
+        msg = f"Expected context with other keys than the header's own, found {sorted(clash)}."
+        raise ValueError(msg)
+    return {**header, **context}
 
 
 def _begin(
@@ -416,8 +425,8 @@ def _begin(
 class _Progress:
     """Log lines with speed, held-out accuracy and time left: at most one in ten seconds.
 
-    Where noise protects real patients, lines come by rounds and name no times: how long a round took tells how many
-    patients were drawn.
+    Where noise protects real patients, how long rounds took must not show, since it tells how many patients were drawn:
+    lines then come by the clock, every ten minutes, and name the share of the rounds in steps of 5 %.
     """
 
     def __init__(self, run: RunName, start: int, rounds: int, *, timed: bool) -> None:
@@ -435,8 +444,11 @@ class _Progress:
         now = time.monotonic()
         watched = "" if math.isnan(self.accuracy) else f", held-out accuracy {100 * self.accuracy:.1f} %"
         if not self.timed:
-            if done % max(1, self.rounds // 20) == 0 or done == self.rounds:
-                logger.info("%s: round %d of %d%s", self.run, done, self.rounds, watched)
+            if done == self.rounds:
+                logger.info("%s: all %d rounds%s", self.run, done, watched)
+            elif now - self.reported >= ROUGH_SECONDS:
+                self.reported = now
+                logger.info("%s: about %d %%%s", self.run, 5 * (20 * done // self.rounds), watched)
             return
         if now - self.reported < 10 and done < self.rounds:
             return

@@ -75,7 +75,7 @@ def account_of(folder: Path, ledger: Path, model: Path, epsilon: str = "8") -> d
 
 def account_total(folder: Path) -> dict:
     paths = {"total": folder / "total.json", "text": folder / "total.txt"}
-    stage("account_total", ledgers=[], **paths, ledger_folder=str(folder), delta=1e-3, unit="patient")
+    stage("account_total", ledgers=[], **paths, ledger_folder=str(folder), others="", delta=1e-3, unit="patient")
     return read(folder / "total.json")
 
 
@@ -92,6 +92,16 @@ def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path
     said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, 3, declared=7))
     assert said["epsilon"] == pytest.approx(accounting.epsilon({(0.25, 2.0): 7}, 1e-3), rel=1e-12)
     assert said["rounds"] == {"declared": 7, "happened": 3, "replayed": 0}
+    # The first training is another release of the same patients; the statement says so, and what both cost.
+    both = accounting.epsilon({(0.25, 2.0): 14}, 1e-3)
+    assert said["earlier_attempts"] == {"number": 1, "epsilon_together": pytest.approx(both, rel=1e-12)}
+    assert "trained from its start 1 time(s) before" in (tmp_path / "privacy.txt").read_text()
+
+
+def test_account_of_a_model_trained_once_names_no_earlier_training(tmp_path):
+    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 0, 5))
+    assert said["earlier_attempts"] is None
+    assert "before" not in said["statement"]
 
 
 @pytest.mark.parametrize("epsilon", ["inf", "unclipped"])
@@ -145,6 +155,20 @@ def test_the_total_adds_every_attempt_of_every_ledger(tmp_path):
     total = account_total(tmp_path)
     assert total["all_rows"] == {"runs": 4, "epsilon": "inf", "guarantee": "none", "without_noise": ["third"]}
     assert total["private_rows"]["epsilon"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp_path):
+    """Another seed of the partition moves patients; one of them can be in the smallest node twice, under two names."""
+    for name, seed in (("first", 0), ("second", 1)):
+        with Ledger(tmp_path / f"{name}.jsonl") as ledger:
+            ledger.start({"noise": "seeded", "training": {"rounds": 5}, "partition": {"seed": seed}})
+            for number in range(5):
+                small = Round("node-01", number, 20, 10.0, 0.5, 2.0, 1.0)
+                ledger.record([small, Round("node-02", number, 40, 10.0, 0.25, 2.0, 1.0)])
+    nodes = account_total(tmp_path)["private_rows"]["nodes"]
+    expected = accounting.epsilon({(0.5, 2.0): 5, (0.25, 2.0): 5}, 1e-3)
+    assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)
+    assert nodes["node-01"] == pytest.approx(accounting.epsilon({(0.5, 2.0): 10}, 1e-3), rel=1e-12)
 
 
 def test_the_total_does_not_count_a_training_that_released_nothing(tmp_path):
@@ -297,6 +321,7 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
             training={"images_per_patient": 4, "learning_rate": 1e-3, "drop_after": 0.6, "drop_factor": 10},
             plan={"sizes": [2, 2], "expected": 1.0, "rounds": 3},
             cohort="test",
+            division={"by": "uniform"},
             noise_source="os",
             device="cpu",
             ledger_file=str(tmp_path / "live.jsonl"),

@@ -303,6 +303,11 @@ def test_the_header_holds_public_constants_and_every_node(paths):
     assert "patients" not in json.dumps(header).replace("images_per_patient", "").replace("expected_patients", "")
 
 
+def test_context_cannot_replace_what_the_header_says(paths):
+    with pytest.raises(ValueError, match="training"):
+        trained(paths, context={"training": 3})
+
+
 def test_history_looks_at_validation_patients_and_keeps_the_last_model(paths):
     found = trained(paths)
     assert found.history["round"].tolist() == [2, 4, 5]
@@ -426,7 +431,7 @@ def test_kept_messages_are_few_and_gone_at_the_end(paths, monkeypatch):
     assert not list(paths["checkpoint_path"].parent.glob("*.messages"))
 
 
-def test_nothing_tells_how_many_patients_were_drawn(paths, caplog):
+def test_nothing_tells_how_many_patients_were_drawn(paths, caplog, monkeypatch):
     """Times, and counts of bad patients, are functions of who was drawn."""
     data = records(7, images_per_class=2)
     data.images[:] = torch.nan
@@ -434,9 +439,54 @@ def test_nothing_tells_how_many_patients_were_drawn(paths, caplog):
         found = trained(paths, settings=EXACT, data=data)
     assert found.not_finite is None
     assert found.history["seconds"].isna().all()
-    assert "round 5 of 5" in caplog.text
-    assert "/s" not in caplog.text
-    assert "finite" not in caplog.text
+    # Lines of the log bear times: there is one at the end, and before it none but by the clock.
+    (line,) = caplog.messages
+    assert line.startswith(f"{RUN}: all 5 rounds")
+    monkeypatch.setattr(zetadp.training, "ROUGH_SECONDS", 0.0)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        trained(paths, settings=replace(EXACT, rounds=30), data=data)
+    shares = [int(line.split("about ")[1].split()[0]) for line in caplog.messages if "about" in line]
+    assert len(shares) == 29
+    assert set(shares) == set(range(0, 100, 5))
+
+
+def test_a_ledger_restored_from_a_backup_is_refused_where_messages_prove_more(paths):
+    settings = replace(EXACT, checkpoint_seconds=1e6)
+    with pytest.raises(KilledError):
+        trained(paths, settings=settings, after_round=stop_after(2))
+    backup = paths["ledger_path"].read_bytes()
+    with pytest.raises(KilledError):
+        trained(paths, settings=settings, after_round=stop_after(4))
+    paths["ledger_path"].write_bytes(backup)
+    with pytest.raises(UserError, match="has lost lines"):
+        trained(paths, settings=settings)
+
+
+def test_what_a_lost_ledger_recorded_is_not_taken_for_the_next_ones(paths):
+    settings = replace(EXACT, checkpoint_seconds=1e6)
+    with pytest.raises(KilledError):
+        trained(paths, settings=settings, after_round=stop_after(2))
+    checkpoint = paths["checkpoint_path"].read_bytes()
+    paths["ledger_path"].unlink()
+    paths["checkpoint_path"].unlink()
+    with pytest.raises(KilledError):
+        trained(paths, settings=settings, after_round=stop_after(1))
+    paths["checkpoint_path"].write_bytes(checkpoint)
+    with pytest.raises(UserError, match="has lost lines"):
+        trained(paths, settings=settings)
+
+
+def test_exact_noise_at_some_nodes_only_is_refused(paths):
+    plans = [PLANS[0], replace(PLANS[1], noise_multiplier=0.0)]
+    with pytest.raises(ValueError, match="found some without"):
+        trained(paths, settings=EXACT, plans=plans)
+
+
+def test_without_noise_sampling_still_comes_from_the_operating_system(tmp_path):
+    plans = [replace(plan, noise_multiplier=0.0) for plan in PLANS]
+    first, second = (trained(fresh(tmp_path, name), settings=EXACT, plans=plans) for name in "ab")
+    assert not torch.equal(weights(first), weights(second))
 
 
 def test_without_noise_there_is_no_grid(tmp_path):

@@ -1,5 +1,6 @@
 """Everything the rules share: the checked configuration, the grid of runs, paths, and what makes a job run again."""
 
+import hashlib
 import os
 import shutil
 import sys
@@ -40,8 +41,11 @@ TABLES = [
 ]
 FIGURES = [
     f"{RESULTS}/figures/{name}.svg"
-    for name in ("accuracy", "confusion", "per_class", "curves", "patient")
+    for name in ("accuracy", "confusion", "per_class", "curves")
 ]
+if config["privacy"]["noise"] == "seeded":
+    # Where noise protects real patients, no picture of one is drawn unless it is asked for by name.
+    FIGURES.append(f"{RESULTS}/figures/patient.svg")
 PHANTOM = {
     "train_patients": config["cohort"]["train_patients"],
     "test_patients": config["cohort"]["test_patients"],
@@ -65,6 +69,15 @@ def plan_of(arm):
         "expected": config["arms"][arm]["expected_patients"],
         "rounds": rounds_of(config, arm),
     }
+
+
+def ledgers_of_others():
+    """Return a hash of what other experiments have released about the cohort, for the totals to follow."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(LEDGERS).glob("*.jsonl")):
+        if not file.name.startswith(f"{config['name']}-"):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def gpus():

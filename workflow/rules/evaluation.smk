@@ -75,6 +75,7 @@ rule account_total:
         runtime="1h",
     params:
         ledger_folder=LEDGERS,
+        others=ledgers_of_others(),
         delta=config["privacy"]["delta"],
         unit=config["cohort"]["unit"],
         code=code_of("scripts/account_total.py"),

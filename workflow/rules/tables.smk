@@ -37,10 +37,6 @@ rule make_figures:
         metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=RUNS),
         privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
         histories=collect(f"{RESULTS}/{RUN}/history.csv", run=RUNS),
-        slices=collect(f"{COHORT}/slices/shard-{{shard}}.h5", shard=SHARDS),
-        kspace=collect(f"{COHORT}/kspace/shard-{{shard}}.h5", shard=SHARDS),
-        whitened=collect(f"{COHORT}/whitened/shard-{{shard}}.h5", shard=SHARDS),
-        partition=rules.partition.output.partition,
     output:
         accuracy=report(
             f"{RESULTS}/figures/accuracy.svg",
@@ -66,12 +62,6 @@ rule make_figures:
             category="Training",
             labels={"result": "training curves"},
         ),
-        patient=report(
-            f"{RESULTS}/figures/patient.svg",
-            caption="../report/patient.rst",
-            category="Data",
-            labels={"result": "one held-out patient"},
-        ),
     log:
         "logs/make_figures.log",
     conda:
@@ -84,3 +74,30 @@ rule make_figures:
         code=code_of("scripts/make_figures.py"),
     script:
         "../../scripts/make_figures.py"
+
+
+rule draw_patient:
+    input:
+        slices=collect(f"{COHORT}/slices/shard-{{shard}}.h5", shard=SHARDS),
+        kspace=collect(f"{COHORT}/kspace/shard-{{shard}}.h5", shard=SHARDS),
+        whitened=collect(f"{COHORT}/whitened/shard-{{shard}}.h5", shard=SHARDS),
+        partition=rules.partition.output.partition,
+    output:
+        patient=report(
+            f"{RESULTS}/figures/patient.svg",
+            caption="../report/patient.rst",
+            category="Data",
+            labels={"result": "one held-out patient"},
+        ),
+    log:
+        "logs/draw_patient.log",
+    conda:
+        "../../envs/tables.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="30m",
+    params:
+        cohort_label=cohort_label(),
+        code=code_of("scripts/draw_patient.py"),
+    script:
+        "../../scripts/draw_patient.py"

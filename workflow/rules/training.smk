@@ -62,6 +62,7 @@ rule train_model:
         training=config["training"],
         plan=lambda wildcards: plan_of(wildcards.arm),
         cohort=config["cohort"]["name"],
+        division={**config["partition"], "sizes": declared_nodes(config, "federated")},
         noise_source=config["privacy"]["noise"],
         device=config["device"],
         ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",

@@ -7,7 +7,9 @@ release, and under other weights it would tell more of the same patients: such a
 
 from __future__ import annotations
 
+import os
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zetadp.checkpoint import load_tensors, save_tensors
@@ -20,14 +22,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What was sent in one round.
+
+    Attributes
+    ----------
+    messages
+        The very bytes.
+    ledger_head
+        Head of the ledger's chain when they were kept: a ledger without it has lost the record of their release.
+    """
+
+    messages: Tensor
+    ledger_head: str
+
+
 class MessageStore:
     """What was sent in the rounds of one attempt at a training.
 
     Parameters
     ----------
     folder
-        Where the messages lie, one file a round; made when the first is kept. Messages are privatised: whoever may see
-        the models may see them.
+        Where the messages lie, one file a round; made when the first is kept. Messages are privatised. When they were
+        computed is not, since a round takes longer the more patients it drew: files bear no times.
     attempt
         What the attempt is known by. Messages of another attempt are ignored.
 
@@ -41,7 +59,7 @@ class MessageStore:
         self.folder, self.attempt = folder, attempt
         self.size = 0
 
-    def keep(self, round_number: int, weights: str, messages: Tensor) -> None:
+    def keep(self, round_number: int, weights: str, messages: Tensor, ledger_head: str) -> None:
         """Write messages to disk and sync them; only then may they be sent.
 
         Parameters
@@ -52,18 +70,22 @@ class MessageStore:
             Hash of the weights that the messages answer.
         messages
             What is to be sent, of any shape.
+        ledger_head
+            Head of the ledger's chain, which records the release.
 
         Raises
         ------
         UserError
             If the disk is full or the folder read-only. Then nothing was sent.
         """
-        content = {"attempt": self.attempt, "round": round_number, "weights": weights}
+        content = {"attempt": self.attempt, "round": round_number, "weights": weights, "ledger_head": ledger_head}
         path = self._path(round_number)
         save_tensors(path, {"messages": messages.detach().cpu().contiguous()}, content)
+        for place in (path, self.folder):
+            os.utime(place, (0, 0))
         self.size += path.stat().st_size
 
-    def find(self, round_number: int, weights: str, device: torch.device | str = "cpu") -> Tensor | None:
+    def find(self, round_number: int, weights: str, device: torch.device | str = "cpu") -> Kept | None:
         """Return the messages of a round if it was answered, bit for bit; None if it was not.
 
         Raises
@@ -84,7 +106,7 @@ class MessageStore:
                 "of the run: what was released stays counted."
             )
             raise UserError(msg)
-        return tensors["messages"]
+        return Kept(tensors["messages"], content["ledger_head"])
 
     def discard(self, before: int) -> None:
         """Remove the messages of rounds that nobody can ask for again."""

@@ -14,13 +14,14 @@ import torch
 
 from zetadp.federation.node import Node, Records, choose_images, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
+from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor, nn
 
-    from zetadp.federation.messages import MessageStore
+    from zetadp.federation.messages import Kept, MessageStore
     from zetadp.nn.parameters import Layout
     from zetadp.privacy.ledger import Ledger
     from zetadp.privacy.mechanism import Draw
@@ -73,7 +74,7 @@ def simulate_round(
     Raises
     ------
     UserError
-        If the round was answered already, for other weights.
+        If the round was answered already for other weights, or if the ledger has lost the record of what was kept.
     """
     seeded = all(node.mechanism.repeatable for node in nodes)
     if store is None and not seeded:
@@ -92,10 +93,9 @@ def simulate_round(
 
     times = ledger.releases(round_number)
     weights = _digest(layout.flatten(dict(model.named_parameters())).detach()) if store is not None else ""
-    if times and store is not None:
-        kept = store.find(round_number, weights, records.images.device)
-        if kept is not None:
-            return kept, 0
+    if store is not None and (kept := store.find(round_number, weights, records.images.device)) is not None:
+        _check_recorded(ledger, round_number, times, kept)
+        return kept.messages, 0
     if times and seeded:
         # Recorded and not noted as sent: it never was. Noted: the very bytes may be sent again.
         draws, result = computed(times - 1)
@@ -110,7 +110,7 @@ def simulate_round(
     ledger.record([draw.event for draw in draws])
     messages = released(draws, result.sums, times)
     if store is not None:
-        store.keep(round_number, weights, messages)
+        store.keep(round_number, weights, messages, ledger.head)
     ledger.note_sent(round_number, times, _digest(messages))
     return messages, result.not_finite
 
@@ -143,6 +143,21 @@ def _clipped_sums(
         chunk=chunk,
         grid=nodes[0].mechanism.grid,
     )
+
+
+def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:
+    """Refuse to go on where what was kept, and may have been sent, is not what the ledger holds."""
+    if not ledger.knows(kept.ledger_head):
+        msg = (
+            f"The ledger {ledger.path} has lost lines: a message of round {round_number} was kept, and may have been "
+            "sent, whose record it does not hold. Restore the ledger: without it no true epsilon can be stated. To "
+            "start over, delete the checkpoint."
+        )
+        raise UserError(msg)
+    noted = ledger.sent(round_number, times - 1)
+    if noted is not None and noted != _digest(kept.messages):
+        msg = f"The message kept of round {round_number} is not what was sent. Restore it, or delete the checkpoint."
+        raise UserError(msg)
 
 
 def _digest(messages: Tensor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Literal
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Mechanisms, NodeRelease
 from zetadp.privacy.events import Mechanism, NodeHistory, histories
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.validation import UserError, positive
 
 
@@ -28,11 +29,20 @@ class Run:
         What each node released. A node's name stands for the same patients in every run of a cohort.
     declared_rounds
         The largest number of rounds, fixed before the run. The guarantee is stated for it even after an early stop.
+    partition
+        What decided which node holds whom. Nodes of one name hold the same patients only where this agrees, too.
     """
 
     name: str
     nodes: Mapping[str, NodeHistory]
     declared_rounds: int
+    partition: str = ""
+
+    @property
+    def division(self) -> tuple[str, frozenset[tuple[str, int]]]:
+        """How the cohort is divided among nodes; runs of one division add up node by node."""
+        sizes = frozenset((node, history.population) for node, history in self.nodes.items())
+        return self.partition if len(sizes) > 1 else "", sizes
 
     def __post_init__(self) -> None:
         """Refuse a run of which nothing is known."""
@@ -55,8 +65,14 @@ def recorded_runs(ledger: Path) -> list[Run]:
     for number, attempt in enumerate(read_ledger(ledger), start=1):
         if attempt.events:
             name = ledger.stem if number == 1 else f"{ledger.stem} (attempt {number})"
-            runs.append(Run(name, histories(attempt.releases()), attempt.header["training"]["rounds"]))
+            runs.append(run_of(name, attempt))
     return runs
+
+
+def run_of(name: str, attempt: Attempt) -> Run:
+    """Return what an attempt at a training released, under a name."""
+    partition = json.dumps(attempt.header.get("partition", ""), sort_keys=True)
+    return Run(name, histories(attempt.releases()), attempt.header["training"]["rounds"], partition)
 
 
 def recorded_noise(ledgers: Iterable[Path]) -> Literal["seeded", "os"]:
@@ -104,10 +120,9 @@ def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism]
     Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central run
     beside a federated one), a patient's node there is not known here and the one that is worst at `delta` is taken.
     """
-    partitions: dict[frozenset[tuple[str, int]], dict[str, Counter[Mechanism]]] = {}
+    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Mechanism]]] = {}
     for run in runs:
-        constants = frozenset((node, history.population) for node, history in run.nodes.items())
-        totals = partitions.setdefault(constants, {node: Counter() for node in run.nodes})
+        totals = partitions.setdefault(run.division, {node: Counter() for node in run.nodes})
         for node, history in run.nodes.items():
             totals[node] += declared(history, run.declared_rounds)
     worst: dict[str, Counter[Mechanism]] = {}

@@ -12,11 +12,13 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from zetadp.privacy.events import Round
+from zetadp.storage import sync_folder, written_whole
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Ledger:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
             self._file: IO[bytes] = path.open("a+b", buffering=0)
+            sync_folder(path.parent)
         except OSError as error:
             raise UserError(_cannot_write(path, error)) from error
         try:
@@ -91,13 +94,7 @@ class Ledger:
 
     def _take_up(self) -> None:
         """Lock the file, check all of it, and go on after its last attempt."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            msg = f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
-            raise UserError(msg) from error
-        except OSError as error:
-            raise UserError(_cannot_write(self.path, error)) from error
+        self._lock()
         attempts, self.head, torn = _parse(self.path)
         self.attempts = len(attempts)
         self._earlier = {head for attempt in attempts[:-1] for head in attempt.heads}
@@ -105,10 +102,33 @@ class Ledger:
         self._held = Counter(self._attempt.events)
         self._times = _times(self._attempt.events)
         if torn:
-            # What follows the last line break is a line that a crash cut off; it stays visible as a counted release.
-            self._file.truncate(self.path.stat().st_size - torn)
-            if attempts:
-                self._append({"kind": "torn"})
+            self._mend(torn, counted=bool(attempts))
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            msg = f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
+            raise UserError(msg) from error
+        except OSError as error:
+            raise UserError(_cannot_write(self.path, error)) from error
+
+    def _mend(self, torn: int, *, counted: bool) -> None:
+        """Put a note in the place of a line that a crash cut off, so that it stays a counted release.
+
+        The file is replaced as a whole: at no moment is the torn line gone and the note not there.
+        """
+        content = self.path.read_bytes()[:-torn]
+        if counted:
+            text = json.dumps({"kind": "torn"})
+            self.head = _chain(self.head, text)
+            self._attempt.heads.add(self.head)
+            content += _line(self.head, text)
+        with written_whole(self.path) as temporary:
+            temporary.write_bytes(content)
+        self._file.close()
+        self._file = self.path.open("a+b", buffering=0)
+        self._lock()
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +149,9 @@ class Ledger:
         self._attempt = Attempt(header=dict(header))
         self._held = Counter()
         self._times = Counter()
-        self._append({"kind": "start", "attempt": self.attempts, **header})
+        # Nobody can repeat the nonce: should the ledger be lost, what was kept beside it does not pass for the next's.
+        nonce = secrets.token_hex(16)
+        self._append({"kind": "start", "attempt": self.attempts, "nonce": nonce, **header})
         self._attempt.identity = self.head
 
     @property
@@ -194,7 +216,7 @@ class Ledger:
     def _append(self, content: Mapping[str, Any], *, sync: bool = True) -> None:
         text = json.dumps(content)
         self.head = _chain(self.head, text)
-        line = f'{{"chain":"{self.head}","entry":{text}}}\n'.encode()
+        line = _line(self.head, text)
         try:
             while line:
                 line = line[self._file.write(line) :]
@@ -241,6 +263,7 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
             raise UserError(_edited(path, number))
         match entry["kind"]:
             case "start":
+                entry.pop("nonce", None)
                 attempts.append(Attempt(header=entry, identity=head))
             case "round":
                 for release in entry["releases"]:
@@ -260,6 +283,10 @@ def _times(events: Sequence[Round]) -> Counter[int]:
     for (_, number), count in Counter((event.node, event.round) for event in events).items():
         times[number] = max(times[number], count)
     return times
+
+
+def _line(head: str, text: str) -> bytes:
+    return f'{{"chain":"{head}","entry":{text}}}\n'.encode()
 
 
 def _chain(head: str, text: str) -> str:

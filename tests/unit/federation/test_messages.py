@@ -23,25 +23,27 @@ def message(seed: int = 0) -> torch.Tensor:
 def test_what_is_kept_is_found_bit_for_bit_by_whoever_opens_the_store_next(store):
     odd = message()
     odd[0, :4] = torch.tensor([-0.0, torch.inf, torch.nan, 1e-45])
-    store.keep(7, "weights", odd)
-    found = MessageStore(store.folder, "attempt 1").find(7, "weights")
+    store.keep(7, "weights", odd, "head")
+    kept = MessageStore(store.folder, "attempt 1").find(7, "weights")
+    assert kept.ledger_head == "head"
+    found = kept.messages
     assert torch.equal(found.view(torch.int32), odd.view(torch.int32))
     assert store.find(6, "weights") is None
 
 
 def test_a_request_with_other_weights_is_refused(store):
-    store.keep(0, "weights", message())
+    store.keep(0, "weights", message(), "head")
     with pytest.raises(UserError, match=r"Round 0 was answered already, for other weights .*ledger"):
         store.find(0, "other weights")
-    assert torch.equal(store.find(0, "weights"), message())
+    assert torch.equal(store.find(0, "weights").messages, message())
 
 
 def test_messages_of_another_attempt_are_not_found_and_give_way(store):
-    store.keep(0, "weights", message())
+    store.keep(0, "weights", message(), "head")
     other = MessageStore(store.folder, "attempt 2")
     assert other.find(0, "weights") is None
-    other.keep(0, "other weights", message(1))
-    assert torch.equal(other.find(0, "other weights"), message(1))
+    other.keep(0, "other weights", message(1), "head")
+    assert torch.equal(other.find(0, "other weights").messages, message(1))
 
 
 def test_a_message_is_on_disk_before_keep_returns(store, monkeypatch):
@@ -53,7 +55,7 @@ def test_a_message_is_on_disk_before_keep_returns(store, monkeypatch):
         original(file)
 
     monkeypatch.setattr(zetadp.storage.os, "fsync", sync)
-    store.keep(0, "weights", message())
+    store.keep(0, "weights", message(), "head")
     assert synced == [False, True]  # the file, then the folder that holds its name
 
 
@@ -64,7 +66,7 @@ def test_a_full_disk_is_a_users_error_and_keeps_nothing(store, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(zetadp.storage.os, "fsync", fail)
         with pytest.raises(UserError, match="No space left on device"):
-            store.keep(0, "weights", message())
+            store.keep(0, "weights", message(), "head")
     assert store.find(0, "weights") is None
     assert not list(store.folder.iterdir())
 
@@ -72,7 +74,7 @@ def test_a_full_disk_is_a_users_error_and_keeps_nothing(store, monkeypatch):
 def test_messages_before_a_checkpoint_go_and_later_ones_stay(store):
     store.discard(3)  # nothing there yet
     for number in range(5):
-        store.keep(number, "weights", message(number))
+        store.keep(number, "weights", message(number), "head")
     assert store.size > 5 * message().nbytes
     store.discard(3)
     assert store.size == 0
@@ -83,8 +85,14 @@ def test_messages_before_a_checkpoint_go_and_later_ones_stay(store):
     assert not store.folder.exists()
 
 
+def test_files_do_not_tell_when_a_round_was_computed(store):
+    """A round takes longer the more patients it drew."""
+    store.keep(0, "weights", message(), "head")
+    assert {path.stat().st_mtime for path in (store.folder, *store.folder.iterdir())} == {0.0}
+
+
 def test_a_damaged_message_is_refused_rather_than_drawn_again(store):
-    store.keep(0, "weights", message())
+    store.keep(0, "weights", message(), "head")
     (path,) = store.folder.iterdir()
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(UserError, match="Cannot read"):

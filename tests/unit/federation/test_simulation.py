@@ -263,8 +263,13 @@ def test_a_second_request_with_other_weights_is_refused_and_releases_nothing(led
 def test_a_message_that_was_never_kept_is_drawn_anew_and_counted(ledger, path, store, monkeypatch):
     model = network(TINY)
     lost = []
+
+    def lose(_store: MessageStore, _round: int, _weights: str, messages: Tensor, _head: str) -> None:
+        lost.append(messages)
+        raise KilledError
+
     with monkeypatch.context() as patched:
-        patched.setattr(MessageStore, "keep", lambda _self, _round, _weights, messages: lost.append(messages) or kill())
+        patched.setattr(MessageStore, "keep", lose)
         with pytest.raises(KilledError):
             exact_round(ledger, store, model)
     found = exact_round(ledger, store, model)
@@ -289,7 +294,26 @@ def test_messages_are_kept_before_they_are_noted_or_returned(ledger, store, monk
             exact_round(ledger, store, model)
     digest = zetadp.federation.simulation._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
     kept = store.find(0, digest)
-    assert torch.equal(exact_round(ledger, store, model), kept)
+    assert torch.equal(exact_round(ledger, store, model), kept.messages)
+
+
+def test_a_ledger_that_lost_the_record_of_a_kept_message_is_refused(ledger, path, store):
+    """As when it is restored from a backup: answering anew would release more than it would then say."""
+    backup = path.read_bytes()
+    exact_round(ledger, store, network(TINY))
+    ledger.close()
+    path.write_bytes(backup)
+    with Ledger(path) as restored, pytest.raises(UserError, match="has lost lines"):
+        exact_round(restored, MessageStore(store.folder, restored.identity), network(TINY))
+
+
+def test_a_kept_message_that_was_changed_is_refused(ledger, store):
+    model = network(TINY)
+    messages = exact_round(ledger, store, model)
+    digest = zetadp.federation.simulation._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
+    store.keep(0, digest, messages + 1, ledger.head)
+    with pytest.raises(UserError, match="not what was sent"):
+        exact_round(ledger, store, model)
 
 
 def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import stat
 import subprocess
 import sys
 from collections import Counter
@@ -89,7 +90,8 @@ def test_what_is_recorded_is_on_disk_before_the_call_returns(path, monkeypatch):
 
     def fsync(descriptor: int) -> None:
         original(descriptor)
-        synced.append(path.read_bytes())
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            synced.append(path.read_bytes())
 
     monkeypatch.setattr(zetadp.privacy.ledger.os, "fsync", fsync)
     with Ledger(path) as ledger:
@@ -281,6 +283,27 @@ def test_a_kept_head_shows_that_lines_were_cut_off_since(path):
     with Ledger(path) as ledger:
         assert [ledger.knew(head) for head in heads] == [True, True, False]
     assert heads[1] in read_ledger(path)[0].heads
+
+
+@pytest.mark.parametrize("moment", ["write_bytes", "replace"])
+def test_a_torn_line_stays_counted_when_its_mending_is_interrupted(path, monkeypatch, moment):
+    written(path, 2)
+    path.write_bytes(path.read_bytes() + b'{"chain": "ab')
+    before = len(read_ledger(path)[0].releases())
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(path), moment, fail)
+        with pytest.raises(UserError, match="No space left"):
+            Ledger(path)
+    assert len(read_ledger(path)[0].releases()) == before
+    with Ledger(path) as ledger:
+        ledger.record([event(2)])
+        with pytest.raises(UserError, match="another process"):
+            Ledger(path)
+    assert len(read_ledger(path)[0].releases()) == before + 1
 
 
 def test_a_line_is_one_object_that_other_programs_can_read(path):

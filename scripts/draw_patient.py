@@ -1,0 +1,54 @@
+"""Draw one held-out patient: slices, k-space, whitened k-space."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zetadp import figures
+from zetadp.federation.partition import read_partition
+from zetadp.storage import ImageStack, read_stack
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(
+    *,
+    slices: list[Path],
+    kspace: list[Path],
+    whitened: list[Path],
+    partition: Path,
+    patient: Path,
+    cohort_label: str,
+) -> None:
+    """Draw the middle slice of the first test patient."""
+    rows = read_partition(partition)
+    record = rows.loc[rows["role"] == "test", "record"].iloc[0]
+    images, stack = images_of(slices, record)
+    middle = images.shape[1] // 2
+    figure = figures.patient_figure(
+        images[:, middle],
+        images_of(kspace, record)[0][:, middle],
+        images_of(whitened, record)[0][:, middle],
+        stack.sequences,
+        patient=record,
+        slice_number=middle,
+        cohort_label=cohort_label,
+    )
+    figures.save_svg(figure, patient)
+
+
+def images_of(files: list[Path], record: str) -> tuple[np.ndarray, ImageStack]:
+    """Return one record's images of shape (sequence, slice, row, column), and the stack that they stand in."""
+    for file in files:
+        stack = read_stack(file)
+        if record in stack.patients:
+            return stack.values[stack.patients.index(record)], stack
+    msg = f"No stack holds record {record}."
+    raise ValueError(msg)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)
