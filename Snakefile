@@ -33,14 +33,18 @@ rule all:
         TABLES,
         FIGURES,
         f"{RESULTS}/duplicates.csv",
+        f"{RESULTS}/audit/audit.svg",
         collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
 
 
 include: "workflow/rules/cohort.smk"
 include: "workflow/rules/kspace.smk"
 include: "workflow/rules/training.smk"
+include: "workflow/rules/federation.smk"
 include: "workflow/rules/evaluation.smk"
 include: "workflow/rules/tables.smk"
+include: "workflow/rules/audit.smk"
+include: "workflow/rules/membership.smk"
 
 
 rule cohort:

@@ -69,7 +69,7 @@ _SETTINGS: dict[Any, Any] = {
 
 def save_svg(figure: Figure, path: Path) -> None:
     """Write a figure as SVG, whole or not at all: no date and fixed identifiers, so equal figures are equal bytes."""
-    with _style(), written_whole(path) as temporary:
+    with figure_style(), written_whole(path) as temporary:
         figure.savefig(temporary, format="svg", metadata={"Date": None, "Creator": "zetadp"})
 
 
@@ -97,7 +97,7 @@ def accuracy_against_epsilon(
     networks, arms = list(table["network"].unique()), list(table["arm"].unique())
     printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if paper else set()
     epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
-    with _style():
+    with figure_style():
         figure, panels = _panels(len(networks), 2, 3.3)
         for panel, network in zip(panels, networks, strict=True):
             for index, arm in enumerate(arms):
@@ -140,7 +140,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
         msg = f"Expected at most {MAX_MATRICES} confusion matrices a figure, found {len(cells)}."
         raise ValueError(msg)
     columns = min(3, len(cells))
-    with _style():
+    with figure_style():
         figure, panels = _panels(len(cells), columns, 3.0, {1: 4.6, 2: 7.0, 3: WIDTH}[columns])
         image: Any = None
         for panel, (network, arm, epsilon, group) in zip(panels, cells, strict=True):
@@ -211,7 +211,7 @@ def patient_figure(
         ("whitened, real", whitened.real, "cividis", signed, "standard deviations\nof its image"),
         ("whitened, imaginary", whitened.imag, "cividis", signed, "standard deviations\nof its image"),
     )
-    with _style():
+    with figure_style():
         count = len(sequences)
         figure = Figure(figsize=(WIDTH, min(MAX_HEIGHT, 1.85 * count + 1.6)), layout="constrained")
         FigureCanvasAgg(figure)
@@ -261,7 +261,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     cells = list(histories.groupby(["network", "arm"], sort=True))
     watched = bool(histories["validation_accuracy"].notna().any())
     epsilons = sorted(histories["epsilon"].unique(), key=epsilon_order)
-    with _style():
+    with figure_style():
         # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
         shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.88, len(epsilons)))
         figure, panels = _panels(len(cells), 2, 3.1)
@@ -298,7 +298,7 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
     cells = list(table.groupby(["network", "arm"], sort=True))
     epsilons = sorted(table["epsilon"].unique(), key=epsilon_order)
     names = list(table["sequence"].unique())
-    with _style():
+    with figure_style():
         figure, panels = _panels(len(cells), 2, 3.1)
         for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
             for index, name in enumerate(names):
@@ -319,7 +319,7 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """Apply the look from matplotlib's own defaults, so that a user's settings cannot change the bytes."""
     with mpl.rc_context():
         mpl.rcdefaults()

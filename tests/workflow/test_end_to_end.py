@@ -106,7 +106,8 @@ def test_every_job_logged_and_ran_the_library_of_its_checkout(finished):
     logs = sorted((finished.root / "logs").rglob("*.log"))
     kinds = {log.relative_to(finished.root / "logs").parts[0].removesuffix(".log") for log in logs}
     scripts = {path.stem for path in (finished.root / "scripts").glob("*.py")}
-    assert kinds == scripts - {"fetch_cohort"}
+    # These are for real patients, for a real federation, and for targets of their own.
+    assert kinds == scripts - {"fetch_cohort", "train_federated", "audit_membership"}
     for log in logs:
         assert f"with the library in {finished.root}/src/zetadp\n" in log.read_text(), log
 
@@ -140,8 +141,15 @@ TRAIN = KSPACE - {"find_duplicates"} | {"calibrate", "train_model"}
         ("kspace", KSPACE),
         ("train", TRAIN),
         ("tables", TRAIN | {"evaluate", "account", "account_total", "make_tables"}),
-        ("figures", TRAIN | {"evaluate", "account", "make_figures"}),
+        ("figures", TRAIN | {"evaluate", "account", "make_figures", "draw_patient"}),
     ],
 )
 def test_named_targets_need_their_part_of_the_workflow(fresh, target, rules):
     assert fresh.would_run(target) - {target} == rules
+
+
+def test_no_picture_of_a_patient_is_drawn_where_noise_protects_them(fresh):
+    """Unless it is asked for by name."""
+    assert "draw_patient" not in fresh.would_run("--config", "privacy={noise: os}")
+    name = "results/smoke/figures/patient.svg"
+    assert "draw_patient" in fresh.would_run(name, "--config", "privacy={noise: os}")

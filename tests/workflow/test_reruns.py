@@ -54,7 +54,7 @@ def test_a_change_in_a_module_reaches_the_rules_that_import_it_indirectly(copy):
 
 def test_a_change_in_the_figures_draws_them_again_and_no_more(copy):
     copy.add("src/zetadp/figures.py")
-    assert copy.would_run() == {"make_figures"}
+    assert copy.would_run() == {"make_figures", "draw_patient", "audit"}
 
 
 def test_another_learning_rate_trains_again_on_the_same_images(copy):
@@ -62,7 +62,8 @@ def test_another_learning_rate_trains_again_on_the_same_images(copy):
 
 
 def test_another_delta_calibrates_trains_and_accounts_again(copy):
-    assert copy.would_run("--config", "privacy={delta: 0.0123}") == {"calibrate", "train_model"} | AFTER_TRAINING
+    rules = copy.would_run("--config", "privacy={delta: 0.0123}")
+    assert rules == {"calibrate", "train_model", "audit"} | AFTER_TRAINING
 
 
 def test_another_seed_runs_itself_and_the_summaries_alone(copy):
@@ -78,7 +79,7 @@ def test_what_was_released_stays_counted_when_results_are_deleted(copy):
         main = runpy.run_path(str(copy.root / "scripts/account_total.py"))["main"]
         ledgers = str(copy.root / "ledgers/phantom-smoke")
         paths = {"total": copy.root / "total.json", "text": copy.root / "total.txt"}
-        main(ledgers=[], **paths, ledger_folder=ledgers, delta=0.001, unit="patient")
+        main(ledgers=[], **paths, ledger_folder=ledgers, others="", delta=0.001, unit="patient")
         return json.loads(paths["total"].read_text())["private_rows"]
 
     before = total()

@@ -1,0 +1,81 @@
+"""Attack the training code as this experiment uses it, and hold what was found against what is claimed."""
+
+import logging
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zetadp.audit.suite import AuditSettings, Finding, Target, carry_out, frame, plan, sheet
+from zetadp.auditfigure import audit_figure
+from zetadp.epsilon import epsilon_shown, epsilon_value
+from zetadp.figures import save_svg
+from zetadp.rendering import to_csv, to_markdown, to_text
+from zetadp.storage import read_json, write_text
+from zetadp.validation import UserError
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(
+    *,
+    noise: Path,
+    csv: Path,
+    md: Path,
+    picture: Path,
+    arms: dict[str, dict[str, Any]],
+    runs: list[tuple[str, str]],
+    delta: float,
+    noise_source: str,
+    settings: dict[str, Any],
+    experiment: str,
+    refuted: str,
+) -> None:
+    """Write table and figure; end in error if a claim fell."""
+    targets = targets_of(arms, runs, read_json(noise)["noise_multipliers"])
+    findings = carry_out(plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings)))
+    table = sheet(findings, experiment)
+    logging.getLogger(__name__).info("\n%s", to_text(table))
+    write_text(csv, to_csv(frame(findings), table.notes))
+    write_text(md, to_markdown(table))
+    results, powers = [finding.result for finding in findings], [finding.power for finding in findings]
+    save_svg(audit_figure(results, powers, experiment), picture)
+    report_refuted(findings, to_markdown(table), Path(refuted))
+
+
+def targets_of(
+    arms: dict[str, dict[str, Any]], runs: list[tuple[str, str]], multipliers: dict[str, dict[str, float]]
+) -> list[Target]:
+    """Return what is to be audited, once for all arms and targets that share sampling, noise and rounds."""
+    names: dict[tuple[float, float, int], list[str]] = {}
+    for arm, epsilon in sorted(runs, key=lambda each: epsilon_value(each[1])):
+        if math.isfinite(epsilon_value(epsilon)):
+            # The node that draws its patients most often; its epsilon is the one that the target binds.
+            probability = arms[arm]["expected"] / min(arms[arm]["sizes"])
+            mechanism = (probability, multipliers[arm][epsilon], arms[arm]["rounds"])
+            names.setdefault(mechanism, []).append(f"{arm} at ε = {epsilon_shown(epsilon)}")
+    return [
+        Target(f"training, {' and '.join(shared)}, {mechanism[2]} rounds", *mechanism)
+        for mechanism, shared in names.items()
+    ]
+
+
+def report_refuted(findings: list[Finding], table: str, path: Path) -> None:
+    """Keep the table where Snakemake does not delete it, and end in error, if a claim fell."""
+    fallen = [finding.result for finding in findings if not finding.result.passed]
+    if not fallen:
+        path.unlink(missing_ok=True)
+        return
+    write_text(path, table)
+    what = "; ".join(f"{r.name}: claimed {r.claimed:.3f}, shown at least {r.measured:.3f}" for r in fallen)
+    msg = (
+        f"Expected attacks on the training code to show no more than is claimed, found {len(fallen)} that show more "
+        f"({what}). The code gives away more than its statements say: use no result of it on patients before this is "
+        f"explained. The table is kept in {path}."
+    )
+    raise UserError(msg)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,100 @@
+"""Ask finished models who was in their training, and hold the answers against the privacy claim."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.audit.membership import MembershipSettings, audit_membership, refutation
+from zetadp.cohort.phantom import PhantomSettings, simulate_patient
+from zetadp.cohort.scanners import SEQUENCES
+from zetadp.dataset import pick_device, to_records
+from zetadp.figures import save_svg
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.models import NetworkSettings
+from zetadp.rocfigure import membership_roc
+from zetadp.storage import ImageStack, written_whole
+from zetadp.validation import UserError
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+GRID = (64, 64, 24)
+
+
+def main(
+    *, table: Path, picture: Path, settings: dict[str, Any], network: dict[str, Any] | None, delta: float, device: str
+) -> None:
+    """Attack models of patients simulated for this alone, write table and picture, and end in error if a claim fell."""
+    rest = dict(settings)
+    name = rest.pop("network")
+    if name is not None and network is None:
+        msg = f"audit.membership.network: expected a name from networks, or null for a linear network, found {name!r}."
+        raise UserError(msg)
+    try:
+        chosen = MembershipSettings(**rest)
+    except ValueError as error:
+        msg = f"audit.membership: {error}"
+        raise UserError(msg) from error
+    architecture = NetworkSettings(**network) if network is not None else NetworkSettings("linear")
+    records = to_records(simulated(chosen, architecture.domain), pick_device(device))
+    attacks, claims = audit_membership(chosen, architecture, records, delta)
+    rows = pd.concat(
+        [
+            attack.band.assign(
+                arm=attack.arm.name,
+                patient=attack.patient + 1,
+                trials_out=len(attack.scores_out),
+                trials_in=len(attack.scores_in),
+                accuracy_members=attack.accuracy_members,
+                accuracy_others=attack.accuracy_others,
+            )
+            for attack in attacks
+        ]
+    )
+    first = ["arm", "patient", "trials_out", "trials_in", "accuracy_members", "accuracy_others"]
+    with written_whole(table) as temporary:
+        rows[[*first, *rows.columns.difference(first, sort=False)]].to_csv(temporary, index=False)
+    save_svg(membership_roc(attacks, claims, f"{chosen.patients} simulated patients"), picture)
+    for attack in attacks:
+        logging.getLogger(__name__).info(
+            "%s: %s", attack.arm.name, "leaves the region of the claim" if attack.leaves("server") else "stays inside"
+        )
+    # Snakemake deletes the outputs of a job that fails; what failed must stay to be looked at.
+    kept = {path: path.with_name(f"refuted-{path.name}") for path in (table, picture)}
+    fault = refutation(attacks, claims, kept[table])
+    for path, copy in kept.items():
+        if fault is None:
+            copy.unlink(missing_ok=True)
+        else:
+            shutil.copyfile(path, copy)
+    if fault is not None:
+        raise UserError(fault)
+
+
+def simulated(settings: MembershipSettings, domain: str) -> ImageStack:
+    """Return patients who are in no experiment, as a network of this domain sees them."""
+    phantom = PhantomSettings(
+        train_patients=settings.patients, test_patients=0, seed=settings.seed, grid=GRID, scanners=settings.nodes
+    )
+    kept = centre_slices(GRID[2], settings.slices)
+    numbers = range(1, settings.patients + 1)
+    volumes = np.stack([simulate_patient(phantom, number).volume[:, :, kept] for number in numbers])
+    slices = resize_area(np.ascontiguousarray(volumes.transpose(0, 4, 3, 2, 1), dtype=np.float32), settings.size)
+    return ImageStack(
+        values=whiten(to_kspace(slices)) if domain == "kspace" else slices,
+        patients=tuple(f"candidate-{number}" for number in numbers),
+        sequences=SEQUENCES,
+        axes=("record", "sequence", "slice", "row", "column"),
+        units="arbitrary",
+    )
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,1 @@
+"""Attacks on the shipped code that would refute its privacy statements if they were false."""

@@ -1,0 +1,202 @@
+r"""A patient made to be seen: a stub network and records whose gradients are known and reach the clipping norm.
+
+The stub is one complex affine layer of the library whose scores are the real parts of its outputs. With two classes, an
+image x of one and -x of the other, and all weights zero, the gradient of its weights is :math:`\mp \bar{x} / 2`: real
+where x is real, imaginary where x is imaginary, of any direction in between, and -x for x turns it round. Where the
+weights are the conjugate images themselves, the softmax is saturated and the gradient is zero.
+
+Neighbours: the patient's contribution is replaced by zero, with its place at the node kept, so that the number of
+patients, the chance to be drawn and the divisor stay as they are. The record that contributes zero is one whose images
+are not finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from zetadp.federation.node import Node, Records
+from zetadp.nn.layers import Linear
+from zetadp.nn.parameters import Layout
+from zetadp.nn.stacked import stack
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.grid import Grid
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.validation import one_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from zetadp.privacy.ledger import Ledger
+
+CANARY, SILENT, OPPOSITE = range(3)
+"""Positions of the records: the canary, one that contributes zero, and one whose gradient is the canary's, negated."""
+
+CLASSES = 2
+EXCESS = 100.0
+"""The canary's gradient is longer than the clipping norm by this factor: a gradient that is not clipped shows."""
+
+DIRECTIONS = ("general", "imaginary", "real")
+
+
+class ComplexScores(nn.Module):
+    """The real part of a complex affine map of all coefficients.
+
+    Parameters
+    ----------
+    size
+        Side of the square images.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.affine = Linear(size * size, CLASSES, dtype=torch.complex64)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""
+        scores: Tensor = self.affine(stack(images.flatten(1)))
+        return scores[:, :CLASSES]
+
+
+@dataclass(frozen=True)
+class Stub:
+    """All that a round on canaries needs besides its nodes.
+
+    Attributes
+    ----------
+    model, layout
+        The stub network, its weights zero, and the order of its parameters.
+    records
+        Records `CANARY`, `SILENT` and `OPPOSITE`.
+    direction
+        Unit vector of the canary's gradient at the present weights, shape (dimension,), float64.
+    """
+
+    model: nn.Module
+    layout: Layout
+    records: Records
+    direction: np.ndarray
+
+    @property
+    def images_per_patient(self) -> int:
+        """Images that make one patient's gradient."""
+        return len(self.records.labels)
+
+    def saturate(self) -> None:
+        """Set the weights at which the canary's gradient is zero."""
+        images = self.records.images[CANARY].flatten(1)
+        with torch.no_grad():
+            self.model.get_parameter("affine.weight").copy_(images.conj())
+
+    def reset(self) -> None:
+        """Set all weights to zero again."""
+        with torch.no_grad():
+            self.model.get_parameter("affine.weight").zero_()
+
+
+def canary_stub(*, clip: float, direction: str = "general", size: int = 4, seed: int = 0) -> Stub:
+    """Make the stub network and its records.
+
+    Parameters
+    ----------
+    clip
+        The clipping norm B, which the canary's gradient exceeds by `EXCESS`.
+    direction
+        ``general``, ``imaginary`` or ``real``: where in the complex plane the canary's gradient lies.
+    size
+        Side of the square images; the network has 2 (size**2 + 1) complex weights.
+    seed
+        Another seed gives another direction.
+    """
+    one_of(DIRECTIONS, direction=direction)
+    random = np.random.default_rng(seed)
+    parts = random.standard_normal((2, size, size))
+    real, imaginary = (0.0 if direction == other else 1.0 for other in ("imaginary", "real"))
+    x = torch.from_numpy(real * parts[0] + 1j * imaginary * parts[1])
+    # The gradient's norm is that of x divided by the square root of two.
+    x *= EXCESS * clip * 2**0.5 / float(torch.linalg.vector_norm(x))
+    canary = torch.stack([x, -x]).to(torch.complex64)
+    records = Records(
+        images=torch.stack([canary, torch.full_like(canary, torch.nan), -canary]), labels=torch.arange(CLASSES)
+    )
+    model = ComplexScores(size)
+    layout = Layout.of(model)
+    gradient = patient_gradient(model, layout, records, CANARY)
+    return Stub(model, layout, records, gradient / np.linalg.norm(gradient))
+
+
+def patient_gradient(model: nn.Module, layout: Layout, records: Records, record: int) -> np.ndarray:
+    """Return a record's gradient before clipping, as the attacker computes it: by ordinary automatic differentiation.
+
+    Nothing of the audited code for gradients of patients is used.
+
+    Returns
+    -------
+    float64 array of shape (dimension,).
+    """
+    scores = model(records.images[record].unsqueeze(1))
+    loss = functional.cross_entropy(scores, records.labels)
+    parameters = {name: model.get_parameter(name) for name in layout.names}
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    flat = layout.flatten(dict(zip(parameters, gradients, strict=True)))
+    return flat.double().cpu().numpy()
+
+
+def canary_node(
+    stub: Stub,
+    ledger: Ledger,
+    place: int,
+    *,
+    present: bool,
+    population: int,
+    probability: float,
+    noise_multiplier: float,
+    clip: float,
+    noise: str,
+    seed: int,
+    others: str = "silent",
+) -> Node:
+    """Return a node whose first patient is the canary, or contributes zero in its place.
+
+    Parameters
+    ----------
+    stub, ledger
+        What the node works on.
+    place
+        Number of the node.
+    present
+        Whether the canary takes part.
+    population
+        Patients of the node, N.
+    probability
+        Chance of each to be drawn; the divisor is the probability times N.
+    noise_multiplier, clip
+        As in `SampledGaussian`.
+    noise
+        ``seeded`` or ``os``.
+    seed
+        Seed of the seeded mechanism.
+    others
+        What the other patients are: ``silent`` contribute zero, ``opposite`` the canary's gradient negated.
+    """
+    one_of(("seeded", "os"), noise=noise)
+    one_of(("silent", "opposite"), others=others)
+    other = {"silent": SILENT, "opposite": OPPOSITE}[others]
+    patients = [[CANARY if present else SILENT], *([other] for _ in range(population - 1))]
+    name, expected = f"node-{place + 1:04d}", probability * population
+    constants = {
+        "population": population,
+        "expected": expected,
+        "noise_multiplier": noise_multiplier,
+        "clip": clip,
+        "ledger": ledger,
+    }
+    if noise == "seeded":
+        return Node(SampledGaussian(name, place, seed=seed, **constants), patients)  # type: ignore[arg-type]
+    grid = Grid.choose(clip, noise_multiplier=noise_multiplier, population=population, dimension=stub.layout.dimension)
+    return Node(ExactSampledGaussian(name, place, grid=grid, **constants), patients)  # type: ignore[arg-type]

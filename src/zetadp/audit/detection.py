@@ -1,0 +1,435 @@
+r"""How many errors an attack must make, and what the errors that it made say about the noise.
+
+An attack gives every trial a score and says "the patient took part" above a threshold. Its false alarms and its misses
+are Binomial; their upper limits are those of Clopper and Pearson (1934, doi:10.1093/biomet/26.4.404), each at half the
+allowed error. A claim says for every false-alarm rate how many misses any attack must make at least. Where the upper
+limit of the misses lies below that, the claim is refuted.
+
+The limits are valid for a threshold that is fixed before the trials. Where none is given, the first fifth of the trials
+chooses it and only the others are counted.
+
+From one point of errors follows a lower bound on :math:`\mu` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454)
+
+.. math:: \mu \ge \Phi^{-1}(1 - \alpha) - \Phi^{-1}(\beta),
+
+and, where patients are drawn at random, the least noise with which the same sampling and number of rounds could have
+let the attack do so well: the audit by trade-off function of Nasr et al. (2023, arXiv:2302.07956).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+from scipy.stats import beta, binom
+
+from zetadp.privacy import accounting, gaussian
+from zetadp.validation import in_range, positive
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from zetadp.privacy.accounting import Mechanisms
+
+FALSE_ALARM, POWER = 1e-3, 0.99
+"""Chance to refute a claim that is true, and to refute one whose noise falls short by the square root of two."""
+
+CHOOSING = 0.2
+"""Share of the trials that choose the threshold where none is given; they are not counted."""
+
+_WIDEST = 64.0
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The errors of one attack at one threshold.
+
+    Attributes
+    ----------
+    false_alarms, misses
+        Trials without the patient that scored above the threshold, and trials with it that did not.
+    trials_out, trials_in
+        Trials without and with the patient.
+    confidence
+        Probability with which the upper limits below hold together.
+    """
+
+    false_alarms: int
+    misses: int
+    trials_out: int
+    trials_in: int
+    confidence: float
+
+    def __post_init__(self) -> None:
+        """Refuse counts that no trials can have."""
+        positive(trials_out=self.trials_out, trials_in=self.trials_in)
+        in_range(0, self.trials_out, false_alarms=self.false_alarms)
+        in_range(0, self.trials_in, misses=self.misses)
+        in_range(0.5, 1, confidence=self.confidence)
+
+    @property
+    def alpha(self) -> float:
+        """Share of false alarms, counting half an error more, so that none at all is not taken for certainty."""
+        return (self.false_alarms + 0.5) / (self.trials_out + 1)
+
+    @property
+    def beta(self) -> float:
+        """Share of misses, counting half an error more."""
+        return (self.misses + 0.5) / (self.trials_in + 1)
+
+    @property
+    def alpha_upper(self) -> float:
+        """Upper confidence limit of the false-alarm rate."""
+        return upper_limit(self.false_alarms, self.trials_out, (1 - self.confidence) / 2)
+
+    @property
+    def beta_upper(self) -> float:
+        """Upper confidence limit of the rate of misses."""
+        return upper_limit(self.misses, self.trials_in, (1 - self.confidence) / 2)
+
+    @property
+    def alpha_lower(self) -> float:
+        """Lower confidence limit of the false-alarm rate."""
+        return 1 - upper_limit(self.trials_out - self.false_alarms, self.trials_out, (1 - self.confidence) / 2)
+
+    @property
+    def beta_lower(self) -> float:
+        """Lower confidence limit of the rate of misses."""
+        return 1 - upper_limit(self.trials_in - self.misses, self.trials_in, (1 - self.confidence) / 2)
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What was claimed, and what an attack could show.
+
+    Attributes
+    ----------
+    name
+        What was attacked and how.
+    claimed
+        The claim, a figure of `quantity`.
+    measured
+        Lower confidence bound on the same figure of the mechanism that ran.
+    estimate, highest
+        What the errors say without a margin, and the upper end of the interval for what *this attack* finds. Neither
+        bounds what a better attack would find.
+    confidence
+        Probability with which `measured` is a lower bound.
+    trials_in, trials_out
+        Independent trials with and without the patient.
+    quantity
+        ``mu`` or ``epsilon``.
+    delta
+        The delta of `epsilon`.
+    errors
+        The errors at the threshold, where the attack has one.
+    mechanisms
+        The mechanisms that were claimed, whose trade-off curve the errors are compared with.
+    """
+
+    name: str
+    claimed: float
+    measured: float
+    estimate: float
+    confidence: float
+    trials_in: int
+    trials_out: int
+    quantity: Literal["mu", "epsilon"] = "mu"
+    delta: float | None = None
+    highest: float = math.inf
+    errors: Errors | None = None
+    mechanisms: Mechanisms | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the attack could not show more than was claimed."""
+        return self.measured <= self.claimed
+
+
+def upper_limit(events: int, trials: int, error: float) -> float:
+    """Return the upper limit of a probability that was seen in ``events`` of ``trials``, wrong with ``error``."""
+    return 1.0 if events >= trials else float(beta.isf(error, events + 1, trials - events))
+
+
+def count_errors(
+    scores_out: ArrayLike,
+    scores_in: ArrayLike,
+    threshold: float | None = None,
+    *,
+    confidence: float = 1 - FALSE_ALARM,
+) -> Errors:
+    """Count the errors of an attack.
+
+    Parameters
+    ----------
+    scores_out, scores_in
+        One score a trial without and with the patient; the trials are independent.
+    threshold
+        Fixed without looking at these trials. Without it, the first fifth chooses it and only the rest is counted.
+    confidence
+        Probability with which the limits of both error rates hold.
+    """
+    out, inside = (np.asarray(scores, dtype=np.float64) for scores in (scores_out, scores_in))
+    if np.isnan(out).any() or np.isnan(inside).any():
+        msg = "Expected scores, found NaN among them: the attack failed, and nothing can be concluded."
+        raise ValueError(msg)
+    if threshold is None:
+        first_out, first_in = (max(1, round(CHOOSING * len(scores))) for scores in (out, inside))
+        threshold = _best_threshold(out[:first_out], inside[:first_in])
+        out, inside = out[first_out:], inside[first_in:]
+    return Errors(int((out > threshold).sum()), int((inside <= threshold).sum()), len(out), len(inside), confidence)
+
+
+def mu_lower_bound(
+    scores_out: ArrayLike,
+    scores_in: ArrayLike,
+    threshold: float | None = None,
+    *,
+    confidence: float = 1 - FALSE_ALARM,
+) -> float:
+    """Return a lower confidence bound on mu; parameters as in `count_errors`."""
+    errors = count_errors(scores_out, scores_in, threshold, confidence=confidence)
+    return mu_of_errors(errors.alpha_upper, errors.beta_upper)
+
+
+def epsilon_lower_bound(
+    scores_out: ArrayLike,
+    scores_in: ArrayLike,
+    delta: float,
+    threshold: float | None = None,
+    *,
+    confidence: float = 1 - FALSE_ALARM,
+) -> float:
+    r"""Return a lower confidence bound on epsilon at ``delta`` that supposes no form of the trade-off curve.
+
+    .. math:: \epsilon \ge \ln \max\{(1 - \delta - \beta) / \alpha, (1 - \delta - \alpha) / \beta\}
+
+    (Kairouz, Oh and Viswanath 2017, doi:10.1109/TIT.2017.2685505). It holds for every mechanism and is weak: to come
+    near a large epsilon it needs 50 000 to 1 000 000 trials. Other parameters as in `count_errors`.
+    """
+    in_range(0, 1, delta=delta)
+    errors = count_errors(scores_out, scores_in, threshold, confidence=confidence)
+    alpha, misses = errors.alpha_upper, errors.beta_upper
+    best = max((1 - delta - misses) / alpha, (1 - delta - alpha) / misses)
+    return math.log(best) if best > 1 else 0.0
+
+
+def mu_of_errors(alpha: float, misses: float) -> float:
+    """Return the mu at which an attack can just have these error rates; zero where guessing can have them."""
+    return float(max(0.0, ndtri(1 - alpha) - ndtri(misses)))
+
+
+def epsilon_of_mu(mu: float, delta: float) -> float:
+    """Turn a lower bound on mu into one on epsilon at ``delta``, for mechanisms whose curve is Gaussian."""
+    return gaussian.epsilon(delta, mu)
+
+
+def epsilon_of_errors(mechanisms: Mechanisms, delta: float, alpha: float, misses: float) -> float:
+    """Return the epsilon of the least noise that is needed for an attack to have these error rates.
+
+    The sampling and the number of rounds are taken as claimed; all noise multipliers are scaled by one factor until
+    the accountant's trade-off curve passes through the errors. Zero where guessing can have them.
+    """
+    factor = _noise_factor(mechanisms, alpha, misses)
+    return accounting.epsilon(_scaled(mechanisms, factor), delta) if math.isfinite(factor) else 0.0
+
+
+def result_of_mu(name: str, errors: Errors, claimed: float, mechanisms: Mechanisms | None = None) -> AuditResult:
+    """Judge a claim of mu by an attack's errors."""
+    return AuditResult(
+        name,
+        claimed,
+        mu_of_errors(errors.alpha_upper, errors.beta_upper),
+        mu_of_errors(errors.alpha, errors.beta),
+        errors.confidence,
+        errors.trials_in,
+        errors.trials_out,
+        highest=mu_of_errors(errors.alpha_lower, errors.beta_lower),
+        errors=errors,
+        mechanisms=mechanisms,
+    )
+
+
+def result_of_epsilon(name: str, errors: Errors, mechanisms: Mechanisms, delta: float) -> AuditResult:
+    """Judge the accountant's epsilon of these mechanisms by an attack's errors."""
+    limits = [
+        (errors.alpha_upper, errors.beta_upper),
+        (errors.alpha, errors.beta),
+        (errors.alpha_lower, errors.beta_lower),
+    ]
+    measured, estimate, highest = (epsilon_of_errors(mechanisms, delta, *limit) for limit in limits)
+    return AuditResult(
+        name,
+        accounting.epsilon(mechanisms, delta),
+        measured,
+        estimate,
+        errors.confidence,
+        errors.trials_in,
+        errors.trials_out,
+        "epsilon",
+        delta,
+        highest,
+        errors,
+        mechanisms,
+    )
+
+
+def trials_needed(mu_honest: float, mu_faulty: float, *, false_alarm: float = FALSE_ALARM, power: float = POWER) -> int:
+    """Return how many trials on each side tell a faulty mechanism from the claimed one.
+
+    The attack is the best at equal error rates, its threshold half way. The claim is refuted where both Clopper-Pearson
+    limits, each at half of ``false_alarm``, lie below the error rate that the claim implies. Counts are whole numbers,
+    so that the power rises in teeth; from the returned number on it is never below ``power`` by more than 1e-4.
+
+    Parameters
+    ----------
+    mu_honest, mu_faulty
+        The claim and what is to be caught.
+    false_alarm
+        Largest chance to refute a true claim.
+    power
+        Chance to refute it where `mu_faulty` is the truth.
+
+    Examples
+    --------
+    >>> trials_needed(1, 2**0.5)
+    1466
+    """
+    if not 0 < mu_honest < mu_faulty:
+        msg = f"Expected 0 < mu_honest < mu_faulty, found {mu_honest} and {mu_faulty}."
+        raise ValueError(msg)
+    return trials_for_rates(
+        (float(ndtr(-mu_honest / 2)),) * 2, (float(ndtr(-mu_faulty / 2)),) * 2, false_alarm=false_alarm, power=power
+    )
+
+
+def trials_for_rates(
+    claimed: tuple[float, float],
+    faulty: tuple[float, float],
+    *,
+    false_alarm: float = FALSE_ALARM,
+    power: float = POWER,
+) -> int:
+    """Return the trials on each side that bring both limits of the error rates below a point of the claimed curve.
+
+    Parameters
+    ----------
+    claimed
+        A point (alpha, beta) of the claimed trade-off curve.
+    faulty
+        The attack's error rates (alpha, beta) where the mechanism is at fault, both less than `claimed`.
+    false_alarm, power
+        As in `trials_needed`.
+    """
+    if not all(0 < less < more < 1 for less, more in zip(faulty, claimed, strict=True)):
+        msg = f"Expected 0 < faulty rates < claimed rates < 1, found {faulty} and {claimed}."
+        raise ValueError(msg)
+    most = 64
+    while True:
+        trials = np.arange(8, most)
+        short = np.flatnonzero(_power(trials, claimed, faulty, false_alarm) < power - 1e-4)
+        # A number is the answer only if twice as many do not fall short either.
+        last = int(trials[short[-1]]) if len(short) else int(trials[0]) - 1
+        if last < most // 2:
+            return last + 1
+        most *= 2
+
+
+def trials_for_curve(
+    mechanisms: Mechanisms,
+    faulty: tuple[float, float],
+    *,
+    false_alarm: float = FALSE_ALARM,
+    power: float = POWER,
+) -> int:
+    """Return the trials on each side that refute a claimed trade-off curve where an attack errs at ``faulty`` rates.
+
+    The point of the curve that both limits must pass is the one as far to the right of the faulty rates as above them.
+
+    Raises
+    ------
+    ValueError
+        If the faulty rates are on the curve or beyond: no number of trials can refute the claim.
+    """
+    claimed = _opposite(mechanisms, faulty)
+    return trials_for_rates(claimed, faulty, false_alarm=false_alarm, power=power)
+
+
+def power_of(
+    mechanisms: Mechanisms, faulty: tuple[float, float], trials: int, *, false_alarm: float = FALSE_ALARM
+) -> float:
+    """Return the least chance that so many trials a side refute the claim; parameters as in `trials_for_curve`."""
+    return float(_power(np.array([trials]), _opposite(mechanisms, faulty), faulty, false_alarm)[0])
+
+
+def _opposite(mechanisms: Mechanisms, faulty: tuple[float, float]) -> tuple[float, float]:
+    """Return the point of the trade-off curve that lies diagonally above the faulty rates."""
+
+    def gap(more: float) -> float:
+        return accounting.trade_off(mechanisms, [faulty[0] + more])[0] - faulty[1] - more
+
+    if gap(0.0) <= 0:
+        msg = f"Expected error rates below the claimed trade-off curve, found {faulty}."
+        raise ValueError(msg)
+    more = float(brentq(gap, 0.0, (1 - sum(faulty)) / 2, xtol=1e-7))
+    return faulty[0] + more, faulty[1] + more
+
+
+def _power(
+    trials: np.ndarray, claimed: tuple[float, float], faulty: tuple[float, float], false_alarm: float
+) -> np.ndarray:
+    """Return the probability that both upper limits lie below the claimed rates, for each number of trials."""
+    power = np.ones(len(trials))
+    for high, low in zip(claimed, faulty, strict=True):
+        # The limit is below `high` for as many errors as have a probability of at most half the false alarm there.
+        most = binom.ppf(false_alarm / 2, trials, high)
+        most -= binom.cdf(most, trials, high) > false_alarm / 2
+        power *= binom.cdf(most, trials, low)
+    return power
+
+
+def _best_threshold(out: np.ndarray, inside: np.ndarray) -> float:
+    """Return the threshold at which the bound on mu is largest, among the quantiles of all scores.
+
+    The bound and not the estimate: where errors are few, the estimate is largest by chance.
+    """
+    candidates = np.quantile(np.concatenate([out, inside]), np.linspace(0.02, 0.98, 49))
+    alarms, misses = (out[:, None] > candidates).sum(axis=0), (inside[:, None] <= candidates).sum(axis=0)
+    # Where all were errors the limit is one; a little less keeps the bound a number.
+    limits = [
+        beta.isf(FALSE_ALARM, errors + 1, np.maximum(count - errors, 1e-3))
+        for errors, count in ((alarms, len(out)), (misses, len(inside)))
+    ]
+    return float(candidates[np.argmax(ndtri(1 - limits[0]) - ndtri(limits[1]))])
+
+
+def _noise_factor(mechanisms: Mechanisms, alpha: float, misses: float) -> float:
+    """Return the factor on the noise at which the trade-off curve passes through a point; infinity beyond chance."""
+    if alpha + misses >= 1:
+        return math.inf
+
+    def gap(logarithm: float) -> float:
+        return accounting.trade_off(_scaled(mechanisms, math.exp(logarithm)), [alpha])[0] - misses
+
+    low = high = 0.0
+    step = math.log(2)
+    while gap(low) > 0 and low > -math.log(_WIDEST):
+        low -= step
+    while gap(high) < 0:
+        if high > math.log(_WIDEST):
+            return math.inf
+        high += step
+    # Below the widest range the exact figure says no more than "almost no noise".
+    return math.exp(low) if gap(low) > 0 else math.exp(brentq(gap, low, high, xtol=1e-4))
+
+
+def _scaled(mechanisms: Mechanisms, factor: float) -> Mechanisms:
+    scaled: Counter[tuple[float, float]] = Counter()
+    for (probability, sigma), count in mechanisms.items():
+        scaled[probability, sigma * factor] += count
+    return scaled

@@ -1,0 +1,234 @@
+r"""The audit of one round at fixed weights: whether its message can be told from one without the canary.
+
+The attacker holds the weights, the canary and every node's message, and knows every public constant. It projects a
+message, multiplied by the divisor, on the canary's gradient. Where nothing is at fault that is the best it can do: the
+projection is :math:`N(0, \sigma^2)` without the canary and :math:`N(1, \sigma^2)` with it, in units of the clipping
+norm. Other ways to look at messages find what a projection cannot see:
+
+- ``nodes``: minus the mean projection of the other nodes' messages, which cancels noise that nodes share;
+- ``rounds``: minus the projection of a second round, in which the server sent weights at which the canary's gradient
+  is zero, which cancels noise that rounds share;
+- ``norm``: the message's squared norm, which shows the variance of the noise and the divisor.
+
+Trials run side by side: each is a small federation of its own, of which the first node holds the canary or not.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtr
+
+from zetadp.audit.canary import canary_node, canary_stub
+from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, result_of_mu
+from zetadp.federation.messages import MessageStore
+from zetadp.federation.simulation import simulate_round
+from zetadp.privacy import accounting
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.validation import in_range, one_of, positive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from zetadp.audit.canary import Stub
+    from zetadp.federation.node import Node
+
+logger = logging.getLogger(__name__)
+
+VIEWS = ("projection", "nodes", "rounds", "norm")
+SIDE_BY_SIDE = 192
+"""Nodes in one simulated round."""
+
+
+def audit_one_round(
+    folder: Path,
+    *,
+    trials: int,
+    noise_multiplier: float = 1.0,
+    clip: float = 1.0,
+    probability: float = 1.0,
+    population: int = 1,
+    direction: str = "general",
+    view: str = "projection",
+    nodes: int = 1,
+    noise: str = "seeded",
+    others: str = "silent",
+    threshold: float | None = None,
+    size: int = 4,
+    seed: int = 0,
+    delta: float = 1e-3,
+    confidence: float = 1 - FALSE_ALARM,
+    name: str | None = None,
+) -> AuditResult:
+    """Audit the code of one round.
+
+    Parameters
+    ----------
+    folder
+        An empty folder for ledgers and kept messages, best a temporary one.
+    trials
+        Independent trials with the canary, and as many without.
+    noise_multiplier, clip
+        sigma and B. The claim is that of the ledger: ``mu = 1 / sigma`` where everybody is drawn.
+    probability
+        Chance to be drawn; below one the claim is the accountant's trade-off curve, and figures are epsilon.
+    population
+        Patients at a node.
+    direction
+        As in `canary_stub`.
+    view
+        What the attacker looks at: ``projection``, ``nodes``, ``rounds`` or ``norm``.
+    nodes
+        Nodes of each trial, of which the first may hold the canary; at least two for the view ``nodes``.
+    noise
+        ``seeded`` or ``os``.
+    others
+        As in `canary_node`.
+    threshold
+        Above which score the attacker says "took part"; by default half way between the two expected scores.
+    size
+        Side of the canary's images; the stub network has ``4 (size**2 + 1)`` real parameters.
+    seed
+        Seed of the trials.
+    delta
+        The delta of epsilon, for probabilities below one.
+    confidence
+        Probability with which the measured figure is a lower bound.
+    name
+        Name of the result; by default a description.
+    """
+    positive(trials=trials, noise_multiplier=noise_multiplier, population=population)
+    in_range(1 if view != "nodes" else 2, SIDE_BY_SIDE, nodes=nodes)
+    one_of(VIEWS, view=view)
+    stub = canary_stub(clip=clip, direction=direction, size=size)
+    scores = {}
+    for present in (False, True):
+        with Ledger(folder / f"one-round-{'in' if present else 'out'}.jsonl") as ledger:
+            ledger.start({"audit": "one round"})
+            side = _Side(
+                stub,
+                ledger,
+                MessageStore(folder / f"messages-{present:d}", ledger.identity) if noise == "os" else None,
+                nodes,
+                view,
+                {
+                    "present": present,
+                    "population": population,
+                    "probability": probability,
+                    "noise_multiplier": noise_multiplier,
+                    "clip": clip,
+                    "noise": noise,
+                    # Trials with and without the canary are independent.
+                    "seed": 2 * seed + present,
+                    "others": others,
+                },
+            )
+            scores[present] = side.scores(trials)
+    if threshold is None:
+        threshold = _half_way(stub, view, probability, population, noise_multiplier, others)
+    errors = count_errors(scores[False], scores[True], threshold, confidence=confidence)
+    name = name or _description(view, probability, clip, direction, noise, nodes)
+    # The claim is what the ledger says of a release. A second round, at weights at which the canary's gradient is zero,
+    # tells nothing of it.
+    mechanisms = accounting.compose(read_ledger(folder / "one-round-in.jsonl")[-1].events[:1])
+    mu = accounting.exact_mu(mechanisms)
+    if mu is not None:
+        result = result_of_mu(name, errors, mu, mechanisms)
+    else:
+        result = result_of_epsilon(name, errors, mechanisms, delta)
+    logger.info("%s: claimed %.3f, measured at least %.3f", name, result.claimed, result.measured)
+    return result
+
+
+def one_round_rates(probability: float, noise_multiplier: float) -> tuple[float, float]:
+    """Return how often the projection errs above one half, (alpha, beta), where the noise is as given."""
+    alpha = float(ndtr(-0.5 / noise_multiplier))
+    return alpha, (1 - probability) * (1 - alpha) + probability * alpha
+
+
+class _Side:
+    """Trials with the canary, or without."""
+
+    def __init__(
+        self,
+        stub: Stub,
+        ledger: Ledger,
+        store: MessageStore | None,
+        nodes: int,
+        view: str,
+        constants: dict[str, object],
+    ) -> None:
+        self.stub, self.ledger, self.store, self.nodes, self.view = stub, ledger, store, nodes, view
+        together = max(1, SIDE_BY_SIDE // nodes)
+        self.holders = [
+            self._node(place, {**constants, "present": constants["present"] and place % nodes == 0})
+            for place in range(together * nodes)
+        ]
+        mechanism = self.holders[0].mechanism
+        self.scale = mechanism.expected / mechanism.clip
+        self.rounds = 0
+
+    def _node(self, place: int, constants: dict[str, object]) -> Node:
+        return canary_node(self.stub, self.ledger, place, **constants)  # type: ignore[arg-type]
+
+    def scores(self, trials: int) -> np.ndarray:
+        """Return one score a trial, shape (trial,)."""
+        parts: list[np.ndarray] = []
+        while sum(map(len, parts)) < trials:
+            holders = self.holders[: (trials - sum(map(len, parts))) * self.nodes]
+            seen = self._seen(self._round(holders))
+            if self.view == "nodes":
+                seen = seen[:, :1] - seen[:, 1:].mean(axis=1, keepdims=True)
+            elif self.view == "rounds":
+                self.stub.saturate()
+                seen = seen - self._seen(self._round(holders))
+                self.stub.reset()
+            parts.append(seen[:, 0])
+        return np.concatenate(parts)
+
+    def _round(self, holders: list[Node]) -> Tensor:
+        messages, _ = simulate_round(
+            holders,
+            self.stub.model,
+            self.stub.layout,
+            self.stub.records,
+            self.ledger,
+            self.rounds,
+            images_per_patient=self.stub.images_per_patient,
+            chunk=512,
+            store=self.store,
+        )
+        self.rounds += 1
+        return messages
+
+    def _seen(self, messages: Tensor) -> np.ndarray:
+        """Return what the attacker takes from each message, shape (trial, node), in units of the clipping norm."""
+        sums = messages.double().cpu().numpy() * self.scale
+        values = np.square(sums).sum(axis=1) if self.view == "norm" else sums @ self.stub.direction
+        seen: np.ndarray = values.reshape(-1, self.nodes)
+        return seen
+
+
+def _half_way(
+    stub: Stub, view: str, probability: float, population: int, noise_multiplier: float, others: str
+) -> float:
+    """Return the threshold half way between the expected scores with the canary drawn and without it."""
+    if view == "norm":
+        return stub.layout.dimension * noise_multiplier**2 + 0.5
+    # In a second round the other patients' gradients are what saturated weights make of them, as large as in the first.
+    return 0.5 - (probability * (population - 1) if others == "opposite" and view == "projection" else 0.0)
+
+
+def _description(view: str, probability: float, clip: float, direction: str, noise: str, nodes: int) -> str:
+    looked = {"nodes": f"difference of {nodes} nodes, ", "rounds": "difference of rounds, ", "norm": "norm, "}
+    parts = [
+        f"one round, {looked.get(view, '')}{direction} canary",
+        f"B = {clip:g}",
+        *([f"p = {probability:g}"] if probability < 1 else []),
+        f"{noise} noise",
+    ]
+    return ", ".join(parts)

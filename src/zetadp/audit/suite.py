@@ -1,0 +1,248 @@
+"""The audits of an experiment: what the code is tried with, how often, and what would be found."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from zetadp.audit.detection import (
+    FALSE_ALARM,
+    AuditResult,
+    power_of,
+    trials_for_curve,
+    trials_needed,
+)
+from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
+from zetadp.audit.one_round import audit_one_round, one_round_rates
+from zetadp.audit.one_run import audit_one_run
+from zetadp.rendering import Sheet
+from zetadp.validation import in_range, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+logger = logging.getLogger(__name__)
+
+SHORTFALL = math.sqrt(2)
+"""The fault that trials are counted for: noise that is too small by this factor, which half the variance is."""
+
+SHARED_TRIALS = 300
+"""Trials a side where a fault takes the noise away altogether."""
+
+LEAST_TRIALS = 50
+
+LESS_NOISE, OF_NODES, OF_ROUNDS, ONE_PART = (
+    "noise too small by √2",
+    "noise shared by nodes",
+    "noise shared by rounds",
+    "no noise in one part",
+)
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How much is tried.
+
+    Attributes
+    ----------
+    trials
+        Trials with and without the canary in each audit of whole trainings; None takes as many as power 0.99 needs.
+    most_rounds
+        Most rounds of one node in one audit of whole trainings, which bounds what it costs; fewer trials have less
+        power, which the table states.
+    """
+
+    trials: int | None = None
+    most_rounds: int = 500_000
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(most_rounds=self.most_rounds)
+        if self.trials is not None:
+            in_range(LEAST_TRIALS, math.inf, trials=self.trials)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whole trainings that an experiment makes and that are to be audited.
+
+    Attributes
+    ----------
+    name
+        For readers: which arms, at which target.
+    probability, noise_multiplier, rounds
+        The mechanism of the node that draws its patients most often.
+    """
+
+    name: str
+    probability: float
+    noise_multiplier: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One planned audit.
+
+    Attributes
+    ----------
+    run
+        Makes it in an empty folder.
+    finds
+        The fault that it is made for.
+    power
+        Chance to find that fault; None where the fault leaves no noise.
+    """
+
+    run: Callable[[Path], AuditResult]
+    finds: str
+    power: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An audit's result, with what it would have found."""
+
+    result: AuditResult
+    finds: str
+    power: float | None
+
+
+def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: AuditSettings) -> list[Audit]:
+    """Return the audits of an experiment: one round where mu is 1, many canaries at once, and whole trainings.
+
+    The chance that any of them refutes code without a fault is `FALSE_ALARM`.
+
+    Parameters
+    ----------
+    targets
+        Mechanisms of the experiment.
+    delta
+        The delta of epsilon.
+    noise
+        Where the noise of whole trainings comes from: ``seeded`` or ``os``.
+    settings
+        How much is tried.
+    """
+    alarm = FALSE_ALARM / (7 + len(targets))
+    common = {"confidence": 1 - alarm, "delta": delta}
+    one = partial(audit_one_round, **common)  # type: ignore[arg-type]
+    trials = trials_needed(1.0, SHORTFALL, false_alarm=alarm)
+    sampled = {(0.5, 1.0): 1}
+    faulty = one_round_rates(0.5, 1 / SHORTFALL)
+    sampled_trials = trials_for_curve(sampled, faulty, false_alarm=alarm)
+    power = power_of({(1.0, 1.0): 1}, one_round_rates(1.0, 1 / SHORTFALL), trials, false_alarm=alarm)
+    audits = [
+        Audit(partial(one, trials=trials), LESS_NOISE, power),
+        Audit(partial(one, trials=trials, direction="imaginary", clip=2.0, seed=1), LESS_NOISE, power),
+        Audit(partial(one, trials=trials, noise="os"), LESS_NOISE, power),
+        Audit(
+            partial(one, trials=sampled_trials, probability=0.5, population=2, seed=2),
+            LESS_NOISE,
+            power_of(sampled, faulty, sampled_trials, false_alarm=alarm),
+        ),
+        Audit(partial(one, trials=SHARED_TRIALS, view="nodes", nodes=3, seed=3), OF_NODES),
+        Audit(partial(one, trials=SHARED_TRIALS, view="rounds", seed=4), OF_ROUNDS),
+        Audit(partial(audit_one_run, confidence=1 - alarm), ONE_PART),
+    ]
+    for target in targets:
+        mechanism = (target.probability, target.noise_multiplier, target.rounds)
+        wanted = settings.trials or training_trials(*mechanism, false_alarm=alarm)
+        trials = max(LEAST_TRIALS, min(wanted, settings.most_rounds // (2 * target.rounds)))
+        if trials < wanted:
+            logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", target.name, trials, wanted)
+        faulty = error_rates(target.probability, target.noise_multiplier / SHORTFALL, target.rounds)
+        claim = {(target.probability, target.noise_multiplier): target.rounds}
+        run = partial(
+            audit_training,
+            trials=trials,
+            noise_multiplier=target.noise_multiplier,
+            probability=target.probability,
+            rounds=target.rounds,
+            noise=noise,
+            name=target.name,
+            **common,  # type: ignore[arg-type]
+        )
+        audits.append(Audit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm)))
+    return audits
+
+
+def carry_out(audits: Sequence[Audit]) -> list[Finding]:
+    """Make the audits one after another, each in a temporary folder: no ledger of the experiment is touched."""
+    findings = []
+    for number, audit in enumerate(audits, start=1):
+        logger.info("audit %d of %d", number, len(audits))
+        with tempfile.TemporaryDirectory(prefix="zetadp-audit-") as folder:
+            findings.append(Finding(audit.run(Path(folder)), audit.finds, audit.power))
+    return findings
+
+
+def frame(findings: Sequence[Finding]) -> pd.DataFrame:
+    """Return the findings as a table, one row an audit."""
+    return pd.DataFrame(
+        [
+            {
+                "audit": finding.result.name,
+                "finds": finding.finds,
+                "power": math.nan if finding.power is None else finding.power,
+                "figure": finding.result.quantity,
+                "delta": math.nan if finding.result.delta is None else finding.result.delta,
+                "claimed": finding.result.claimed,
+                "measured": finding.result.measured,
+                "estimate": finding.result.estimate,
+                "highest": finding.result.highest,
+                "confidence": finding.result.confidence,
+                "trials_in": finding.result.trials_in,
+                "trials_out": finding.result.trials_out,
+                "false_alarms": finding.result.errors.false_alarms if finding.result.errors else math.nan,
+                "misses": finding.result.errors.misses if finding.result.errors else math.nan,
+                "verdict": verdict(finding.result),
+            }
+            for finding in findings
+        ]
+    )
+
+
+def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
+    """Lay out the findings for readers, with what the figures mean."""
+    rows = tuple(
+        (
+            finding.result.name,
+            finding.finds,
+            "–" if finding.power is None else f"{finding.power:.2f}",
+            _figure(finding.result),
+            f"{finding.result.claimed:.2f}",
+            f"{finding.result.measured:.2f}",
+            f"{finding.result.estimate:.2f}",
+            f"{finding.result.trials_in} + {finding.result.trials_out}",
+            verdict(finding.result),
+        )
+        for finding in findings
+    )
+    least = min(finding.result.confidence for finding in findings)
+    notes = (
+        f"Measured: lower confidence bound on what the code that ran gives away, at {least:.3%} each; the chance that "
+        f"any audit refutes code without a fault is at most {FALSE_ALARM:g}. Estimate: the same without a margin.",
+        "Refuted: measured above claimed. An audit that refutes nothing proves nothing: it would have found the named "
+        "fault with the stated power (–: nearly always), and may miss others.",
+        "One round: a stub network and noise of one clipping norm, so that μ is 1. Trainings: a stub network with the "
+        "sampling, noise and rounds of this experiment. Neither its patients nor its ledgers are touched.",
+    )
+    columns = ("audit", "finds", "power", "figure", "claimed", "measured", "estimate", "trials", "verdict")
+    return Sheet(f"Claimed against measured privacy, {experiment}", columns, rows, notes, names=2)
+
+
+def verdict(result: AuditResult) -> str:
+    """Return in a word whether the claim stands."""
+    return "stands" if result.passed else "refuted"
+
+
+def _figure(result: AuditResult) -> str:
+    return "μ" if result.quantity == "mu" else f"ε at δ = {result.delta:g}"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from zetadp.audit.canary import CANARY, OPPOSITE, SILENT, canary_node, canary_stub, patient_gradient
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import SampledGaussian
+
+
+def contributions(stub, clip: float) -> np.ndarray:
+    """Return what the code for patients makes of each record, shape (record, dimension)."""
+    images = stub.records.images.unsqueeze(2)
+    labels = stub.records.labels.expand(len(images), -1)
+    result = clipped_sums(
+        stub.model, stub.layout, images, labels, torch.arange(len(images)), count=len(images), bound=clip, chunk=8
+    )
+    return result.sums.double().numpy()
+
+
+@pytest.mark.parametrize("clip", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("direction", ["general", "imaginary", "real"])
+def test_the_canary_reaches_the_clip_in_a_known_direction_and_the_others_are_zero_and_its_opposite(clip, direction):
+    stub = canary_stub(clip=clip, direction=direction)
+    found = contributions(stub, clip)
+    assert np.linalg.norm(stub.direction) == pytest.approx(1)
+    np.testing.assert_allclose(found[CANARY], clip * stub.direction, atol=1e-5 * clip)
+    np.testing.assert_array_equal(found[SILENT], 0)
+    np.testing.assert_allclose(found[OPPOSITE], -clip * stub.direction, atol=1e-5 * clip)
+
+
+def test_directions_lie_where_they_should_in_the_complex_plane():
+    parts = {}
+    for direction in ("general", "imaginary", "real"):
+        complex_parts = canary_stub(clip=1.0, direction=direction).direction.reshape(-1, 2)
+        parts[direction] = np.linalg.norm(complex_parts, axis=0)
+    assert parts["imaginary"][0] == 0
+    assert parts["real"][1] == 0
+    assert parts["general"].min() > 0.5
+
+
+def test_the_gradient_is_much_longer_than_the_clip_so_that_missing_clipping_shows():
+    stub = canary_stub(clip=2.0)
+    gradient = patient_gradient(stub.model, stub.layout, stub.records, CANARY)
+    assert np.linalg.norm(gradient) > 50 * 2.0
+
+
+@pytest.mark.parametrize("direction", ["general", "imaginary", "real"])
+def test_at_saturated_weights_the_canary_contributes_nothing_and_reset_brings_it_back(direction):
+    stub = canary_stub(clip=1.0, direction=direction)
+    stub.saturate()
+    np.testing.assert_array_equal(contributions(stub, 1.0)[CANARY], 0)
+    stub.reset()
+    np.testing.assert_allclose(contributions(stub, 1.0)[CANARY], stub.direction, atol=1e-5)
+
+
+@pytest.mark.parametrize(("noise", "kind"), [("seeded", SampledGaussian), ("os", ExactSampledGaussian)])
+def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, noise, kind):
+    stub = canary_stub(clip=2.0)
+    constants = {
+        "population": 4,
+        "probability": 0.5,
+        "noise_multiplier": 1.5,
+        "clip": 2.0,
+        "noise": noise,
+        "seed": 0,
+        "others": "opposite",
+    }
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        there, away = (canary_node(stub, ledger, 3, present=present, **constants) for present in (True, False))
+    assert there.patients == [[CANARY], [OPPOSITE], [OPPOSITE], [OPPOSITE]]
+    assert away.patients == [[SILENT], [OPPOSITE], [OPPOSITE], [OPPOSITE]]
+    for node in (there, away):
+        assert type(node.mechanism) is kind
+        assert node.mechanism.draw(0).event.sampling_probability == 0.5
+        assert (node.mechanism.population, node.mechanism.expected) == (4, 2)
+        assert (node.mechanism.noise_multiplier, node.mechanism.clip) == (1.5, 2.0)
+
+
+def test_unknown_choices_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="direction"):
+        canary_stub(clip=1.0, direction="imaginery")

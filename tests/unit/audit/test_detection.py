@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+from scipy.stats import binom, norm
+
+from zetadp.audit.detection import (
+    AuditResult,
+    Errors,
+    count_errors,
+    epsilon_lower_bound,
+    epsilon_of_errors,
+    epsilon_of_mu,
+    mu_lower_bound,
+    mu_of_errors,
+    power_of,
+    result_of_epsilon,
+    result_of_mu,
+    trials_for_curve,
+    trials_for_rates,
+    trials_needed,
+    upper_limit,
+)
+from zetadp.privacy import accounting, gaussian
+
+SAMPLED = {(0.5, 2.0): 10}
+
+
+def scores(random: np.random.Generator, mu: float, trials: int) -> tuple[np.ndarray, np.ndarray]:
+    return random.standard_normal(trials), mu + random.standard_normal(trials)
+
+
+def test_1466_trials_tell_the_square_root_of_two_where_mu_is_1():
+    assert trials_needed(1, math.sqrt(2)) == 1466
+
+
+@pytest.mark.parametrize(("epsilon", "trials"), [(1, 8558), (3, 1562), (8, 543)])
+def test_trials_at_the_usual_epsilons(epsilon, trials):
+    # The curve of many sampled rounds is Gaussian to a percent or two, and numbers of trials come in teeth.
+    mu = gaussian.mu(epsilon, 1e-3)
+    assert trials_needed(mu, math.sqrt(2) * mu) == pytest.approx(trials, rel=0.03)
+
+
+def test_the_stated_trials_have_the_stated_false_alarm_and_power():
+    """Of 3000 honest audits at most 3 + 4 standard deviations refute; of 3000 faulty ones 99 % less as many do."""
+    random, audits = np.random.default_rng(1), 3000
+    trials = trials_needed(1, math.sqrt(2))
+    refuted = {}
+    for mu in (1.0, math.sqrt(2)):
+        counts = random.binomial(trials, ndtr(-mu / 2), (audits, 2))
+        bounds = [Errors(int(a), int(b), trials, trials, 0.999) for a, b in counts]
+        refuted[mu] = sum(mu_of_errors(one.alpha_upper, one.beta_upper) > 1 for one in bounds)
+    assert refuted[1.0] <= 3 + 4 * math.sqrt(3)
+    assert refuted[math.sqrt(2)] >= 0.99 * audits - 4 * math.sqrt(audits * 0.99 * 0.01)
+
+
+def test_fewer_trials_suffice_for_a_larger_fault_and_more_are_needed_for_more_certainty():
+    assert trials_needed(1, 2) < trials_needed(1, 1.5) < trials_needed(1, 1.4)
+    assert trials_needed(1, 1.5) < trials_needed(1, 1.5, false_alarm=1e-5)
+    assert trials_needed(1, 1.5) < trials_needed(1, 1.5, power=0.999)
+    with pytest.raises(ValueError, match="mu_honest < mu_faulty"):
+        trials_needed(1, 1)
+    with pytest.raises(ValueError, match="claimed rates"):
+        trials_for_rates((0.2, 0.3), (0.1, 0.3))
+
+
+@pytest.mark.parametrize(("events", "trials"), [(0, 20), (7, 20), (19, 20), (400, 1466)])
+def test_the_limit_is_that_of_clopper_and_pearson(events, trials):
+    limit = upper_limit(events, trials, 0.01)
+    assert binom.cdf(events, trials, limit) == pytest.approx(0.01, rel=1e-6)
+    assert upper_limit(trials, trials, 0.01) == 1
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7, 2.0])
+@pytest.mark.parametrize("threshold", [None, 0.3])
+def test_the_bound_on_mu_is_too_high_no_more_often_than_stated(mu, threshold):
+    """At 80 % confidence, 600 audits of 60 trials: at most 20 % and four standard deviations are above the truth."""
+    random, audits = np.random.default_rng(2), 600
+    above = sum(mu_lower_bound(*scores(random, mu, 60), threshold, confidence=0.8) > mu for _ in range(audits))
+    assert above <= 0.2 * audits + 4 * math.sqrt(audits * 0.2 * 0.8)
+
+
+def test_the_bound_on_mu_comes_close_with_many_trials():
+    random = np.random.default_rng(3)
+    for threshold in (None, 0.5):
+        assert 0.95 < mu_lower_bound(*scores(random, 1.0, 200_000), threshold) < 1
+
+
+def test_a_threshold_of_its_own_counts_none_of_the_trials_that_chose_it():
+    out, inside = scores(np.random.default_rng(4), 1.0, 1000)
+    errors = count_errors(out, inside)
+    assert (errors.trials_out, errors.trials_in) == (800, 800)
+    # The trials that choose would else count for themselves: here they alone are told apart.
+    out, inside = np.zeros(1000), np.zeros(1000)
+    out[:200], inside[:200] = -1, 1
+    errors = count_errors(out, inside)
+    assert errors.false_alarms + errors.misses == 800
+
+
+def test_scores_at_the_threshold_are_not_said_to_be_in():
+    errors = count_errors([0.0, 1.0, 0.5], [0.5, 0.6], 0.5)
+    assert (errors.false_alarms, errors.misses) == (1, 1)
+
+
+def test_nan_is_no_score():
+    with pytest.raises(ValueError, match="NaN"):
+        count_errors([0.0, math.nan], [1.0], 0.5)
+
+
+def test_the_bound_on_epsilon_is_too_high_no_more_often_than_stated():
+    """Randomised response with epsilon ln 3 and delta 0.1 has errors for which the bound is attained."""
+    random, audits, delta = np.random.default_rng(5), 600, 0.1
+    error = (1 - delta) / (1 + 3)
+    above = 0
+    for _ in range(audits):
+        out, inside = random.random(300) < error, random.random(300) >= error
+        above += epsilon_lower_bound(out, inside, delta, 0.5, confidence=0.8) > math.log(3)
+    assert 0 < above <= 0.2 * audits + 4 * math.sqrt(audits * 0.2 * 0.8)
+
+
+def test_the_bound_on_epsilon_without_evidence_is_zero():
+    assert epsilon_lower_bound(np.zeros(100), np.zeros(100), 1e-3, 0.5) == 0
+    assert epsilon_lower_bound(np.zeros(100_000), np.ones(100_000), 1e-3, 0.5) > 7
+
+
+@pytest.mark.parametrize(("alpha", "misses"), [(0.1, 0.2), (0.4, 0.3), (0.02, 0.7)])
+def test_errors_under_full_participation_mean_the_epsilon_of_their_mu(alpha, misses):
+    mu = mu_of_errors(alpha, misses)
+    assert norm.cdf(norm.ppf(1 - alpha) - mu) == pytest.approx(misses)
+    found = epsilon_of_errors({(1.0, 3.0): 5}, 1e-3, alpha, misses)
+    assert found == pytest.approx(epsilon_of_mu(mu, 1e-3), rel=1e-3)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3])
+def test_errors_on_the_claimed_curve_of_sampled_rounds_mean_the_claimed_epsilon(alpha):
+    misses = accounting.trade_off(SAMPLED, [alpha])[0]
+    claimed = accounting.epsilon(SAMPLED, 1e-3)
+    assert epsilon_of_errors(SAMPLED, 1e-3, alpha, misses) == pytest.approx(claimed, rel=2e-3)
+    assert epsilon_of_errors(SAMPLED, 1e-3, alpha, 0.9 * misses) > 1.02 * claimed
+    assert epsilon_of_errors(SAMPLED, 1e-3, alpha, 1 - alpha) == 0
+
+
+def test_results_pass_exactly_where_no_more_is_shown_than_claimed():
+    errors = Errors(100, 100, 1000, 1000, 0.99)
+    shown = mu_of_errors(errors.alpha_upper, errors.beta_upper)
+    result = result_of_mu("x", errors, shown)
+    assert result.passed
+    assert result.measured < result.estimate < result.highest
+    assert not result_of_mu("x", errors, 0.999 * shown).passed
+    assert AuditResult("x", 1.0, 1.0, 1.0, 0.99, 1, 1).passed
+
+
+def test_a_result_in_epsilon_orders_its_figures_and_names_its_delta():
+    result = result_of_epsilon("x", Errors(200, 600, 1000, 1000, 0.99), {(0.5, 1.0): 1}, 1e-3)
+    assert result.measured < result.estimate < result.highest
+    assert result.claimed == accounting.epsilon({(0.5, 1.0): 1}, 1e-3)
+    assert (result.quantity, result.delta) == ("epsilon", 1e-3)
+
+
+def test_trials_for_a_curve_give_the_stated_power():
+    faulty = (0.24, 0.5)
+    trials = trials_for_curve({(0.5, 1.0): 1}, faulty)
+    assert power_of({(0.5, 1.0): 1}, faulty, trials) == pytest.approx(0.99, abs=2e-3)
+    assert power_of({(0.5, 1.0): 1}, faulty, trials // 2) < 0.9
+    # By simulation, with the limits themselves against the curve.
+    random = np.random.default_rng(6)
+    found = 0
+    for _ in range(40):
+        errors = Errors(*map(int, random.binomial(trials, faulty)), trials, trials, 0.999)
+        found += errors.beta_upper < accounting.trade_off({(0.5, 1.0): 1}, [errors.alpha_upper])[0]
+    assert found >= 37  # of 40; fewer have probability 1e-3
+    with pytest.raises(ValueError, match="below the claimed"):
+        trials_for_curve({(0.5, 1.0): 1}, (0.4, 0.6))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"false_alarms": 11}, {"misses": -1}, {"trials_in": 0}, {"confidence": 0.2}], ids=lambda w: next(iter(w))
+)
+def test_impossible_counts_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Errors(**{"false_alarms": 1, "misses": 1, "trials_out": 10, "trials_in": 10, "confidence": 0.9, **wrong})

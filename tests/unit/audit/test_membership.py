@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import training_builder as builder
+from scipy.stats import norm
+
+from zetadp.audit import membership
+from zetadp.audit.membership import (
+    Arm,
+    MembershipSettings,
+    Models,
+    arms,
+    audit_membership,
+    claims_of,
+    likelihood_ratios,
+    most_exposed,
+    refutation,
+    train_models,
+)
+from zetadp.epsilon import UNCLIPPED
+from zetadp.federation.partition import node_name
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.privacy import accounting
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.randomness import Purpose, stream
+from zetadp.training import train
+from zetadp.validation import UserError
+
+DELTA = 1e-3
+LINEAR = NetworkSettings("linear")
+SMALL = MembershipSettings(epsilon=4, patients=4, size=builder.SIZE, rounds=5, shadows=40, trainings=130)
+RECORDS = builder.records(SMALL.patients)
+
+
+@pytest.fixture(scope="module")
+def audit():
+    results, claims = audit_membership(SMALL, LINEAR, RECORDS, DELTA)
+    return dict(zip(("private", "clipped", "open"), results, strict=True)), claims, results
+
+
+def test_private_models_stay_in_the_region_and_overfitted_unclipped_ones_leave_it(audit):
+    by_arm, claims, results = audit
+    assert not by_arm["private"].leaves("reader")
+    assert not by_arm["private"].leaves("server")
+    assert by_arm["open"].leaves("server")
+    assert by_arm["clipped"].leaves("reader")
+    assert refutation(results, claims, Path("table.csv")) is None
+
+
+def test_the_private_arm_is_attacked_in_earnest(audit):
+    # An attack that only guessed would stay inside whatever the code did.
+    private = audit[0]["private"]
+    values = np.concatenate([private.scores_out, private.scores_in])
+    ranks = values.argsort().argsort()[len(private.scores_out) :] + 1
+    count = len(private.scores_in)
+    wins = (ranks.sum() - count * (count + 1) / 2) / (count * len(private.scores_out))
+    assert wins > 0.6  # area under the curve; a guess has deviation 0.041
+
+
+def test_overfitted_models_know_their_members_by_heart(audit):
+    open_book = audit[0]["open"]
+    assert open_book.accuracy_members > 0.95
+    assert open_book.accuracy_others < open_book.accuracy_members
+
+
+def test_every_training_is_one_trial(audit):
+    for attack in audit[0].values():
+        assert len(attack.scores_in) + len(attack.scores_out) == SMALL.trainings
+        # Fair coins: within 3.9 deviations of a half.
+        assert abs(len(attack.scores_in) / SMALL.trainings - 0.5) < 3.9 * 0.5 / SMALL.trainings**0.5
+
+
+def test_claims_are_what_the_ledgers_recorded(audit):
+    claims = audit[1]
+    sigma = arms(SMALL, DELTA)[0].noise_multiplier
+    assert dict(claims["server"].mechanisms) == {(0.5, sigma): SMALL.rounds}
+    # The reader has both nodes' noise against it.
+    ((probability, noise),) = dict(claims["reader"].mechanisms)
+    assert (probability, noise) == (0.5, pytest.approx(sigma * 2**0.5))
+    assert claims["server"].epsilon == pytest.approx(SMALL.epsilon, rel=1e-3)
+    assert claims["server"].epsilon <= SMALL.epsilon
+    assert claims["reader"].epsilon == accounting.epsilon(claims["reader"].mechanisms, DELTA)
+
+
+def test_noise_that_is_recorded_and_not_added_is_found(audit, monkeypatch):
+    def without(self, event, clipped_sum, again):
+        return clipped_sum / self.expected
+
+    monkeypatch.setattr(SampledGaussian, "_privatised", without)
+    monkeypatch.setattr(membership, "arms", lambda settings, delta: arms(settings, delta)[:1])
+    (private,), claims = audit_membership(SMALL, LINEAR, RECORDS, DELTA)
+    assert private.leaves("reader")
+    assert dict(claims["server"].mechanisms) == dict(audit[1]["server"].mechanisms)
+    assert "refutes the privacy claim" in refutation([private, *audit[2][1:]], claims, Path("table.csv"))
+
+
+def test_an_attack_without_power_is_called_so(audit):
+    _, claims, results = audit
+    powerless = [*results[:2], replace(results[2], band=results[0].band)]
+    assert "proves nothing" in refutation(powerless, claims, Path("table.csv"))
+
+
+def test_a_patient_that_is_out_leaves_no_trace_and_the_constants_alone():
+    # Without draws: seeded ones differ with the data.
+    arm, full = Arm("clipped", "inf", 3), replace(SMALL, sampling_probability=1.0)
+    out = np.array([[True, False, True, True]])
+    models = train_models(arm, full, LINEAR, RECORDS, out)
+    changed = replace(RECORDS, images=RECORDS.images.clone())
+    changed.images[1] = 7 * changed.images[0].flip(0)
+    again = train_models(arm, full, LINEAR, changed, out)
+    others = [0, 2, 3]
+    assert (models.confidence[:, others] == again.confidence[:, others]).all()
+    # Of one who is in, there is a trace.
+    inside = train_models(arm, full, LINEAR, changed, np.ones((1, 4), dtype=bool))
+    assert (inside.confidence[:, others] != again.confidence[:, others]).any()
+    for history in models.exposure.nodes.values():
+        assert (history.population, history.expected, history.rounds) == (2, 2.0, 3)
+
+
+def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
+    results = []
+    monkeypatch.setattr(
+        membership, "train", lambda *given, **named: results.append(train(*given, **named)) or results[-1]
+    )
+    full = replace(SMALL, sampling_probability=1.0)
+    models = train_models(Arm("open", UNCLIPPED, 3), full, LINEAR, RECORDS, np.zeros((1, 4), dtype=bool))
+    start = build(LINEAR, builder.CLASSES, builder.SIZE, stream(SMALL.seed, Purpose.WEIGHTS))
+    assert models.confidence[0] == pytest.approx(membership._shown(start, RECORDS)[0], rel=1e-6)
+    # By the rule for gradients that are not finite, not because the gradient of an empty image happens to be zero.
+    assert results[0].not_finite == 4 * 3
+
+
+def test_trainings_share_the_start_and_no_draw():
+    members = np.ones((3, 4), dtype=bool)
+    private = train_models(arms(SMALL, DELTA)[0], SMALL, LINEAR, RECORDS, members)
+    assert len(np.unique(private.confidence[:, 0])) == 3
+    # All patients in every round and no noise: then nothing is left to differ.
+    full = replace(SMALL, sampling_probability=1.0)
+    same = train_models(Arm("clipped", "inf", 3), full, LINEAR, RECORDS, members)
+    assert same.confidence[:, 0] == pytest.approx(same.confidence[0, 0], rel=1e-5)
+
+
+def test_confidence_is_the_mean_log_odds_of_the_true_class():
+    network = builder.NETWORKS["complex pooled"]
+    model = builder.network(network)
+    confidence, accuracy = membership._shown(model, RECORDS)
+    with torch.no_grad():
+        probabilities = model(RECORDS.images[2].unsqueeze(1)).double().softmax(dim=1)
+    true = probabilities[torch.arange(len(RECORDS.labels)), RECORDS.labels]
+    assert confidence[2] == pytest.approx(float((true / (1 - true)).log().mean()), rel=1e-4)
+    assert accuracy[2] == pytest.approx(float((probabilities.argmax(dim=1) == RECORDS.labels).double().mean()))
+
+
+def test_scores_are_log_likelihood_ratios_of_the_shadow_models():
+    random = np.random.default_rng(0)
+    members = random.random((4000, 2)) < 0.5
+    confidence = np.where(members, random.normal(1.0, 0.5, members.shape), random.normal(-1.0, 2.0, members.shape))
+    # The second patient is harder to tell.
+    confidence[:, 1] = random.normal(size=4000) + 0.1 * members[:, 1]
+    shadow = Models(members, confidence, confidence, exposure=None)
+    points = np.array([-3.0, 0.0, 1.0, 4.0])
+    exact = norm.logpdf(points, 1.0, 0.5) - norm.logpdf(points, -1.0, 2.0)
+    assert likelihood_ratios(shadow, points, 0) == pytest.approx(exact, rel=0.1, abs=0.15)
+    assert most_exposed(shadow) == 0
+
+
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+def test_networks_from_scratch_and_exact_noise_are_attacked_alike(noise):
+    settings = replace(SMALL, rounds=2, noise=noise)
+    members = np.array([[True, False, True, True], [False, True, True, False]])
+    arm = Arm("private", "8", 2, 1.0)
+    models = train_models(arm, settings, builder.TINY, RECORDS, members)
+    assert models.confidence.shape == models.accuracy.shape == (2, 4)
+    claim = claims_of(models.exposure, node_name(0), DELTA)["server"]
+    assert dict(claim.mechanisms) == {(0.5, 1.0): 2}
+
+
+def test_trainings_leave_no_files_and_no_lines_in_the_log(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(membership, "_scratch", lambda: tmp_path)
+    with caplog.at_level(logging.INFO, logger="zetadp"):
+        train_models(Arm("open", UNCLIPPED, 2), SMALL, LINEAR, RECORDS, np.zeros((2, 4), dtype=bool))
+    assert not list(tmp_path.iterdir())
+    assert not caplog.records
+    assert logging.getLogger("zetadp.training").level == logging.NOTSET
+
+
+def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():
+    members = np.zeros((20, 1), dtype=bool)
+    shadow = Models(members, np.zeros((20, 1)), np.zeros((20, 1)), exposure=None)
+    with pytest.raises(UserError, match=r"audit\.membership\.shadows"):
+        most_exposed(shadow)
+
+
+def test_models_that_diverge_are_named(monkeypatch):
+    monkeypatch.setattr(membership, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
+    with pytest.raises(UserError, match=r"audit\.membership\.learning_rate"):
+        train_models(Arm("open", UNCLIPPED, 1), SMALL, LINEAR, RECORDS, np.ones((1, 4), dtype=bool))
+
+
+@pytest.mark.parametrize("wrong", [{"patients": 5}, {"trainings": 3}, {"sampling_probability": 1.5}, {"noise": "none"}])
+def test_settings_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ValueError, match="Expected"):
+        MembershipSettings(**wrong)
+
+
+def test_records_and_settings_must_agree():
+    with pytest.raises(ValueError, match="4 patients"):
+        train_models(Arm("open", UNCLIPPED, 1), SMALL, LINEAR, builder.records(3), np.ones((1, 4), dtype=bool))

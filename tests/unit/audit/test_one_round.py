@@ -1,0 +1,163 @@
+"""Honest code passes; each fault is found by the audit that is made for it, and by the stated number of trials."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from zetadp.audit.detection import trials_needed
+from zetadp.audit.one_round import audit_one_round, one_round_rates
+from zetadp.privacy import accounting
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.randomness import Purpose, stream
+
+TRIALS = trials_needed(1, math.sqrt(2))
+
+
+def faulty(monkeypatch, noise) -> None:
+    """Replace the noise of the shipped mechanism: ``noise(mechanism, event, again, size)``, in units of the clip."""
+
+    def privatised(self, event, clipped_sum, again):
+        drawn = np.asarray(noise(self, event, again, len(clipped_sum)), dtype=np.float32)
+        return (clipped_sum + torch.from_numpy(drawn * np.float32(self.noise_multiplier * self.clip))) / self.expected
+
+    monkeypatch.setattr(SampledGaussian, "_privatised", privatised)
+
+
+def drawn(mechanism, event, again, size, *, place=None, number=None) -> np.ndarray:
+    place = mechanism.place if place is None else place
+    number = event.round if number is None else number
+    return stream(mechanism.seed, Purpose.NOISE, place, number, again).standard_normal(size)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"direction": "general"},
+        {"direction": "imaginary", "clip": 2.0},
+        {"population": 3, "others": "opposite", "clip": 2.0},
+        {"noise_multiplier": 0.5},
+    ],
+    ids=str,
+)
+def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(tmp_path, how):
+    result = audit_one_round(tmp_path, trials=TRIALS, **how)
+    assert result.claimed == 1 / how.get("noise_multiplier", 1.0)
+    assert result.passed
+    # Four standard errors of the estimate, at mu 1 and 2.
+    error = 0.06 if result.claimed == 1 else 0.07
+    assert result.estimate == pytest.approx(result.claimed, abs=4 * error)
+    # The threshold is half way, in whatever units the messages come.
+    assert result.errors.alpha == pytest.approx(result.errors.beta, abs=4 * math.sqrt(2 * 0.25 / TRIALS))
+    assert (result.trials_in, result.trials_out) == (TRIALS, TRIALS)
+
+
+def test_honest_exact_noise_passes(tmp_path):
+    result = audit_one_round(tmp_path, trials=300, noise="os")
+    assert result.passed
+    # Five standard errors: this noise is another each time.
+    assert result.estimate == pytest.approx(1, abs=5 * 0.11)
+
+
+def test_honest_sampling_passes_and_is_judged_by_its_own_curve(tmp_path):
+    result = audit_one_round(tmp_path, trials=TRIALS, probability=0.5, population=2)
+    assert result.claimed == accounting.epsilon({(0.5, 1.0): 1}, 1e-3)
+    assert result.mechanisms == {(0.5, 1.0): 1}
+    assert 0.4 * result.claimed < result.measured < result.claimed
+    expected = one_round_rates(0.5, 1.0)
+    assert (result.errors.alpha, result.errors.beta) == pytest.approx(expected, abs=4 * math.sqrt(0.25 / TRIALS))
+
+
+@pytest.mark.parametrize(
+    ("how", "mu"),
+    [({"view": "nodes", "nodes": 3}, math.sqrt(2 / 3)), ({"view": "rounds"}, math.sqrt(1 / 2))],
+    ids=["nodes", "rounds"],
+)
+def test_differences_of_independent_noise_show_less_than_the_claim(tmp_path, how, mu):
+    result = audit_one_round(tmp_path, trials=TRIALS, **how)
+    assert result.passed
+    assert result.estimate == pytest.approx(mu, abs=0.25)
+
+
+def test_the_norm_of_honest_messages_shows_next_to_nothing(tmp_path):
+    result = audit_one_round(tmp_path, trials=TRIALS, view="norm")
+    assert result.passed
+    assert result.estimate < 0.4
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("direction", ["general", "imaginary"])
+def test_half_the_variance_is_found(tmp_path, monkeypatch, seed, direction):
+    faulty(monkeypatch, lambda *given: drawn(*given) / math.sqrt(2))
+    result = audit_one_round(tmp_path, trials=TRIALS, seed=seed, direction=direction)
+    assert not result.passed
+    assert result.estimate == pytest.approx(math.sqrt(2), abs=4 * 0.06)
+
+
+def test_a_bare_imaginary_part_is_found_by_the_imaginary_canary(tmp_path, monkeypatch):
+    def real_part_only(*given):
+        noise = drawn(*given)
+        noise[1::2] = 0
+        return noise
+
+    faulty(monkeypatch, real_part_only)
+    assert not audit_one_round(tmp_path, trials=100, direction="imaginary").passed
+
+
+def test_noise_that_forgets_the_clip_is_found_with_a_clip_that_is_not_one(tmp_path, monkeypatch):
+    faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.clip)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    assert audit_one_round(tmp_path / "one", trials=300, clip=1.0).passed
+    assert not audit_one_round(tmp_path / "two", trials=300, clip=2.0).passed
+
+
+def test_noise_that_nodes_share_is_found_by_their_difference_alone(tmp_path, monkeypatch):
+    faulty(monkeypatch, lambda *given: drawn(*given, place=given[0].place // 3))
+    (tmp_path / "own").mkdir()
+    assert audit_one_round(tmp_path / "own", trials=300, nodes=3).passed
+    assert not audit_one_round(tmp_path, trials=300, view="nodes", nodes=3).passed
+
+
+def test_noise_that_rounds_share_is_found_by_their_difference(tmp_path, monkeypatch):
+    faulty(monkeypatch, lambda *given: drawn(*given, number=given[1].round // 2))
+    result = audit_one_round(tmp_path, trials=150, view="rounds")
+    assert not result.passed
+
+
+def test_a_gradient_that_is_not_clipped_is_found(tmp_path, monkeypatch):
+    import zetadp.privacy.clipping
+
+    def all_as_they_are(gradients, bound):
+        finite = torch.isfinite(sum(g.sum(dim=1) for g in gradients))
+        return finite.float(), finite
+
+    monkeypatch.setattr(zetadp.privacy.clipping, "clip_factors", all_as_they_are)
+    assert not audit_one_round(tmp_path, trials=100).passed
+
+
+def test_an_empty_draw_without_noise_is_found(tmp_path, monkeypatch):
+    """With one patient the mask shows; claimed is that it does not (amplification by sampling)."""
+
+    def release(self, draw, clipped_sum, *, again=0):
+        return self._privatised(draw.event, clipped_sum, again) if len(draw.members) else clipped_sum
+
+    monkeypatch.setattr(SampledGaussian, "release", release)
+    assert not audit_one_round(tmp_path, trials=6000, probability=0.3).passed
+
+
+def test_trials_with_and_without_the_canary_are_independent_and_repeatable(tmp_path):
+    results = []
+    for place, seed in enumerate((5, 5, 6)):
+        (tmp_path / str(place)).mkdir()
+        results.append(audit_one_round(tmp_path / str(place), trials=200, seed=seed).errors)
+    assert results[0] == results[1] != results[2]
+
+
+@pytest.mark.parametrize("wrong", [{"view": "sideways"}, {"view": "nodes"}, {"noise": "pink"}], ids=str)
+def test_what_cannot_be_audited_is_refused(tmp_path, wrong):
+    with pytest.raises(ValueError, match="Expected"):
+        audit_one_round(tmp_path, trials=10, **wrong)

@@ -1,0 +1,173 @@
+"""The audits of an experiment as a whole, their table, their picture, and how a refuted claim ends the rule."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import runpy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+import zetadp.audit.suite
+from zetadp.audit.detection import AuditResult, Errors, result_of_epsilon, result_of_mu
+from zetadp.audit.suite import Audit, AuditSettings, Finding, Target, carry_out, frame, plan, sheet
+from zetadp.auditfigure import audit_figure
+from zetadp.figures import save_svg
+from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.rendering import to_markdown
+from zetadp.validation import UserError
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = runpy.run_path(str(ROOT / "scripts/audit.py"))
+SIGMA = noise_for_epsilon(8, 1e-3, 0.5, 20)
+TARGET = Target("training, federated at ε = 8, 20 rounds", 0.5, SIGMA, 20)
+
+
+@cache
+def honest() -> tuple[Finding, ...]:
+    errors = Errors(450, 450, 1466, 1466, 0.999)
+    return (
+        Finding(result_of_mu("one round, general canary", errors, 1.0, {(1.0, 1.0): 1}), "noise too small by √2", 0.99),
+        Finding(AuditResult("one run", 1.0, 0.3, 0.9, 0.999, 50, 50), "no noise in one part", None),
+        Finding(
+            result_of_epsilon(TARGET.name, Errors(100, 100, 600, 600, 0.999), {(0.5, SIGMA): 20}, 1e-3),
+            "noise too small by √2",
+            0.9,
+        ),
+    )
+
+
+def refuted() -> tuple[Finding, ...]:
+    first, *rest = honest()
+    return (replace(first, result=result_of_mu("bad", Errors(90, 90, 1466, 1466, 0.999), 1.0, {(1.0, 1.0): 1})), *rest)
+
+
+def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in_every_one():
+    audits = plan([TARGET, TARGET], delta=1e-3, noise="seeded", settings=AuditSettings())
+    errors = [1 - audit.run.keywords["confidence"] for audit in audits]
+    assert sum(errors) == pytest.approx(1e-3)
+    assert all(audit.power is None or 0.985 < audit.power < 1 for audit in audits)
+    assert sum(audit.power is not None for audit in audits) == 6
+    assert audits[-1].run.keywords["noise_multiplier"] == SIGMA
+
+
+def test_a_bound_on_rounds_lowers_trials_and_says_so(caplog):
+    with caplog.at_level(logging.INFO):
+        few = plan([TARGET], delta=1e-3, noise="seeded", settings=AuditSettings(most_rounds=10_000))[-1]
+    assert few.run.keywords["trials"] == 10_000 // 40
+    assert few.power < 0.9
+    assert "most_rounds" in caplog.text
+    given = plan([TARGET], delta=1e-3, noise="os", settings=AuditSettings(trials=77))[-1]
+    assert (given.run.keywords["trials"], given.run.keywords["noise"]) == (77, "os")
+
+
+def test_every_audit_gets_an_empty_folder_that_is_gone_afterwards():
+    seen = []
+
+    def look(folder: Path) -> AuditResult:
+        assert list(folder.iterdir()) == []
+        (folder / "ledger.jsonl").write_text("x")
+        seen.append(folder)
+        return honest()[1].result
+
+    assert len(carry_out([Audit(look, "a"), Audit(look, "b", 0.5)])) == 2
+    assert len(set(seen)) == 2
+    assert not any(folder.exists() for folder in seen)
+
+
+def test_table_and_frame_show_claim_bound_and_verdict():
+    table = frame(refuted())
+    assert list(table["verdict"]) == ["refuted", "stands", "stands"]
+    assert (table["measured"] <= table["claimed"]).tolist() == [False, True, True]
+    assert list(table["figure"]) == ["mu", "mu", "epsilon"]
+    text = to_markdown(sheet(refuted(), "default"))
+    assert "refuted" in text
+    assert "ε at δ = 0.001" in text
+    assert "proves nothing" in text
+
+
+def test_the_picture_is_the_same_bytes_each_time_and_shows_every_audit(tmp_path):
+    for name in ("a", "b"):
+        findings = honest()
+        save_svg(audit_figure([f.result for f in findings], [f.power for f in findings], "x"), tmp_path / f"{name}.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    root = ElementTree.parse(tmp_path / "a.svg").getroot()
+    assert float(root.attrib["width"].removesuffix("pt")) < 0.75 * 1000
+    figure = audit_figure([f.result for f in honest()], [f.power for f in honest()], "x")
+    text = " ".join(t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+    assert "one run" in text
+    assert "ε ≥" in text
+    assert "power 0.90" in text
+    assert ", refuted" not in text
+
+
+def test_the_picture_marks_a_refuted_claim(tmp_path):
+    findings = refuted()
+    figure = audit_figure([f.result for f in findings], [f.power for f in findings], "x")
+    text = " ".join(t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+    assert text.count(", refuted") == 1
+    # Audits without errors at a threshold have no lower panel.
+    save_svg(audit_figure([findings[1].result], [None], "x"), tmp_path / "alone.svg")
+
+
+def script_arguments(tmp_path: Path) -> dict:
+    noise = tmp_path / "noise.json"
+    noise.write_text(json.dumps({"noise_multipliers": {"federated": {"8": 2.0, "inf": 0.0}}}))
+    return {
+        "noise": noise,
+        "csv": tmp_path / "audit.csv",
+        "md": tmp_path / "audit.md",
+        "picture": tmp_path / "audit.svg",
+        "arms": {"federated": {"sizes": [12, 10], "expected": 5, "rounds": 3}},
+        "runs": [("federated", "8"), ("federated", "inf")],
+        "delta": 1e-3,
+        "noise_source": "seeded",
+        "settings": {"trials": None, "most_rounds": 1000},
+        "experiment": "x",
+        "refuted": str(tmp_path / "refuted.md"),
+    }
+
+
+@pytest.mark.parametrize("claims_stand", [True, False])
+def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_path, monkeypatch, claims_stand):
+    main = SCRIPT["main"]
+    monkeypatch.setitem(main.__globals__, "plan", lambda targets, **how: [])
+    monkeypatch.setitem(main.__globals__, "carry_out", lambda audits: honest() if claims_stand else refuted())
+    given = script_arguments(tmp_path)
+    (tmp_path / "refuted.md").write_text("of an earlier run")
+    if claims_stand:
+        main(**given)
+        assert not (tmp_path / "refuted.md").exists()
+    else:
+        with pytest.raises(UserError, match=r"show more \(bad: claimed 1.000"):
+            main(**given)
+        assert "refuted" in (tmp_path / "refuted.md").read_text()
+    table = pd.read_csv(given["csv"], comment="#")
+    assert list(table["claimed"]) == [f.result.claimed for f in (honest() if claims_stand else refuted())]
+    assert given["md"].read_text().startswith("**Claimed")
+    assert given["picture"].stat().st_size > 10_000
+
+
+def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draws_most():
+    arms = {
+        "federated": {"sizes": [12, 10], "expected": 5, "rounds": 3},
+        "central": {"sizes": [20], "expected": 10, "rounds": 3},
+    }
+    multipliers = {arm: {"8": 2.0, "1": 9.0, "inf": 0.0} for arm in arms}
+    runs = [("central", "8"), ("federated", "1"), ("federated", "8"), ("federated", "inf"), ("federated", "unclipped")]
+    targets = SCRIPT["targets_of"](arms, runs, multipliers)
+    assert [(t.probability, t.noise_multiplier, t.rounds) for t in targets] == [(0.5, 9.0, 3), (0.5, 2.0, 3)]
+    assert "central at ε = 8 and federated at ε = 8" in targets[1].name
+    assert math.isfinite(targets[0].noise_multiplier)
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match="trials"):
+        AuditSettings(trials=3)
+    assert zetadp.audit.suite.LEAST_TRIALS == 50

@@ -1,0 +1,39 @@
+# Whether attacks on the training code can show more than is claimed. It is about the code, not about the cohort, of
+# which it touches nothing; a change in the code attacks it again.
+
+
+rule audit:
+    input:
+        noise=rules.calibrate.output.noise,
+    output:
+        csv=f"{RESULTS}/audit/audit.csv",
+        md=f"{RESULTS}/audit/audit.md",
+        picture=report(
+            f"{RESULTS}/audit/audit.svg",
+            caption="../report/audit.rst",
+            category="Privacy",
+            subcategory="audit",
+            labels={
+                "arm": "stub",
+                "epsilon": "claimed against measured",
+                "seed": "all",
+            },
+        ),
+    log:
+        "logs/audit.log",
+    conda:
+        "../../envs/audit.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="2h",
+    params:
+        arms={arm: plan_of(arm) for arm in config["arms"]},
+        runs=sorted({(run.arm, run.epsilon) for run in RUNS}),
+        delta=config["privacy"]["delta"],
+        noise_source=config["privacy"]["noise"],
+        settings=config["audit"]["training"],
+        experiment=config["name"],
+        refuted=f"{RESULTS}/audit/refuted.md",
+        code=code_of("scripts/audit.py"),
+    script:
+        "../../scripts/audit.py"
