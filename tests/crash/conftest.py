@@ -1,0 +1,21 @@
+"""The warm process that all crash tests of a test process share, and the undisturbed run of all stages."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite("crash.reference")
+
+from crash.reference import Reference  # noqa: E402
+from crash.zygote import Zygote  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def zygote():
+    with Zygote() as warm:
+        yield warm
+
+
+@pytest.fixture(scope="session")
+def reference(zygote, tmp_path_factory):
+    return Reference(zygote, tmp_path_factory.mktemp("reference"))

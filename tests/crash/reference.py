@@ -1,0 +1,124 @@
+"""What every stage makes when nothing disturbs it, and folders in which a stage finds what it needs."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+from crash.stages import LEDGER, RUN, STAGES, call
+
+from zetadp.checkpoint import load_tensors
+from zetadp.privacy.ledger import read_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from crash.zygote import Zygote
+
+
+def files_of(root: Path) -> set[str]:
+    """Return all files below a folder, hidden and temporary ones too."""
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+class Reference:
+    """All stages, run once within the warm process, so that its children have read already what they read every time.
+
+    Attributes
+    ----------
+    root
+        The working directory of the run.
+    found, made
+        For each stage, the files that it found and those that it made.
+    """
+
+    def __init__(self, zygote: Zygote, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self.found: dict[str, set[str]] = {}
+        self.made: dict[str, set[str]] = {}
+        for script, stage in STAGES.items():
+            self.found[script] = files_of(root)
+            zygote.warm(call, stage.call, cwd=root)
+            self.made[script] = files_of(root) - self.found[script]
+        self._states = {name: _state(root / name) for name in files_of(root)}
+
+    def prepare(self, script: str, folder: Path) -> Path:
+        """Put what a stage finds into a new folder, as links to the files here; return the folder."""
+        folder.mkdir(parents=True)
+        for name in self.found[script]:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).hardlink_to(self.root / name)
+        return folder
+
+    def check_whole(self, script: str, folder: Path) -> None:
+        """Check after a crash: each declared output is whole or absent, and none is there without its companions."""
+        stage = STAGES[script]
+        there = [name for name in stage.outputs.values() if (folder / name).exists()]
+        for name in there:
+            self.check_same(folder, name)
+        if there:
+            for pattern in stage.companions:
+                for path in self.root.glob(pattern):
+                    name = path.relative_to(self.root).as_posix()
+                    assert (folder / name).exists(), f"{there} without {name}"
+                    self.check_same(folder, name)
+        self.check_inputs(script, folder)
+
+    def check_inputs(self, script: str, folder: Path) -> None:
+        """Check that a stage neither replaced nor changed what it found."""
+        for name in self.found[script]:
+            assert _state(folder / name) == self._states[name], f"{name} was an input"
+
+    def check_finished(self, script: str, folder: Path) -> None:
+        """Check after a run: what the stage makes is there, the same as here, and nothing beside it."""
+        self.check_inputs(script, folder)
+        assert files_of(folder) == self.found[script] | self.made[script]
+        for name in self.made[script]:
+            self.check_same(folder, name)
+
+    def check_same(self, folder: Path, name: str) -> None:
+        """Check that a file is byte-identical to the one here, or as equal as it can be."""
+        EQUAL.get(name, _same_bytes)(folder / name, self.root / name)
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _same_bytes(found: Path, expected: Path) -> None:
+    assert found.read_bytes() == expected.read_bytes(), found
+
+
+def _same_model(found: Path, expected: Path) -> None:
+    """Every bit of the weights; but the head of the ledger's chain knows of the resumption."""
+    (weights, content), (right, told) = load_tensors(found), load_tensors(expected)
+    assert weights.keys() == right.keys()
+    assert all(torch.equal(weights[key], right[key]) for key in right)
+    assert content | {"ledger_head": None} == told | {"ledger_head": None}
+
+
+def _same_history(found: Path, expected: Path) -> None:
+    """All but how long it took."""
+    table, right = (pd.read_csv(io.StringIO(path.read_text())) for path in (found, expected))
+    pd.testing.assert_frame_equal(table.drop(columns="seconds"), right.drop(columns="seconds"))
+    assert table["seconds"].is_monotonic_increasing
+
+
+def _no_fewer_releases(found: Path, expected: Path) -> None:
+    """Interruptions add lines to a ledger; what is accounted never becomes less, for the model and in all."""
+    attempts, right = read_ledger(found), read_ledger(expected)
+    assert Counter(attempts[-1].releases()) >= Counter(right[-1].releases())
+
+
+EQUAL: dict[str, Callable[[Path, Path], None]] = {
+    f"{RUN}/model.safetensors": _same_model,
+    f"{RUN}/history.csv": _same_history,
+    f"{RUN}/ledger.jsonl": _no_fewer_releases,
+    LEDGER: _no_fewer_releases,
+}

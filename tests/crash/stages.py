@@ -1,0 +1,218 @@
+"""Every stage of the workflow at the smallest size that does all that it does: 5 + 4 patients, one run of six rounds.
+
+The arguments are those that the rules give, with paths relative to a working directory. Stages stand in the order of
+the workflow, so that each finds what it needs once those before it have run there.
+"""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+COHORT = "resources/tiny"
+TASK = f"{COHORT}/Task01_BrainTumour"
+RESULTS = "results/tiny"
+NAME = {"network": "complex", "arm": "federated", "epsilon": "8", "seed": "0"}
+RUN = f"{RESULTS}/runs/complex/federated/eps-8/seed-0"
+NETWORK = {"widths": [2, 4], "convolutions": 1, "head": "pooled", "groups": 2}
+PHANTOM = {"train_patients": 5, "test_patients": 4, "seed": 7, "grid": [12, 12, 4], "scanners": 2}
+ROUNDS = 6
+PLAN = {"sizes": [3, 2], "expected": 1.0, "rounds": ROUNDS}
+TRAINING = {
+    "images_per_patient": 4,
+    "learning_rate": 0.01,
+    "drop_after": 0.6,
+    "drop_factor": 10,
+    "evaluate_every": 2,
+    "checkpoint_seconds": 0.03,
+}
+LABEL = "a tiny cohort"
+DELTA = 1e-3
+RECEIPT = f"{COHORT}/receipts/shard-00.json"
+DATASET = f"{TASK}/dataset.json"
+INDEX = f"{COHORT}/index.csv"
+SLICES, KSPACE, WHITENED = (f"{COHORT}/{kind}/shard-00.h5" for kind in ("slices", "kspace", "whitened"))
+PARTITION = f"{RESULTS}/partition.csv"
+MODEL, HISTORY, SEALED = f"{RUN}/model.safetensors", f"{RUN}/history.csv", f"{RUN}/ledger.jsonl"
+METRICS, PRIVACY = f"{RUN}/metrics.json", f"{RUN}/privacy.json"
+TOTAL = f"{RESULTS}/privacy_total.json"
+LEDGER = "ledgers/tiny/run.jsonl"
+CHECKPOINT = f"{RESULTS}/checkpoints/run.safetensors"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One job, as its rule declares it.
+
+    Attributes
+    ----------
+    script
+        Name of the script.
+    inputs, outputs, params
+        What the rule declares, by name; files relative to the working directory.
+    threads
+        Threads, where the script asks for them.
+    companions
+        Patterns of undeclared files that later stages read: all are there before any declared output is.
+    """
+
+    script: str
+    outputs: dict[str, str]
+    inputs: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    threads: int | None = None
+    companions: tuple[str, ...] = ()
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """Arguments of `call` for this stage."""
+        threads = {} if self.threads is None else {"threads": self.threads}
+        return {"script": self.script, "paths": self.inputs | self.outputs, "params": self.params | threads}
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """Arguments of `call_as_job` for this stage."""
+        declared = {"input": self.inputs, "output": self.outputs, "params": self.params, "wildcards": {}}
+        rest = {"threads": self.threads or 1, "log": [f"logs/{self.script}.log"], "rule": self.script}
+        return {"script": self.script, "job": declared | rest}
+
+
+STAGES = {
+    stage.script: stage
+    for stage in (
+        Stage(
+            "simulate_patients",
+            outputs={"receipt": RECEIPT},
+            params={"shard": "00", "shards": 1, "folder": TASK, "settings": PHANTOM},
+            companions=(f"{TASK}/images*/*", f"{TASK}/labels*/*"),
+        ),
+        Stage(
+            "assemble_cohort",
+            inputs={"receipts": [RECEIPT]},
+            outputs={"dataset": DATASET},
+            params={"settings": PHANTOM},
+            companions=(f"{TASK}/participants.tsv",),
+        ),
+        Stage(
+            "index_cohort",
+            inputs={"dataset": DATASET},
+            outputs={"table": INDEX},
+            params={
+                "train_patients": PHANTOM["train_patients"],
+                "test_patients": PHANTOM["test_patients"],
+                "slices": 2,
+                "patient_key": None,
+            },
+            threads=2,
+        ),
+        Stage(
+            "slice_volumes",
+            inputs={"dataset": DATASET, "table": INDEX},
+            outputs={"slices": SLICES},
+            params={"shard": "00", "shards": 1, "slice_count": 2, "size": 8},
+        ),
+        Stage("make_kspace", inputs={"slices": SLICES}, outputs={"kspace": KSPACE}),
+        Stage("whiten", inputs={"kspace": KSPACE}, outputs={"whitened": WHITENED}),
+        Stage(
+            "partition",
+            inputs={"table": INDEX},
+            outputs={"partition": PARTITION},
+            params={"settings": {"nodes": 2, "validation_patients": 1, "seed": 0}, "sizes": PLAN["sizes"]},
+        ),
+        Stage(
+            "find_duplicates",
+            inputs={"slices": [SLICES], "partition": PARTITION},
+            outputs={"duplicates": f"{RESULTS}/duplicates.csv"},
+        ),
+        Stage(
+            "calibrate",
+            outputs={"noise": f"{RESULTS}/noise.json"},
+            params={"delta": DELTA, "arms": {"federated": PLAN}, "epsilons": ["8"]},
+        ),
+        Stage(
+            "train_model",
+            inputs={"images": [WHITENED], "partition": PARTITION, "noise": f"{RESULTS}/noise.json"},
+            outputs={"model": MODEL, "history": HISTORY, "ledger": SEALED},
+            params={
+                **NAME,
+                "settings": NETWORK,
+                "training": TRAINING,
+                "plan": PLAN,
+                "cohort": "tiny",
+                "division": {"by": "uniform"},
+                "noise_source": "seeded",
+                "device": "cpu",
+                "ledger_file": LEDGER,
+                "checkpoint": CHECKPOINT,
+            },
+        ),
+        Stage(
+            "evaluate",
+            inputs={"model": MODEL, "images": [WHITENED], "partition": PARTITION},
+            outputs={"predictions": f"{RUN}/predictions.csv", "metrics": METRICS},
+            params={**NAME, "device": "cpu"},
+        ),
+        Stage(
+            "account",
+            inputs={"ledger": SEALED, "model": MODEL},
+            outputs={"privacy": PRIVACY, "text": f"{RUN}/privacy.txt"},
+            params={**NAME, "delta": DELTA, "unit": "patient"},
+        ),
+        Stage(
+            "account_total",
+            inputs={"ledgers": [SEALED]},
+            outputs={"total": TOTAL, "text": f"{RESULTS}/privacy_total.txt"},
+            params={"ledger_folder": str(Path(LEDGER).parent), "others": "", "delta": DELTA, "unit": "patient"},
+        ),
+        Stage(
+            "write_model_card",
+            inputs={"metrics": METRICS, "privacy": PRIVACY},
+            outputs={"card": f"{RUN}/MODEL_CARD.md"},
+            params={"settings": NETWORK, "cohort_label": LABEL},
+        ),
+        Stage(
+            "make_tables",
+            inputs={"metrics": [METRICS], "privacy": [PRIVACY], "total": TOTAL},
+            outputs={kind: f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "tex", "txt", "html")}
+            | {kind: f"{RESULTS}/tables/{kind}.csv" for kind in ("per_class", "per_patient", "per_node")},
+            params={"cohort_label": LABEL},
+        ),
+        Stage(
+            "make_figures",
+            inputs={"metrics": [METRICS], "privacy": [PRIVACY], "histories": [HISTORY]},
+            outputs={
+                kind: f"{RESULTS}/figures/{kind}.svg" for kind in ("accuracy", "confusion", "per_class", "curves")
+            },
+            params={"cohort_label": LABEL},
+        ),
+        Stage(
+            "draw_patient",
+            inputs={"slices": [SLICES], "kspace": [KSPACE], "whitened": [WHITENED], "partition": PARTITION},
+            outputs={"patient": f"{RESULTS}/figures/patient.svg"},
+            params={"cohort_label": LABEL},
+        ),
+    )
+}
+
+
+def call(script: str, paths: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+    """Call a script's ``main``; every text in ``paths``, alone or in a list, becomes a path."""
+    main = runpy.run_path(str(SCRIPTS / f"{script}.py"))["main"]
+    main(
+        **{name: Path(file) if isinstance(file, str) else [Path(one) for one in file] for name, file in paths.items()},
+        **params,
+    )
+
+
+def call_as_job(script: str, job: Mapping[str, Any]) -> None:
+    """Run a script's file as Snakemake does, with what its rule declares."""
+    runpy.run_path(
+        str(SCRIPTS / f"{script}.py"), init_globals={"snakemake": SimpleNamespace(**job)}, run_name="__main__"
+    )

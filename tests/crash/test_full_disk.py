@@ -1,0 +1,206 @@
+"""A disk that is full and folders that cannot be written: one message, nothing half-written, and on once there is room.
+
+The kernel refuses the writes, so that every writer is tried as it is: Python's, HDF5's, safetensors'. See `points` for
+how a disk is made full without a disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from crash.reference import files_of
+from crash.stages import CHECKPOINT, LEDGER, SEALED, STAGES, call, call_as_job
+
+from zetadp.checkpoint import Checkpoint
+from zetadp.privacy.ledger import read_ledger
+
+NO_LOG = "/dev/null"
+"""A log on another disk."""
+
+
+def job(script, **changes):
+    """Return how Snakemake runs a stage, with its log on another disk."""
+    request = STAGES[script].job
+    return request | {"job": request["job"] | {"log": [NO_LOG]} | changes}
+
+
+def check_one_message(outcome):
+    """Check that the job failed in the way that users can read; return the message."""
+    assert outcome.status == 1, outcome.log
+    assert "Traceback" not in outcome.log
+    lines = [line for line in outcome.log.splitlines() if not re.match(r"\d\d:\d\d:\d\d INFO ", line)]
+    assert len(lines) == 1, outcome.log
+    assert re.match(r"\d\d:\d\d:\d\d ERROR Cannot write ", lines[0])
+    return lines[0]
+
+
+def check_goes_on(zygote, reference, script, place):
+    """Check that the stage ends as if nothing had happened, once it can."""
+    done = zygote.run(call, STAGES[script].call, cwd=place)
+    assert done.status == 0, done.log
+    reference.check_finished(script, place)
+
+
+@pytest.mark.parametrize("room", ["none", "some"])
+@pytest.mark.parametrize("script", STAGES)
+def test_a_full_disk_ends_a_stage_in_one_message(zygote, reference, tmp_path, script, room):
+    place = reference.prepare(script, tmp_path / "place")
+    largest = max((reference.root / name).stat().st_size for name in reference.made[script])
+    full = zygote.run(call_as_job, job(script), cwd=place, full_at="start", room=0 if room == "none" else largest // 2)
+    said = check_one_message(full)
+    assert any(name in said for name in (*reference.made[script], CHECKPOINT))
+    assert "run again" in said
+    reference.check_whole(script, place)
+    assert not [name for name in files_of(place) if ".partial" in name]
+    check_goes_on(zygote, reference, script, place)
+
+
+def test_a_log_on_the_full_disk_adds_no_traceback(zygote, reference, tmp_path):
+    place = reference.prepare("partition", tmp_path / "place")
+    full = zygote.run(call_as_job, STAGES["partition"].job, cwd=place, full_at="start")
+    assert "partition.csv" in check_one_message(full)
+
+
+def test_a_stage_does_its_work_where_the_log_cannot_be_written(zygote, reference, tmp_path):
+    place = reference.prepare("partition", tmp_path / "place")
+    (place / "logs").write_text("in the way")
+    done = zygote.run(call_as_job, STAGES["partition"].job, cwd=place)
+    assert done.status == 0
+    assert "Cannot write the log logs/partition.log" in done.log
+    assert "Traceback" not in done.log
+    (place / "logs").unlink()
+    reference.check_finished("partition", place)
+
+
+def test_the_message_about_tensors_names_no_file_that_users_do_not_know(zygote, reference, tmp_path):
+    place = reference.prepare("train_model", tmp_path / "place")
+    # Past the first lines of the ledger, and too little for a checkpoint.
+    full = zygote.run(call_as_job, job("train_model"), cwd=place, full_at="start", room=1500)
+    said = check_one_message(full)
+    assert said.endswith(
+        f"Cannot write {CHECKPOINT}: File too large. Free space or choose another folder, then run again."
+    )
+
+
+def test_all_that_training_writes_may_be_read_by_the_same_people(reference):
+    modes = {name: (reference.root / name).stat().st_mode for name in reference.made["train_model"]}
+    assert len(set(modes.values())) == 1, modes
+
+
+def heed_permissions():
+    """Give up root's right to write in folders that are read-only; others do not have it."""
+    if os.geteuid() != 0:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    override, version_3 = 1 << 1, 0x20080522  # CAP_DAC_OVERRIDE; _LINUX_CAPABILITY_VERSION_3
+    header, data = (ctypes.c_uint32 * 2)(version_3, 0), (ctypes.c_uint32 * 6)()
+    if libc.capget(header, data) or libc.capset(header, (ctypes.c_uint32 * 6)(data[0] & ~override, *data[1:])):
+        raise OSError(ctypes.get_errno(), "cannot give up root's rights")
+
+
+def job_that_heeds_permissions(script, job):
+    heed_permissions()
+    call_as_job(script, job)
+
+
+NO_READ_ONLY = pytest.mark.skipif(
+    sys.platform != "linux" and os.geteuid() == 0, reason="here root cannot give up its right to write everywhere"
+)
+
+
+@NO_READ_ONLY
+@pytest.mark.parametrize("script", STAGES)
+def test_a_read_only_folder_ends_a_stage_in_one_message(zygote, reference, tmp_path, script):
+    place = reference.prepare(script, tmp_path / "place")
+    for name in reference.made[script]:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+    folders = {(place / name).parent for name in reference.made[script]}
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        failed = zygote.run(job_that_heeds_permissions, job(script), cwd=place)
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert "Permission denied" in check_one_message(failed)
+    assert files_of(place) == reference.found[script]
+    check_goes_on(zygote, reference, script, place)
+
+
+@NO_READ_ONLY
+@pytest.mark.parametrize("folder", [str(Path(name).parent) for name in (LEDGER, CHECKPOINT, SEALED)])
+def test_training_names_the_folder_that_is_read_only_and_loses_nothing(zygote, reference, tmp_path, folder):
+    place = reference.prepare("train_model", tmp_path / "place")
+    (place / folder).mkdir(parents=True, exist_ok=True)
+    (place / folder).chmod(0o555)
+    try:
+        failed = zygote.run(job_that_heeds_permissions, job("train_model"), cwd=place)
+    finally:
+        (place / folder).chmod(0o755)
+    assert f" {folder}/" in check_one_message(failed)
+    check_goes_on(zygote, reference, "train_model", place)
+
+
+@pytest.mark.parametrize("script", STAGES)
+def test_a_folder_in_the_place_of_an_output_ends_a_stage_in_one_message(zygote, reference, tmp_path, script):
+    place = reference.prepare(script, tmp_path / "place")
+    taken = place / list(STAGES[script].outputs.values())[-1]
+    taken.mkdir(parents=True)
+    failed = zygote.run(call_as_job, job(script), cwd=place)
+    assert taken.relative_to(place).as_posix() in check_one_message(failed)
+    assert not [name for name in files_of(place) if ".partial" in name]
+    taken.rmdir()
+    check_goes_on(zygote, reference, script, place)
+
+
+SAMPLE = 12
+
+
+@pytest.mark.parametrize(("noise", "room"), [("seeded", 0), ("seeded", 3000), ("os", 3000)])
+def test_a_disk_that_fills_up_during_training_costs_neither_ledger_nor_checkpoint(
+    zygote, reference, tmp_path, noise, room
+):
+    """It fills up before a write of the ledger, of a message, of the checkpoint, and of the final outputs."""
+    changes = {"params": STAGES["train_model"].params | {"noise_source": noise}}
+    changes["params"]["training"] = changes["params"]["training"] | {"checkpoint_seconds": 0}
+    place = reference.prepare("train_model", tmp_path / "dry")
+    points = zygote.run(call_as_job, job("train_model", **changes), cwd=place, points=True).points
+    everything = Counter(read_ledger(place / LEDGER)[-1].releases())
+    # Reading and cleaning need no room, and what comes after the last file cannot fail.
+    candidates = [point for point in points if re.match("(before|torn):(write|save_file|fsync|replace)#", point)]
+    chosen = random.Random(f"{noise} {room}").sample(candidates[:-6], SAMPLE - 6) + candidates[-6:]
+    failures = 0
+    for number, point in enumerate(chosen):
+        place = reference.prepare("train_model", tmp_path / str(number))
+        full = zygote.run(call_as_job, job("train_model", **changes), cwd=place, full_at=point, room=room)
+        if full.status:  # else nothing was left to write
+            failures += 1
+            check_one_message(full)
+            check_kept(place)
+            done = zygote.run(call_as_job, job("train_model", **changes), cwd=place)
+            assert done.status == 0, done.log
+        attempts = read_ledger(place / LEDGER)
+        assert Counter(attempts[-1].releases()) >= everything
+        assert len(attempts) == 1 or not attempts[0].events, "an attempt was given up"
+        if noise == "seeded":
+            reference.check_finished("train_model", place)
+        assert files_of(place) == reference.found["train_model"] | reference.made["train_model"]
+    assert failures >= SAMPLE / 2
+
+
+def check_kept(place):
+    """Check that what an interrupted training needs is there and fits together."""
+    if not (place / LEDGER).exists():
+        return
+    attempts = read_ledger(place / LEDGER)
+    if (place / CHECKPOINT).exists():
+        checkpoint = Checkpoint.load(place / CHECKPOINT, torch.device("cpu"))
+        assert {event.round for event in attempts[-1].events} >= set(range(checkpoint.round))
