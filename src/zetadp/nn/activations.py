@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zetadp.nn.layers import per_image
+from zetadp.nn.layers import PatientLayer, per_image
+from zetadp.nn.mish import conj_mish, mish, pooled_conj_mish, pooled_mish
 from zetadp.validation import one_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class SplitMish(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to a stacked tensor."""
-        return functional.mish(x)
+        return mish(x)
 
 
 class ConjMish(nn.Module):
@@ -46,12 +47,38 @@ class ConjMish(nn.Module):
 
     Riess et al., eq. 6, with Mish as Misra defines it (arXiv:1908.08681): the form printed there,
     :math:`x \tanh(\log(e^x + 1)/x)`, is a misprint (positive for negative x).
+
+    Parameters
+    ----------
+    pooled
+        Whether 2x2 average pooling follows, which is cheaper here than as a step of its own.
     """
+
+    def __init__(self, *, pooled: bool = False) -> None:
+        super().__init__()
+        self.pooled = pooled
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to a stacked tensor."""
-        real, imaginary = _split(functional.mish(x))
-        return torch.cat((real - imaginary, real + imaginary), dim=1)
+        return pooled_conj_mish(x) if self.pooled else conj_mish(x)
+
+
+class Mish(nn.Module):
+    """Misra's ``Mish(x) = x tanh(softplus(x))`` of real tensors.
+
+    Parameters
+    ----------
+    pooled
+        Whether 2x2 average pooling follows.
+    """
+
+    def __init__(self, *, pooled: bool = False) -> None:
+        super().__init__()
+        self.pooled = pooled
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a real tensor."""
+        return pooled_mish(x) if self.pooled else mish(x)
 
 
 class SeparableSigmoid(nn.Module):
@@ -110,7 +137,7 @@ class IGaussian(nn.Module):
         return x * torch.cat((factor, factor), dim=1)
 
 
-class Cardioid(nn.Module):
+class Cardioid(PatientLayer):
     r""":math:`\tfrac12 (1 + \cos(\theta + b)) z` (Virtue et al., arXiv:1707.00070; rotated form ISMRM 2019, 0469).
 
     Parameters
@@ -135,7 +162,7 @@ class Cardioid(nn.Module):
         return x * torch.cat((factor, factor), dim=1)
 
 
-class ModReLU(nn.Module):
+class ModReLU(PatientLayer):
     """``ReLU(|z| + b) z/|z|`` with trained b (Arjovsky et al., arXiv:1511.06464).
 
     Parameters

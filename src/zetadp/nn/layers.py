@@ -18,9 +18,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from zetadp.nn.stacked import block_weight, fold_gradient
+from zetadp.nn.stacked import block_weight
+from zetadp.nn.weight_gradients import convolution_gradients, product_gradients
+
+
+class PatientLayer(nn.Module):
+    """A layer whose parameters accept a leading patient axis."""
+
+
+def knows_patients(model: nn.Module) -> bool:
+    """Return whether every module of a network with trained parameters of its own is a `PatientLayer`."""
+    return all(
+        isinstance(module, PatientLayer) or not any(p.requires_grad for p in module.parameters(recurse=False))
+        for module in model.modules()
+    )
 
 
 def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
@@ -41,7 +55,7 @@ def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
     """
     if parameter.ndim == ndim:
         return parameter.unsqueeze(0)
-    return parameter.repeat_interleave(images // parameter.shape[0], dim=0)
+    return parameter.unsqueeze(1).expand(-1, images // len(parameter), *parameter.shape[1:]).flatten(0, 1)
 
 
 class _PatientConv2d(torch.autograd.Function):
@@ -56,18 +70,24 @@ class _PatientConv2d(torch.autograd.Function):
         return functional.conv2d(x, block, stride=stride, padding=padding)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None, None]:  # noqa: ANN401
-        (gradient,) = gradients
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:  # noqa: ANN401
         x, block = ctx.saved_tensors
-        geometry = ([ctx.stride] * 2, [ctx.padding] * 2, [1, 1], False, [0, 0], 1)
-
-        def convolution_backward(g: Tensor, images: Tensor, mask: list[bool]) -> Any:  # noqa: ANN401
-            return torch.ops.aten.convolution_backward(g, images, block, None, *geometry, mask)
-
-        grad_x = convolution_backward(gradient, x, [True, False, False])[0] if ctx.needs_input_grad[0] else None
-        blocks = zip(gradient.chunk(ctx.patients), x.chunk(ctx.patients), strict=True)
-        grad_weights = torch.stack([convolution_backward(g, images, [False, True, False])[1] for g, images in blocks])
-        return grad_x, fold_gradient(grad_weights) if ctx.complex else grad_weights, None, None
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            geometry = ([ctx.stride] * 2, [ctx.padding] * 2, [1, 1], False, [0, 0], 1)
+            mask = [True, False, False]
+            of_x = torch.ops.aten.convolution_backward(gradient, x, block, None, *geometry, mask)[0]
+        of_weights = convolution_gradients(
+            x,
+            gradient,
+            ctx.patients,
+            block.shape[-1],
+            stride=ctx.stride,
+            padding=ctx.padding,
+            is_complex=ctx.complex,
+        )
+        return of_x, of_weights, None, None
 
 
 class _PatientLinear(torch.autograd.Function):
@@ -82,15 +102,14 @@ class _PatientLinear(torch.autograd.Function):
         return functional.linear(x, block)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:  # noqa: ANN401
-        (gradient,) = gradients
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:  # noqa: ANN401
         x, block = ctx.saved_tensors
-        grad_x = gradient @ block if ctx.needs_input_grad[0] else None
-        outer = gradient.reshape(ctx.patients, -1, gradient.shape[1]).mT @ x.reshape(ctx.patients, -1, x.shape[1])
-        return grad_x, fold_gradient(outer) if ctx.complex else outer
+        of_x = gradient @ block if ctx.needs_input_grad[0] else None
+        return of_x, product_gradients(x, gradient, ctx.patients, is_complex=ctx.complex)
 
 
-class Conv2d(nn.Module):
+class Conv2d(PatientLayer):
     """A two-dimensional convolution without bias, complex (on stacked tensors) or real.
 
     Parameters
@@ -118,7 +137,7 @@ class Conv2d(nn.Module):
         return functional.conv2d(x, weight, stride=self.stride, padding=self.padding)
 
 
-class Linear(nn.Module):
+class Linear(PatientLayer):
     """An affine map of feature vectors, complex (on stacked tensors) or real.
 
     Parameters

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zetadp.nn.activations import activation
+from zetadp.nn.activations import ConjMish, Mish, activation
 from zetadp.nn.initialisation import initialise
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
@@ -102,7 +102,12 @@ class ConvolutionalClassifier(nn.Module):
                     norm(settings.groups, width),
                     self._activation(settings, width),
                 ]
-            blocks.append(nn.AvgPool2d(2))
+            last = blocks[-1]
+            if isinstance(last, (ConjMish, Mish)):
+                last.pooled = True
+                blocks.append(nn.Identity())
+            else:
+                blocks.append(nn.AvgPool2d(2))
         self.blocks = nn.Sequential(*blocks)
         if settings.head == "hidden":
             features = widths[-1] * (size // 2 ** len(widths)) ** 2
@@ -118,7 +123,7 @@ class ConvolutionalClassifier(nn.Module):
             self.pooled = True
 
     def _activation(self, settings: NetworkSettings, channels: int) -> nn.Module:
-        return activation(settings.activation, channels) if self.complex else nn.Mish()
+        return activation(settings.activation, channels) if self.complex else Mish()
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""

@@ -2,20 +2,27 @@ r"""Group normalisation, which keeps records apart: no statistic crosses images.
 
 Batch normalisation must not be used under differential privacy, because it mixes records and leaves the gradient of one
 record undefined.
+
+Both layers are bound by memory, not by arithmetic, so each way is written out: one pass that reduces, one that maps.
+What is saved is the centred (or normalised) image and a few numbers for each image and channel; gradients of scale and
+shift, one for each image, fall out of the reduction.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from zetadp.nn.layers import per_image
+from zetadp.nn.layers import PatientLayer, per_image
+from zetadp.nn.vmapping import merged, split
 
 
-class ComplexGroupNorm(nn.Module):
+class ComplexGroupNorm(PatientLayer):
     r"""Whiten each group of complex channels, then scale and shift each channel by complex parameters.
 
     For each image and group, all :math:`n` complex values are centred and multiplied, as pairs of real and imaginary
@@ -57,36 +64,171 @@ class ComplexGroupNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise stacked images of shape (image, 2 * channel, row, column)."""
-        images, stacked, rows, columns = x.shape
-        channels = stacked // 2
-        grouped = x.view(images, 2, self.groups, -1)
-        n = grouped.shape[-1]
-        centred = grouped - grouped.mean(dim=-1, keepdim=True)
-        real, imaginary = centred.unbind(dim=1)
-        var_real = real.square().sum(-1) / (n - 1)
-        var_imaginary = imaginary.square().sum(-1) / (n - 1)
-        c = (real * imaginary).sum(-1) / (n - 1)
-        a, b = var_real + self.epsilon, var_imaginary + self.epsilon
+        scale, shift = (torch.view_as_real(per_image(p, len(x), 1)) for p in (self.scale, self.shift))
+        out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)[0]  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Root(NamedTuple):
+    """The inverse square root W of the covariance of each image and group, and what it was made of.
+
+    All are of shape (image, group), but ``rows``, the elements of W row by row, of shape (image, 4, group).
+    """
+
+    a: Tensor
+    b: Tensor
+    s: Tensor
+    t: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, moments: Tensor, epsilon: float) -> _Root:
+        """Return the root for variances of real and imaginary parts and their covariance, shape (image, 3, group)."""
+        var_real, var_imaginary, c = moments.unbind(1)
+        a, b = var_real + epsilon, var_imaginary + epsilon
         # This is ab - c^2, written so that rounding cannot make it zero or negative where all values lie on a line.
         determinant = (var_real * var_imaginary - c * c).clamp_min(0)
-        s = torch.sqrt(determinant + self.epsilon * (var_real + b))
+        s = torch.sqrt(determinant + epsilon * (var_real + b))
         t = torch.sqrt(a + b + 2 * s)
+        return cls(a, b, s, t, rows=torch.stack((b + s, -c, -c, a + s), dim=1) / (s * t).unsqueeze(1))
+
+    def moments_gradient(self, of_rows: Tensor, moments: Tensor, epsilon: float) -> Tensor:
+        """Return the gradient of the moments, shape (image, 3, group), for that of ``rows``."""
+        var_real, var_imaginary, c = moments.unbind(1)
+        g11, g12, g21, g22 = of_rows.unbind(1)
+        k = 1 / (self.s * self.t)
+        # W = k (...): what reaches k goes on to s and t by k = 1 / (s t), and from t to a, b and s.
+        of_k = -(of_rows * self.rows).sum(dim=1)
+        of_t = of_k / self.t
+        of_sum = of_t / (2 * self.t)
+        of_determinant = (of_k / self.s + k * (g11 + g22) + 2 * of_sum) / (2 * self.s)
+        # Where the determinant was raised to zero it does not move with the moments.
+        kept = torch.where(var_real * var_imaginary > c * c, of_determinant, 0)
+        of_both = of_sum + epsilon * of_determinant
+        of_real = k * g22 + of_both + kept * var_imaginary
+        of_imaginary = k * g11 + of_both + kept * var_real
+        return torch.stack((of_real, of_imaginary, -k * (g12 + g21) - 2 * kept * c), dim=1)
+
+
+class _Whitened(torch.autograd.Function):
+    """Whitening, scale and shift of stacked images.
+
+    Scale and shift are pairs of real numbers, shape (1 or image, channel, 2). Further outputs are for the way back: the
+    centred image, the moments of each group, and the 2x2 matrix of each channel, shape (image, 4, channel).
+    """
+
+    @staticmethod
+    def forward(
+        x: Tensor, scale: Tensor, shift: Tensor, groups: int, epsilon: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        images, stacked, *sides = x.shape
+        channels = stacked // 2
+        grouped = x.reshape(images, 2 * groups, -1)
+        n = grouped.shape[2]
+        centred = grouped - grouped.mean(dim=2, keepdim=True)
+        squares = torch.linalg.vector_norm(centred, dim=2).square()
+        real, imaginary = centred.view(images, 2, groups, n).unbind(1)
+        products = (real * imaginary).sum(dim=2)
+        moments = torch.cat((squares, products), dim=1).view(images, 3, groups) / (n - 1)
+        root = _Root.of(moments, epsilon)
         # Whitening and complex scale are one real 2x2 matrix an image and channel: one pass over the data, not two.
-        w11, w22, w12 = ((b + s) / (s * t), (a + s) / (s * t), -c / (s * t))
-        w11, w22, w12 = (w.repeat_interleave(channels // self.groups, dim=1) for w in (w11, w22, w12))
-        scale, shift = per_image(self.scale, images, 1), per_image(self.shift, images, 1)
-        g, h = scale.real, scale.imag
+        of_real, of_imaginary = _to_channels(root.rows, channels).chunk(2, dim=1)
+        g, h = scale.unsqueeze(1).unbind(3)
+        matrix = torch.cat((g * of_real - h * of_imaginary, h * of_real + g * of_imaginary), dim=1)
+        m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
+        shift_real, shift_imaginary = shift.unsqueeze(2).unbind(3)
+        out = torch.empty_like(centred)
+        real, imaginary = centred.view(images, 2, channels, -1).unbind(1)
+        out_real, out_imaginary = out.view(images, 2, channels, -1).unbind(1)
+        torch.mul(real, m11, out=out_real)
+        out_real.addcmul_(imaginary, m12).add_(shift_real)
+        torch.mul(real, m21, out=out_imaginary)
+        out_imaginary.addcmul_(imaginary, m22).add_(shift_imaginary)
+        return out.view(images, stacked, *sides), centred.view(images, stacked, *sides), moments, matrix
 
-        def spread(w: Tensor) -> Tensor:
-            return w.view(-1, channels, 1, 1)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401
+        _, scale, shift, ctx.groups, ctx.epsilon = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scale, shift, *output[1:])
 
-        real, imaginary = centred.view(images, 2, channels, rows, columns).unbind(dim=1)
-        out_real = spread(g * w11 - h * w12) * real + spread(g * w12 - h * w22) * imaginary + spread(shift.real)
-        out_imaginary = spread(h * w11 + g * w12) * real + spread(h * w12 + g * w22) * imaginary + spread(shift.imag)
-        return torch.cat((out_real, out_imaginary), dim=1)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        if gradients[0] is None:
+            return (None,) * 5
+        scale, shift, *saved = ctx.saved_tensors
+        of_x, of_scale, of_shift = _WhitenedBackward.apply(gradients[0], scale, *saved, ctx.groups, ctx.epsilon)  # type: ignore[no-untyped-call]
+        if len(scale) == 1:
+            of_scale = of_scale.sum(dim=0, keepdim=True)
+        if len(shift) == 1:
+            of_shift = of_shift.sum(dim=0, keepdim=True)
+        return of_x, of_scale, of_shift, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, scale: Tensor, shift: Tensor, *rest: Any) -> Any:  # noqa: ANN401
+        size = info.batch_size
+        x = merged(x, in_dims[0], size)
+        rows = [_rows(p, axis, size, len(x)) for p, axis in zip((scale, shift), in_dims[1:3], strict=True)]
+        return split(_Whitened.apply(x, *rows, *rest), size)  # type: ignore[no-untyped-call]
 
 
-class GroupNorm(nn.Module):
+class _WhitenedBackward(torch.autograd.Function):
+    """Gradients of `_Whitened` of the images, and of scale and shift for each image."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, scale: Tensor, centred: Tensor, moments: Tensor, matrix: Tensor, groups: int, epsilon: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        images, channels = len(gradient), gradient.shape[1] // 2
+        gradient = gradient.contiguous()
+        parts = gradient.view(images, 2, channels, -1)
+        (g_real, g_imaginary), (real, imaginary) = parts.unbind(1), centred.view_as(parts).unbind(1)
+        n = gradient[0].numel() // (2 * groups)
+        # The reduction: sums of the gradient, and of its products with both parts of the centred image.
+        sums = parts.sum(dim=3)
+        product = torch.empty_like(real, memory_format=torch.contiguous_format)
+        pairs = ((left, right) for left in (g_real, g_imaginary) for right in (real, imaginary))
+        products = torch.stack([torch.mul(*pair, out=product).sum(dim=2) for pair in pairs], dim=1)
+        with_real, with_imaginary = products.chunk(2, dim=1)
+        # out = S W z + shift with S = [[g, -h], [h, g]].
+        root = _Root.of(moments, epsilon)
+        rows = _to_channels(root.rows, channels)
+        of_g = (products * rows).sum(dim=1)
+        of_h = (with_imaginary * rows[:, :2] - with_real * rows[:, 2:]).sum(dim=1)
+        g, h = scale.unsqueeze(1).unbind(3)
+        of_rows = torch.cat((g * with_real + h * with_imaginary, g * with_imaginary - h * with_real), dim=1)
+        of_moments = root.moments_gradient(_of_groups(of_rows, groups), moments, epsilon) / (n - 1)
+        of_real, of_imaginary, of_product = _to_channels(of_moments, channels).unsqueeze(3).unbind(1)
+        # Centring takes away the mean of what arrives; that of the centred image itself is zero.
+        arriving = (matrix.view(images, 2, 2, channels) * sums.unsqueeze(2)).sum(dim=1)
+        mean_real, mean_imaginary = _to_channels(_of_groups(arriving, groups) / n, channels).unsqueeze(3).unbind(1)
+        m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
+        # The map.
+        of_x = torch.empty_like(parts)
+        x_real, x_imaginary = of_x.unbind(1)
+        torch.mul(g_real, m11, out=x_real)
+        x_real.addcmul_(g_imaginary, m21).addcmul_(real, 2 * of_real).addcmul_(imaginary, of_product).sub_(mean_real)
+        torch.mul(g_real, m12, out=x_imaginary)
+        x_imaginary.addcmul_(g_imaginary, m22).addcmul_(imaginary, 2 * of_imaginary).addcmul_(real, of_product)
+        x_imaginary.sub_(mean_imaginary)
+        return of_x.view(gradient.shape), torch.stack((of_g, of_h), dim=2), sums.mT.contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], gradient: Tensor, scale: Tensor, *saved: Any) -> Any:  # noqa: ANN401
+        size = info.batch_size
+        gradient = merged(gradient, in_dims[0], size)
+        scale = _rows(scale, in_dims[1], size, len(gradient))
+        kept = [merged(t, axis, size) for t, axis in zip(saved[:3], in_dims[2:5], strict=True)]
+        return split(_WhitenedBackward.apply(gradient, scale, *kept, *saved[3:]), size)  # type: ignore[no-untyped-call]
+
+
+class GroupNorm(PatientLayer):
     """Group normalisation of real channels, with scale and shift that accept a patient axis.
 
     Parameters
@@ -108,5 +250,23 @@ class GroupNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise images of shape (image, channel, row, column)."""
-        scale, shift = per_image(self.scale, len(x), 1), per_image(self.shift, len(x), 1)
-        return functional.group_norm(x, self.groups) * scale[..., None, None] + shift[..., None, None]
+        if self.scale.ndim == 1:
+            return functional.group_norm(x, self.groups, self.scale, self.shift)
+        scale, shift = (per_image(p, len(x), 1)[..., None, None] for p in (self.scale, self.shift))
+        return torch.addcmul(shift, functional.group_norm(x, self.groups), scale)
+
+
+def _to_channels(values: Tensor, channels: int) -> Tensor:
+    """Repeat numbers of groups, shape (image, number, group), for their channels."""
+    return values.repeat_interleave(channels // values.shape[2], dim=2)
+
+
+def _of_groups(values: Tensor, groups: int) -> Tensor:
+    """Sum numbers of channels, shape (image, number, channel), over their groups."""
+    return values.view(*values.shape[:2], groups, -1).sum(dim=3)
+
+
+def _rows(parameter: Tensor, axis: int | None, size: int, images: int) -> Tensor:
+    """Return a mapped parameter, shape (1 or image, channel, 2) beside the mapped axis, with one row an image."""
+    rows = parameter.unsqueeze(0) if axis is None else parameter.movedim(axis, 0)
+    return rows.expand(size, images // size, *rows.shape[2:]).flatten(0, 1)

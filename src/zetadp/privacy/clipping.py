@@ -11,21 +11,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from zetadp.nn.layers import knows_patients
 from zetadp.privacy.grid import sum_groups, to_grid
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor, nn
 
     from zetadp.nn.parameters import Layout
-    from zetadp.privacy.grid import Grid
+from zetadp.privacy.grid import Grid
 
 logger = logging.getLogger(__name__)
 
 # Rounding must never make a clipped gradient longer than B: the factor is rounded down by more than float32 can err.
 ROUNDED_DOWN = 1 - 2.0**-20
+COLUMNS = 1 << 16
+"""Numbers of one patient in one call while norms are taken."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ def patient_gradients(
     Parameters
     ----------
     model
-        Network whose layers accept parameters with a leading patient axis (`zetadp.nn.layers`).
+        Network. Where all its layers with parameters accept a leading patient axis (`zetadp.nn.layers`), gradients
+        cost what one ordinary gradient of all patients costs; other layers go through `torch.vmap`, which is slower.
     layout
         Order of the parameters.
     images
@@ -73,6 +79,8 @@ def patient_gradients(
     parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention, twice the conjugate Wirtinger derivative).
     """
     patients, per_patient = labels.shape
+    if not knows_patients(model):
+        return _mapped_gradients(model, layout, images, labels, weights)
     parameters = dict(model.named_parameters())
     leaves = {
         name: parameters[name].detach().unsqueeze(0).expand(patients, *shape).requires_grad_()
@@ -81,7 +89,27 @@ def patient_gradients(
     scores = functional_call(model, leaves, (images.flatten(0, 1),))
     losses = functional.cross_entropy(scores, labels.flatten(), reduction="none").view(patients, per_patient)
     loss = losses.mean(dim=1).sum() if weights is None else (losses * weights).sum()
-    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return _rows(torch.autograd.grad(loss, list(leaves.values())), patients)
+
+
+def _mapped_gradients(
+    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, weights: Tensor | None
+) -> list[Tensor]:
+    """Return what `patient_gradients` does for any network that `torch.vmap` can map: slower, and for all layers."""
+    if weights is None:
+        weights = torch.full(labels.shape, 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
+    parameters = {name: p.detach() for name, p in model.named_parameters() if name in layout.names}
+
+    def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        losses = functional.cross_entropy(functional_call(model, own, (images,)), labels, reduction="none")
+        return (losses * weights).sum()
+
+    found = vmap(grad(loss), in_dims=(None, 0, 0, 0))(parameters, images, labels, weights)
+    return _rows([found[name] for name in layout.names], len(labels))
+
+
+def _rows(gradients: Sequence[Tensor], patients: int) -> list[Tensor]:
+    """Return gradients with a patient axis as real tensors of shape (patient, size)."""
     return [(torch.view_as_real(g) if g.is_complex() else g).reshape(patients, -1) for g in gradients]
 
 
@@ -101,8 +129,9 @@ def clip_factors(gradients: list[Tensor], bound: float | None) -> tuple[Tensor, 
         float32 factors in [0, 1] of shape (patient,), zero where the gradient is not finite or so much longer than
         the bound that float32 has no exact factor for it; boolean of that shape.
     """
-    squares = [torch.linalg.vector_norm(g, dim=1, dtype=torch.float64).square() for g in gradients]
-    norms = torch.stack(squares).sum(dim=0).sqrt()
+    # In blocks of columns: over long rows the norm of several would leave the cache.
+    parts = [part for g in gradients for part in torch.split(g, COLUMNS, dim=1)]
+    norms = torch.stack([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]).norm(dim=0)
     factors = torch.ones_like(norms) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
     # Below its smallest normal number float32 rounds by more than the factor is rounded down.
     finite = torch.isfinite(norms) & (factors >= torch.finfo(torch.float32).tiny)
@@ -148,7 +177,10 @@ def clipped_sums(
     kind = torch.float32 if grid is None else torch.int64
     sums = torch.zeros(count, layout.dimension, dtype=kind, device=images.device)
     patients_at_once = max(1, chunk // max(1, images.shape[1]))
-    not_finite = start = 0
+    # Patients of a node are neighbours as a rule: a pass adds to the few nodes that it touches.
+    node_of = groups.tolist()
+    counted = torch.zeros((), dtype=torch.int64, device=images.device)
+    start = 0
     while start < len(images):
         part = slice(start, start + patients_at_once)
         try:
@@ -162,17 +194,19 @@ def clipped_sums(
             torch.cuda.empty_cache()
             continue
         factors, finite = clip_factors(gradients, bound)
-        if not finite.all():
-            # Zero times infinity is not zero, so the values go too.
+        # Zero times infinity is not zero, so the values go too. To look first would make a GPU wait.
+        if images.device.type != "cpu" or not finite.all():
             gradients = [torch.where(finite[:, None], g, 0.0) for g in gradients]
-            not_finite += int((~finite).sum())
+            counted += (~finite).sum()
         if grid is None:
-            membership = torch.zeros(count, len(factors), device=images.device)
-            membership[groups[part], torch.arange(len(factors), device=images.device)] = factors
-            sums += torch.cat([membership @ g for g in gradients], dim=1)
+            first, last = min(node_of[part]), max(node_of[part]) + 1
+            membership = torch.zeros(last - first, len(factors), device=images.device)
+            membership[groups[part] - first, torch.arange(len(factors), device=images.device)] = factors
+            for total, g in zip(torch.split(sums[first:last], list(layout.sizes), dim=1), gradients, strict=True):
+                total.addmm_(membership, g)
         else:
             values, within = to_grid(torch.cat([g * factors[:, None] for g in gradients], dim=1), grid)
-            not_finite += int((~within & finite).sum())
+            counted += (~within & finite).sum()
             sums += sum_groups(values, groups[part], count)
         start += patients_at_once
-    return ClippedSums(sums=sums, not_finite=not_finite)
+    return ClippedSums(sums=sums, not_finite=int(counted))

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
 from training_builder import as_dtype
 
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
@@ -128,6 +130,144 @@ def test_large_groups_on_lines_of_every_slope_have_finite_values_and_gradients()
     assert out.isfinite().all()
     assert gradient.isfinite().all()
     assert out.abs().max() < 5
+
+
+def plain_complex(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, groups: int) -> torch.Tensor:
+    """Return complex group normalisation by ordinary differentiable steps; scale and shift of shape (image, channel).
+
+    This is the oracle of the written-out gradients.
+    """
+    images, channels, epsilon = len(x), x.shape[1] // 2, 1e-5
+    grouped = x.view(images, 2, groups, -1)
+    n = grouped.shape[-1]
+    real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(dim=1)
+    var_real, var_imaginary = (part.square().sum(-1, keepdim=True) / (n - 1) for part in (real, imaginary))
+    c = (real * imaginary).sum(-1, keepdim=True) / (n - 1)
+    a, b = var_real + epsilon, var_imaginary + epsilon
+    s = torch.sqrt((var_real * var_imaginary - c * c).clamp_min(0) + epsilon * (var_real + b))
+    t = torch.sqrt(a + b + 2 * s)
+    white = torch.complex((b + s) * real - c * imaginary, (a + s) * imaginary - c * real) / (s * t)
+    white = white.view(images, channels, *x.shape[2:])
+    return stack(white * scale[..., None, None] + shift[..., None, None])
+
+
+def plain_real(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, groups: int) -> torch.Tensor:
+    return functional.group_norm(x, groups) * scale[..., None, None] + shift[..., None, None]
+
+
+KINDS = {"complex": (ComplexGroupNorm, plain_complex, 2), "real": (GroupNorm, plain_real, 1)}
+
+
+def outcome(
+    kind: str, groups: int, x: torch.Tensor, own: dict[str, torch.Tensor], direction: torch.Tensor, *, plain: bool
+) -> tuple[torch.Tensor, ...]:
+    """Return the output and the gradients of input, scale and shift along a direction."""
+    layer_of, oracle, stacked = KINDS[kind]
+    x = x.clone().requires_grad_()
+    own = {name: value.clone().requires_grad_() for name, value in own.items()}
+    if plain:
+        spread = {
+            name: value.repeat_interleave(len(x) // len(value), 0) if value.ndim == 2 else value.expand(len(x), -1)
+            for name, value in own.items()
+        }
+        out = oracle(x, spread["scale"], spread["shift"], groups)
+    else:
+        out = functional_call(layer_of(groups, x.shape[1] // stacked), own, (x,))
+    return out.detach(), *torch.autograd.grad((out * direction).sum(), [x, *own.values()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@settings(max_examples=30)
+@given(
+    groups=st.sampled_from([1, 2, 4]),
+    patients=st.integers(0, 4),
+    images=st.integers(1, 3),
+    sides=st.tuples(st.integers(2, 5), st.integers(2, 5)),
+    offset=st.sampled_from([0.0, 5.0]),
+    seed=st.integers(0, 9999),
+)
+def test_values_and_gradients_are_those_of_ordinary_steps(
+    kind, dtype, tolerance, groups, patients, images, sides, offset, seed
+):
+    """Without patients (zero) parameters are plain; otherwise each patient has slices of its own, all different."""
+    generator = torch.Generator().manual_seed(seed)
+    channels, stacked = 4, KINDS[kind][2]
+    number = torch.complex128 if kind == "complex" else torch.float64
+    shape = (patients, channels) if patients else (channels,)
+    own = {name: torch.randn(*shape, dtype=number, generator=generator) for name in ("scale", "shift")}
+    x, direction = (
+        torch.randn(max(1, patients) * images, stacked * channels, *sides, dtype=torch.float64, generator=generator)
+        for _ in range(2)
+    )
+    expected = outcome(kind, groups, x + offset, own, direction, plain=True)
+    own = {name: value.to(dtype.to_complex() if stacked == 2 else dtype) for name, value in own.items()}
+    found = outcome(kind, groups, (x + offset).to(dtype), own, direction.to(dtype), plain=False)
+    for mine, wanted in zip(found, expected, strict=True):
+        assert mine.shape == wanted.shape
+        assert (mine - wanted).norm() <= tolerance * (1 + wanted.norm())
+
+
+@pytest.mark.parametrize("kind", DEGENERATE)
+def test_degenerate_groups_have_the_gradients_of_ordinary_steps(kind):
+    x = stack(DEGENERATE[kind]).double()
+    # Off the axis of symmetry, so that no gradient is zero by chance.
+    direction = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    own = {name: torch.full((1,), value, dtype=torch.complex128) for name, value in (("scale", 1 + 2j), ("shift", 3j))}
+    expected, found = (outcome("complex", 1, x, own, direction, plain=plain) for plain in (True, False))
+    # Across a line there is only epsilon, found as the difference of numbers as large as the variance along it.
+    tolerance = 1e-9 + torch.finfo(torch.float64).eps * float(x.var()) / 1e-5
+    for mine, wanted in zip(found, expected, strict=True):
+        assert (mine - wanted).norm() <= tolerance * (1 + wanted.norm())
+
+
+@pytest.mark.parametrize("kind", ["random", "circular", "constant", "zero"])
+def test_gradients_are_those_of_differences(kind):
+    # A large epsilon: with the usual one a difference of any useful step leaves the straight part at a zero image.
+    layer = ComplexGroupNorm(1, 1, epsilon=0.1)
+    values = VALUES if kind == "random" else DEGENERATE[kind][..., :2, :2].to(torch.complex128)
+    x = stack(values).requires_grad_()
+    scale, shift = (torch.tensor([z], dtype=torch.complex128, requires_grad=True) for z in (1 - 0.5j, 0.3j))
+    assert torch.autograd.gradcheck(
+        lambda x, scale, shift: functional_call(layer, {"scale": scale, "shift": shift}, (x,)), (x, scale, shift)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mapped_by_vmap_it_is_a_loop(kind):
+    layer_of, _, stacked = KINDS[kind]
+    layer = as_dtype(layer_of(2, 4), torch.float64)
+    own = {name: p.detach() for name, p in layer.named_parameters()}
+    x = torch.randn(3, 2, 4 * stacked, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def loss(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return functional_call(layer, own, (x,))[..., ::2].pow(3).sum()
+
+    gradients = grad(loss, argnums=(0, 1))
+    found = vmap(gradients, in_dims=(None, 0))(own, x)
+    several = {name: torch.stack([p * k for k in (1, 2, 3)]) for name, p in own.items()}
+    found_several = vmap(gradients)(several, x)
+    for index in range(3):
+        mine = {name: p[index] for name, p in several.items()}
+        for (by_name, of_x), parameters in ((found, own), (found_several, mine)):
+            expected, expected_x = gradients(parameters, x[index])
+            torch.testing.assert_close(of_x[index], expected_x)
+            for name in own:
+                torch.testing.assert_close(by_name[name][index], expected[name])
+
+
+def test_memory_layout_of_the_input_does_not_matter():
+    layer = ComplexGroupNorm(2, 4)
+    x = torch.randn(2, 8, 3, 5, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(layer(x.to(memory_format=torch.channels_last)), layer(x))
+
+
+def test_second_derivatives_are_refused_rather_than_wrong():
+    layer = ComplexGroupNorm(1, 1)
+    x = torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    (gradient,) = torch.autograd.grad(layer(x).pow(3).sum(), [x], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
 
 
 @pytest.mark.parametrize(

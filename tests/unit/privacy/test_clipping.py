@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from training_builder import NETWORKS, TINY, network, patients, plain_gradient
 
+from zetadp.nn.layers import knows_patients
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import clipping
@@ -230,3 +231,59 @@ def test_out_of_memory_for_a_single_patient_is_raised(monkeypatch):
     images, labels = patients(3, 2, domain=TINY.domain)
     with pytest.raises(torch.OutOfMemoryError):
         clipped_sums(model, Layout.of(model), images, labels, torch.zeros(3).long(), count=1, bound=1.0, chunk=10)
+
+
+class Foreign(torch.nn.Module):
+    """A layer that knows nothing of patients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = torch.nn.Parameter(torch.tensor([0.3 + 0.8j]))
+        self.gain = torch.nn.Parameter(torch.tensor([1.2]))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images * self.turn * self.gain
+
+
+@pytest.mark.parametrize("family", ["complex hidden", "complex pooled", "linear"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_layers_of_other_people_give_the_gradients_of_a_loop(family, weighted):
+    own = network(NETWORKS[family], dtype=torch.float64)
+    model = torch.nn.Sequential(Foreign(), own)
+    assert knows_patients(own)
+    assert not knows_patients(model)
+    layout = Layout.of(model)
+    images, labels = patients(3, 3, dtype=torch.float64)
+    weights = torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0], [0, 0, 0]], dtype=torch.float64) if weighted else None
+    found = torch.cat(patient_gradients(model, layout, images, labels, weights), dim=1)
+    assert found.shape == (3, layout.dimension)
+    for patient, count in enumerate((3, 2, 0) if weighted else (3, 3, 3)):
+        expected = torch.zeros(layout.dimension, dtype=torch.float64)
+        if count:
+            expected = plain_gradient(model, images[patient, :count], labels[patient, :count])
+        torch.testing.assert_close(found[patient], expected, atol=1e-10, rtol=1e-10)
+
+
+def test_a_layer_that_is_not_trained_needs_no_rule():
+    model = torch.nn.Sequential(Foreign().requires_grad_(requires_grad=False), network(TINY))
+    assert knows_patients(model)
+    images, labels = patients(2, 3)
+    found = torch.cat(patient_gradients(model, Layout.of(model), images, labels), dim=1)
+    for mine, own_images, own_labels in zip(found, images, labels, strict=True):
+        loss = functional.cross_entropy(model(own_images), own_labels)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        wanted = dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
+        torch.testing.assert_close(mine, Layout.of(model).flatten(wanted), atol=1e-5, rtol=1e-4)
+
+
+def test_sums_of_other_peoples_layers_are_clipped_too():
+    model = torch.nn.Sequential(Foreign(), network(TINY))
+    images, labels = patients(5, 2)
+    options = {"count": 5, "chunk": 4}
+    layout = Layout.of(model)
+    plain = clipped_sums(model, layout, images, labels, torch.arange(5), bound=None, **options).sums
+    bound = float(plain.norm(dim=1).median())
+    clipped = clipped_sums(model, layout, images, labels, torch.arange(5), bound=bound, **options).sums
+    assert (clipped.double().norm(dim=1) <= bound).all()
+    factors = (bound / plain.norm(dim=1)).clamp_max(1.0)
+    torch.testing.assert_close(clipped, plain * factors[:, None], rtol=1e-4, atol=1e-6)

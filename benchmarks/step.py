@@ -1,0 +1,408 @@
+"""Time a private step against the fastest non-private one of the same network on the same data.
+
+A step is everything from images on the device to moved weights: loss, gradient and optimiser, and for the private step
+also one clipped gradient a patient, sums, and noise for every node. The floor is the fastest non-private step that we
+can write: every trick of the private one is tried on it too (passes of several sizes, the written-out normalisation and
+activation, the written-out weight gradients, memory that is kept), and the quickest counts. Beside it stand the step
+with real and imaginary parts stacked by ordinary automatic differentiation, and the one in PyTorch's complex64.
+
+All steps of a case take turns in one process. Figures are medians over repetitions; the interval of the ratio is a
+bootstrap over repetitions (95 %). Memory is what a step adds to a process of its own at its highest, for private and
+floor in passes of the same number of images.
+
+    python benchmarks/step.py                                       # all cases and networks
+    python benchmarks/step.py --cases 24x4 --networks pooled --repetitions 5 --no-memory
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+
+from zetadp.federation.server import OptimiserSettings, Server
+from zetadp.memory import keep_freed_memory
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.nn.stacked import block_weight, stack
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.storage import written_whole
+from zetadp.training import TrainingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor, nn
+
+    Step = Callable[[], None]
+
+SIGMA, CLIP, EXPECTED = 42.55, 1.0, 24
+NETWORKS = {
+    "A8a": NetworkSettings(),
+    "pooled": NetworkSettings(convolutions=1, head="pooled"),
+}
+"""``A8a``: two convolutions a block and a hidden layer; ``pooled``: one, and an average, that of the first trials."""
+NODES = {24: 1, 264: 11}
+CPU_CASES = ((24, 4), (24, 20), (264, 4))
+GPU_CASES = ((264, 20), (264, 80))
+CHUNKS = (32, 48, 64, 80)
+EPSILON = 1e-5
+
+
+@dataclass
+class Bench:
+    """A network with its server and data, shared by all steps of a case.
+
+    Attributes
+    ----------
+    model, layout, server
+        The network, whose parameters are views of the server's weights, and the order of its parameters.
+    images, labels
+        Tensors of shape (patient, image, 1, row, column) and (patient, image).
+    nodes
+        Number of nodes that the patients are spread over.
+    gradient
+        Flat buffer that the parameters' gradients are views of.
+    """
+
+    model: nn.Module
+    layout: Layout
+    server: Server
+    images: Tensor
+    labels: Tensor
+    nodes: int
+    gradient: Tensor
+
+    @classmethod
+    def make(cls, network: str, patients: int, images: int, device: torch.device) -> Bench:
+        """Return a bench with random weights and random images."""
+        random = np.random.default_rng(0)
+        model = build(NETWORKS[network], 4, 32, random).to(device)
+        layout = Layout.of(model)
+        server = Server(layout.flatten(dict(model.named_parameters())).detach(), OptimiserSettings(), 1000)
+        gradient = torch.zeros(layout.dimension, device=device)
+        gradients = layout.unflatten(gradient)
+        for name, view in layout.unflatten(server.weights.data).items():
+            owner, _, leaf = name.rpartition(".")
+            parameter = torch.nn.Parameter(view)
+            parameter.grad = gradients[name]
+            setattr(model.get_submodule(owner), leaf, parameter)
+        parts = torch.from_numpy(random.standard_normal((2, patients, images, 1, 32, 32), dtype=np.float32))
+        labels = torch.arange(images).remainder(4).repeat(patients, 1)
+        values = torch.complex(parts[0], parts[1])
+        return cls(model, layout, server, values.to(device), labels.to(device), NODES.get(patients, 1), gradient)
+
+    def non_private(self, forward: Callable[[Tensor], Tensor], chunk: int) -> None:
+        """Take one step along the ordinary gradient of the mean loss, in passes of ``chunk`` images."""
+        images, labels = self.images.flatten(0, 1), self.labels.flatten()
+        self.gradient.zero_()
+        for start in range(0, len(images), chunk):
+            part = slice(start, start + chunk)
+            loss = functional.cross_entropy(forward(images[part]), labels[part], reduction="sum") / len(images)
+            loss.backward()
+        self.server.step(self.gradient.unsqueeze(0), 0)
+
+    def written_out(self, chunk: int) -> None:
+        """Take the same step with the weight gradients of the private one: each pass is one patient, unclipped."""
+        images, labels = self.images.flatten(0, 1), self.labels.flatten()
+        self.gradient.zero_()
+        parameters = dict(self.model.named_parameters())
+        for start in range(0, len(images), chunk):
+            part = slice(start, start + chunk)
+            leaves = {name: parameters[name].detach().unsqueeze(0).requires_grad_() for name in self.layout.names}
+            scores = functional_call(self.model, leaves, (images[part],))
+            loss = functional.cross_entropy(scores, labels[part], reduction="sum") / len(images)
+            found = torch.autograd.grad(loss, list(leaves.values()))
+            sums = torch.split(self.gradient, list(self.layout.sizes))
+            torch._foreach_add_(list(sums), [torch.view_as_real(g).flatten() for g in found])
+        self.server.step(self.gradient.unsqueeze(0), 0)
+
+    def private(self, chunk: int, noise: np.random.Generator) -> None:
+        """Take one step along what all nodes would send: clipped sums with noise, divided by the expected number."""
+        patients = len(self.images)
+        groups = torch.arange(patients, device=self.images.device) * self.nodes // patients
+        found = clipped_sums(
+            self.model,
+            self.layout,
+            self.images,
+            self.labels,
+            groups,
+            count=self.nodes,
+            bound=CLIP,
+            chunk=chunk,
+        )
+        draw = noise.standard_normal(found.sums.shape, dtype=np.float32)
+        draw *= np.float32(SIGMA * CLIP)
+        self.server.step((found.sums + torch.from_numpy(draw).to(found.sums.device)) / EXPECTED, 0)
+
+
+def plain_stacked(model: nn.Module, images: Tensor) -> Tensor:
+    """Return a network's scores by ordinary steps on stacked real and imaginary parts."""
+
+    def norm(module: nn.Module, x: Tensor) -> Tensor:
+        grouped = x.view(len(x), 2, module.groups, -1)
+        n = grouped.shape[-1]
+        real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(1)
+        a, b = (part.square().sum(-1, keepdim=True) / (n - 1) + EPSILON for part in (real, imaginary))
+        c = (real * imaginary).sum(-1, keepdim=True) / (n - 1)
+        s = torch.sqrt(a * b - c * c)
+        k = 1 / (s * torch.sqrt(a + b + 2 * s))
+        real, imaginary = ((b + s) * k * real - c * k * imaginary), ((a + s) * k * imaginary - c * k * real)
+        real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in (real, imaginary))
+        g, h, left, right = (
+            p[:, None, None] for z in (module.scale, module.shift) for p in torch.view_as_real(z).unbind(1)
+        )
+        return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
+
+    def activate(x: Tensor) -> Tensor:
+        real, imaginary = functional.mish(x).chunk(2, dim=1)
+        return torch.cat((real - imaginary, real + imaginary), dim=1)
+
+    def convolve(module: nn.Module, x: Tensor) -> Tensor:
+        return functional.conv2d(x, block_weight(module.weight), padding=module.padding)
+
+    def linear(module: nn.Module, x: Tensor) -> Tensor:
+        return functional.linear(x, block_weight(module.weight), torch.cat((module.bias.real, module.bias.imag)))
+
+    x = _walk(model, stack(images), convolve, norm, activate, partial(functional.avg_pool2d, kernel_size=2), linear)
+    real, imaginary = x.chunk(2, dim=1)
+    return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
+
+
+def native(model: nn.Module, images: Tensor) -> Tensor:
+    """Return a network's scores by PyTorch's complex64 operations, as one would first write them."""
+
+    def norm(module: nn.Module, z: Tensor) -> Tensor:
+        grouped = z.reshape(len(z), module.groups, -1)
+        centred = torch.view_as_real(grouped - grouped.mean(dim=-1, keepdim=True))
+        covariance = centred.mT @ centred / (centred.shape[2] - 1) + EPSILON * torch.eye(2, device=z.device)
+        (a, c), (_, b) = (row.unbind(-1) for row in covariance.unbind(-2))
+        s = torch.sqrt(a * b - c * c)
+        root = torch.stack((b + s, -c, -c, a + s), dim=-1) / (s * torch.sqrt(a + b + 2 * s))[..., None]
+        white = torch.view_as_complex((centred @ root.unflatten(-1, (2, 2))).contiguous()).view(z.shape)
+        return white * module.scale[:, None, None] + module.shift[:, None, None]
+
+    def activate(z: Tensor) -> Tensor:
+        return (1 + 1j) * torch.complex(functional.mish(z.real), functional.mish(z.imag))
+
+    def pool(z: Tensor) -> Tensor:
+        return torch.complex(functional.avg_pool2d(z.real, 2), functional.avg_pool2d(z.imag, 2))
+
+    def convolve(module: nn.Module, z: Tensor) -> Tensor:
+        return functional.conv2d(z, module.weight, padding=module.padding)
+
+    def linear(module: nn.Module, z: Tensor) -> Tensor:
+        return functional.linear(z, module.weight, module.bias)
+
+    return _walk(model, images, convolve, norm, activate, pool, linear).abs()
+
+
+def _walk(
+    model: nn.Module,
+    x: Tensor,
+    convolve: Callable[[nn.Module, Tensor], Tensor],
+    norm: Callable[[nn.Module, Tensor], Tensor],
+    activate: Callable[[Tensor], Tensor],
+    pool: Callable[[Tensor], Tensor],
+    linear: Callable[[nn.Module, Tensor], Tensor],
+) -> Tensor:
+    """Apply the parts of a shipped network by other functions than its own."""
+    for module in model.blocks:
+        match type(module).__name__:
+            case "Conv2d":
+                x = convolve(module, x)
+            case "ComplexGroupNorm":
+                x = norm(module, x)
+            case "ConjMish":
+                x = activate(x)
+                x = pool(x) if module.pooled else x
+            case other:
+                assert other == "Identity", other
+    x = x.mean(dim=(2, 3)) if model.pooled else x.flatten(1)
+    for module in model.head:
+        x = linear(module, x) if type(module).__name__ == "Linear" else activate(x)
+    return x
+
+
+def steps_of(bench: Bench, chunks: Sequence[int], private_chunks: Sequence[int], *, compiled: bool) -> dict[str, Step]:
+    """Return all steps to be timed, by name: floors, private steps with the size of their passes, and others."""
+    whole = bench.labels.numel()
+    noise = np.random.default_rng(1)
+    steps: dict[str, Step] = {}
+    sizes = sorted({min(chunk, whole) for chunk in (*chunks, whole)})
+    for chunk in sizes:
+        steps[f"floor {chunk}"] = partial(bench.non_private, bench.model, chunk)
+        steps[f"floor written out {chunk}"] = partial(bench.written_out, chunk)
+    if compiled:
+        steps[f"floor compiled {sizes[0]}"] = partial(bench.non_private, torch.compile(bench.model), sizes[0])
+    for chunk in private_chunks:
+        steps[f"private {chunk}"] = partial(bench.private, chunk, noise)
+    steps[f"plain stacked {sizes[0]}"] = partial(bench.non_private, partial(plain_stacked, bench.model), sizes[0])
+    steps[f"native complex64 {sizes[0]}"] = partial(bench.non_private, partial(native, bench.model), sizes[0])
+    return steps
+
+
+def check_equal(bench: Bench) -> None:
+    """Refuse to compare steps that do not do the same."""
+    images = bench.images[0, :4]
+    with torch.no_grad():
+        expected = bench.model(images)
+        for scores in (plain_stacked(bench.model, images), native(bench.model, images)):
+            torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-3)
+
+
+def timed(steps: dict[str, Step], repetitions: int, device: torch.device) -> dict[str, np.ndarray]:
+    """Return seconds of each step; all take turns, in another order every time."""
+    order = np.random.default_rng(2)
+    names = list(steps)
+    times = np.empty((repetitions, len(names)))
+    for repetition in range(-1, repetitions):  # the first round warms tables and caches
+        for place in order.permutation(len(names)):
+            began = time.perf_counter()
+            steps[names[place]]()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if repetition >= 0:
+                times[repetition, place] = time.perf_counter() - began
+    return {name: times[:, place] for place, name in enumerate(names)}
+
+
+def ratio(private: np.ndarray, floor: np.ndarray) -> tuple[float, float, float]:
+    """Return the ratio of medians and its 95 % bootstrap interval over repetitions, taken in pairs."""
+    random = np.random.default_rng(3)
+    chosen = random.integers(0, len(private), (2000, len(private)))
+    drawn = np.median(private[chosen], axis=1) / np.median(floor[chosen], axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return float(np.median(private) / np.median(floor)), float(low), float(high)
+
+
+def added_memory(step: Step, device: torch.device) -> float:
+    """Return what two steps add to the memory of this process at their highest, in MB."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+
+    def resident(key: str) -> int:
+        found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        assert found is not None
+        return int(found[1])
+
+    Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
+    before = resident("VmRSS")
+    step()
+    step()
+    return (resident("VmHWM") - before) / 1e3
+
+
+def memory_ratio(network: str, case: tuple[int, int], chunk: int, device: str, threads: int) -> float:
+    """Return the private step's memory over the floor's, each from a process of its own, in passes of equal size."""
+    added = []
+    for kind in ("private", "floor"):
+        task = json.dumps([kind, network, *case, chunk, device, threads])
+        command = [sys.executable, __file__, "--memory-of", task]
+        found = subprocess.run(command, check=True, capture_output=True, text=True)
+        added.append(float(found.stdout))
+    return added[0] / added[1]
+
+
+def measure_memory(task: str) -> None:
+    """Print what one kind of step adds to memory, in MB."""
+    kind, network, patients, images, chunk, device, threads = json.loads(task)
+    torch.set_num_threads(threads)
+    bench = Bench.make(network, patients, images, torch.device(device))
+    name = f"{kind} {min(chunk, patients * images) if kind == 'floor' else chunk}"
+    # A first step on one patient loads libraries and fills tables.
+    small = Bench.make(network, 1, 4, torch.device(device))
+    small.private(4, np.random.default_rng(1))
+    small.non_private(small.model, 4)
+    print(added_memory(steps_of(bench, [chunk], [chunk], compiled=False)[name], torch.device(device)))
+
+
+def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, device: torch.device) -> dict[str, object]:
+    """Time one case, print all its steps, and return its line of the table."""
+    bench = Bench.make(network, *case, device)
+    check_equal(bench)
+    default = TrainingSettings(rounds=1).chunk
+    steps = steps_of(bench, chosen.chunks, sorted({default, *chosen.private_chunks}), compiled=chosen.compile)
+    # A few turns to choose the floor, which then takes turns with the private step alone.
+    tried = timed(steps, chosen.tries, device)
+    floor = min((name for name in steps if name.startswith("floor")), key=lambda name: median(tried[name]))
+    private = f"private {default}"
+    times = timed({name: steps[name] for name in (floor, private)}, chosen.repetitions, device)
+    print(f"\n{network}, {case[0]} patients x {case[1]} images, {device}")
+    for name in steps:
+        many = name in times
+        median_ms = 1e3 * float(np.median(times[name] if many else tried[name]))
+        print(f"  {name:28} {median_ms:9.1f} ms  ({chosen.repetitions if many else chosen.tries} repetitions)")
+    middle, low, high = ratio(times[private], times[floor])
+    memory = float("nan")
+    if not chosen.no_memory:
+        memory = memory_ratio(network, case, default, device.type, chosen.threads)
+    line = {
+        "case": f"{case[0]}x{case[1]}",
+        "network": network,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "threads": chosen.threads,
+        "floor_ms": round(1e3 * float(np.median(times[floor])), 2),
+        "private_ms": round(1e3 * float(np.median(times[private])), 2),
+        "ratio": round(middle, 4),
+        "ratio_low": round(low, 4),
+        "ratio_high": round(high, 4),
+        "memory_ratio": round(memory, 3),
+    }
+    print(
+        f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) of '{private}' to '{floor}', memory {memory:.2f}", flush=True
+    )
+    return line
+
+
+def main() -> None:
+    """Measure the chosen cases and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", help="such as 24x4 (default: all; the largest need a GPU)")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=21)
+    parser.add_argument("--tries", type=int, default=5, help="repetitions in which the floor is chosen (default: 5)")
+    parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS, help="images in one pass of the floor")
+    parser.add_argument("--private-chunks", type=int, nargs="+", default=CHUNKS, help="the same, private")
+    parser.add_argument("--compile", action="store_true", help="try torch.compile on the floor too (minutes)")
+    parser.add_argument("--no-memory", action="store_true", help="leave memory out")
+    parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    keep_freed_memory()
+    if chosen.memory_of:
+        measure_memory(chosen.memory_of)
+        return
+    torch.set_num_threads(chosen.threads)
+    device = torch.device(chosen.device)
+    cases = CPU_CASES + (GPU_CASES if device.type == "cuda" else ())
+    if chosen.cases:
+        cases = tuple((int(p), int(n)) for p, n in (case.split("x") for case in chosen.cases))
+    lines = [measure(network, case, chosen, device) for network in chosen.networks for case in cases]
+    table = pd.DataFrame(lines)
+    with written_whole(chosen.output) as path:
+        table.to_csv(path, index=False)
+    print(f"\n{table.to_string(index=False)}\nwritten to {chosen.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from zetadp.nn import mish as module
+from zetadp.nn.mish import conj_mish, mish, pooled_conj_mish, pooled_mish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def plain_conj_mish(x: torch.Tensor) -> torch.Tensor:
+    real, imaginary = functional.mish(x).chunk(2, dim=1)
+    return torch.cat((real - imaginary, real + imaginary), dim=1)
+
+
+PLAIN: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "mish": (mish, functional.mish),
+    "conj": (conj_mish, plain_conj_mish),
+    "pooled": (pooled_mish, lambda x: functional.avg_pool2d(functional.mish(x), 2)),
+    "pooled conj": (pooled_conj_mish, lambda x: functional.avg_pool2d(plain_conj_mish(x), 2)),
+}
+
+
+def random(*shape: int, seed: int = 0, scale: float = 3.0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return scale * torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def value_and_gradient(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x = x.clone().requires_grad_()
+    out = f(x)
+    direction = random(*out.shape, seed=1, dtype=x.dtype)
+    return out.detach(), torch.autograd.grad((out * direction).sum(), [x])[0]
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+@settings(max_examples=25)
+@given(
+    images=st.integers(0, 5),
+    channels=st.integers(1, 3),
+    rows=st.integers(1, 4),
+    columns=st.integers(1, 4),
+    scale=st.sampled_from([0.1, 3.0, 30.0]),
+    seed=st.integers(0, 999),
+)
+def test_values_and_gradients_are_those_of_the_plain_composition(
+    kind, dtype, tolerance, images, channels, rows, columns, scale, seed
+):
+    fast, plain = PLAIN[kind]
+    x = random(images, 2 * channels, 2 * rows, 2 * columns, seed=seed, scale=scale, dtype=dtype)
+    for found, expected in zip(value_and_gradient(fast, x), value_and_gradient(plain, x), strict=True):
+        torch.testing.assert_close(found, expected, atol=tolerance * scale, rtol=tolerance)
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_gradients_are_those_of_differences(kind):
+    x = random(2, 4, 4, 2).requires_grad_()
+    assert torch.autograd.gradcheck(PLAIN[kind][0], (x,))
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("block", [1, 50, 129, 10_000])
+def test_the_size_of_a_block_changes_nothing(kind, block, monkeypatch):
+    x = random(7, 2, 4, 4)
+    expected = value_and_gradient(PLAIN[kind][0], x)
+    monkeypatch.setattr(module, "BLOCK", block)
+    for found, wanted in zip(value_and_gradient(PLAIN[kind][0], x), expected, strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_values_far_to_the_left_keep_their_digits(dtype):
+    """There Mish is nearly x exp(x); a difference of numbers near one would keep none of its digits."""
+    x = torch.linspace(-60, -10, 101, dtype=dtype).view(1, -1)
+    value, slope = torch.func.vjp(mish, x)
+    exact = x.double() * x.double().exp()
+    torch.testing.assert_close(value.double(), exact, rtol=1e-4, atol=0)
+    (gradient,) = slope(torch.ones_like(x))
+    torch.testing.assert_close(gradient.double(), (1 + x.double()) * x.double().exp(), rtol=1e-4, atol=0)
+
+
+def test_far_to_the_right_it_is_the_identity():
+    x = torch.tensor([[50.0, 1e4, 1e30]])
+    value, gradient = value_and_gradient(mish, x)
+    assert torch.equal(value, x)
+    torch.testing.assert_close(gradient, random(1, 3, seed=1, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_memory_layout_of_the_input_does_not_matter(kind):
+    x = random(3, 4, 4, 6)
+    turned = x.to(memory_format=torch.channels_last)
+    results = (value_and_gradient(PLAIN[kind][0], t) for t in (turned, x))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_mapped_by_vmap_it_is_a_loop(kind):
+    x = random(3, 2, 4, 4, 6)
+    gradient = torch.func.grad(lambda image: PLAIN[kind][0](image).square().sum())
+    expected = torch.stack([gradient(part) for part in x])
+    torch.testing.assert_close(torch.func.vmap(gradient)(x), expected)
+    torch.testing.assert_close(torch.func.vmap(gradient, in_dims=1)(x.movedim(0, 1)), expected)
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_second_derivatives_are_refused_rather_than_wrong(kind):
+    x = random(2, 2, 4, 4).requires_grad_()
+    (gradient,) = torch.autograd.grad(PLAIN[kind][0](x).square().sum(), [x], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

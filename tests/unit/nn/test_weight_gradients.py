@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from zetadp.nn import weight_gradients
+from zetadp.nn.stacked import block_weight
+from zetadp.nn.weight_gradients import (
+    by_batched_product,
+    by_patient,
+    by_patient_in_three,
+    convolution_gradients,
+    product_gradients,
+)
+
+DTYPES = {torch.complex128: 1e-10, torch.float64: 1e-10, torch.complex64: 2e-5, torch.float32: 2e-5}
+KERNELS = {
+    "rule": convolution_gradients,
+    "by patient": by_patient,
+    "by patient, in three": lambda *x, is_complex, **more: (
+        by_patient_in_three(*x, **more) if is_complex else by_patient(*x, is_complex=False, **more)
+    ),
+    "batched product": by_batched_product,
+}
+
+
+def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """Compare by norm: the rounding of a sum is relative to its largest terms."""
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    assert (found - expected).norm() <= tolerance * expected.norm()
+
+
+@pytest.mark.parametrize("kernel_name", KERNELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=25)
+@given(
+    stride=st.integers(1, 3),
+    kernel=st.sampled_from([1, 3, 5]),
+    sides=st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    patients=st.integers(1, 5),
+    images=st.integers(1, 4),
+    seed=st.integers(0, 999),
+)
+def test_every_kernel_gives_what_a_loop_of_ordinary_gradients_gives(
+    kernel_name, dtype, stride, kernel, sides, channels, patients, images, seed
+):
+    inputs, outputs = channels
+    weight = random(outputs, inputs, kernel, kernel, dtype=dtype, seed=seed).requires_grad_()
+    stacked = 2 if dtype.is_complex else 1
+    x = random(patients * images, stacked * inputs, *sides, dtype=dtype.to_real(), seed=seed + 1)
+    geometry = {"stride": stride, "padding": kernel // 2}
+
+    def convolve(x: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(x, block_weight(weight) if dtype.is_complex else weight, **geometry)
+
+    gradient = random(*convolve(x).shape, dtype=x.dtype, seed=seed + 2)
+    found = KERNELS[kernel_name](x, gradient, patients, kernel, **geometry, is_complex=dtype.is_complex)
+    for mine, own, g in zip(found, x.chunk(patients), gradient.chunk(patients), strict=True):
+        (expected,) = torch.autograd.grad((convolve(own) * g).sum(), [weight])
+        assert_near(mine, expected, DTYPES[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=25)
+@given(
+    inputs=st.integers(1, 5),
+    outputs=st.integers(1, 4),
+    patients=st.integers(1, 5),
+    images=st.integers(1, 4),
+    seed=st.integers(0, 999),
+)
+def test_products_give_what_a_loop_of_ordinary_gradients_gives(dtype, inputs, outputs, patients, images, seed):
+    weight = random(outputs, inputs, dtype=dtype, seed=seed).requires_grad_()
+    stacked = 2 if dtype.is_complex else 1
+    x = random(patients * images, stacked * inputs, dtype=dtype.to_real(), seed=seed + 1)
+    gradient = random(patients * images, stacked * outputs, dtype=x.dtype, seed=seed + 2)
+    found = product_gradients(x, gradient, patients, is_complex=dtype.is_complex)
+    for mine, own, g in zip(found, x.chunk(patients), gradient.chunk(patients), strict=True):
+        product = own @ (block_weight(weight) if dtype.is_complex else weight).mT
+        (expected,) = torch.autograd.grad((product * g).sum(), [weight])
+        assert_near(mine, expected, DTYPES[dtype])
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "is_complex", "kind"),
+    [
+        ((2, 64), 3, True, "by_patient"),
+        ((64, 64), 3, True, "by_patient"),
+        ((64, 128), 3, True, "by_patient_in_three"),
+        ((256, 256), 1, True, "by_patient"),
+        ((256, 256), 3, False, "by_patient"),
+    ],
+)
+def test_on_a_cpu_wide_complex_layers_take_three_convolutions(channels, kernel, is_complex, kind, monkeypatch):
+    chosen = []
+    for name in ("by_patient", "by_patient_in_three"):
+        monkeypatch.setattr(weight_gradients, name, lambda *_, name=name, **__: chosen.append(name))
+    x, gradient = (torch.zeros(2, width, 4, 4) for width in channels)
+    convolution_gradients(x, gradient, 2, kernel, stride=1, padding=kernel // 2, is_complex=is_complex)
+    assert chosen == [kind]
+
+
+def test_elsewhere_one_batched_product_serves_all_patients():
+    with torch.device("meta"):
+        x, gradient = torch.zeros(6, 4, 8, 8), torch.zeros(6, 10, 4, 4)
+    calls = []
+
+    class Record(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            calls.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Record():
+        found = convolution_gradients(x, gradient, 3, 3, stride=2, padding=1, is_complex=True)
+    assert found.shape == (3, 5, 2, 3, 3)
+    assert calls.count("aten.bmm.default") == 1
+    assert not any("convolution" in call for call in calls)
