@@ -1,6 +1,11 @@
 # Two commands, each on a bare checkout:
 #   make results   install, simulate the default cohort, run every stage, print the table
 #   make test      install, then every check and test
+# What takes longer or needs more than Python:
+#   make test-cluster        the workflow through a real Slurm, which it starts and stops (Debian: slurm-wlm and munge)
+#   make test-environments   every file of envs/ alone runs its stages; the Containerfile
+#   make benchmark           what a private step costs, beside a non-private one
+#   make accountants         what the accountants say and take
 #
 # Variables:
 #   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
@@ -21,7 +26,7 @@ TORCH := $(shell grep '^torch==' requirements.lock)
 # Snakemake finds the interpreter of its jobs on the path.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results test lint unit install clean
+.PHONY: results test test-cluster test-environments lint unit benchmark accountants install clean
 
 results: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
@@ -37,7 +42,20 @@ lint: install
 	$(RUN) snakemake --lint
 
 unit: install
-	$(RUN) pytest -n $(CORES)
+	$(RUN) pytest -n $(CORES) --ignore tests/cluster --ignore tests/environments
+
+# One Slurm, one machine: its tests share them, one after the other.
+test-cluster: install
+	$(RUN) pytest tests/cluster --durations 5
+
+test-environments: install
+	$(RUN) TORCH_INDEX="$(TORCH_INDEX)" pytest tests/environments --durations 5
+
+benchmark: install
+	$(RUN) python benchmarks/step.py
+
+accountants: install
+	$(RUN) python benchmarks/accountants.py
 
 install: $(VENV)/installed
 

@@ -51,6 +51,10 @@ rule train_model:
         f"logs/train_model/{LOG_WILDCARDS}.log",
     benchmark:
         f"{RESULTS}/{RUN_WILDCARDS}/benchmark.tsv"
+    # Runs of one group that a cluster kills are all made again, finished ones too. In a simulation that costs time; with
+    # noise from the operating system it would release anew, so such runs are never packed together.
+    group:
+        "training" if config["privacy"]["noise"] == "seeded" else None
     conda:
         "../../envs/train.yaml"
     resources:

@@ -1,0 +1,39 @@
+"""What every profile has to say, and what is packed together."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from cluster.conftest import ROOT
+
+if TYPE_CHECKING:
+    from cluster.conftest import Checkout
+
+PROFILES = {path.parent.name: yaml.safe_load(path.read_text()) for path in (ROOT / "profiles").glob("*/profile.yaml")}
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES.keys() - {"default"}))
+def test_a_cluster_repeats_what_holds_everywhere(name: str) -> None:
+    """Naming a profile replaces the default one, and its rerun triggers with it: then every checkout trains anew."""
+    for key in ("rerun-triggers", "show-failed-logs"):
+        assert PROFILES[name][key] == PROFILES["default"][key]
+
+
+def test_packs_are_of_groups_that_rules_have() -> None:
+    rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    groups = set(re.findall(r'group:\n +"(\w+)"', rules))
+    assert set(PROFILES["slurm"]["group-components"]) == groups
+
+
+@pytest.mark.parametrize(("noise", "packed"), [("seeded", True), ("os", False)])
+def test_trainings_with_noise_of_the_operating_system_are_not_packed(fresh: Checkout, noise: str, packed: bool) -> None:
+    """A pack that is killed is made again as a whole, which would release finished trainings a second time."""
+    said = fresh.run("train", "--dry-run", "--workflow-profile", "slurm", "--config", f"privacy={{noise: {noise}}}")
+    assert said.code == 0, said.text
+    # Jobs of a group stand indented below it.
+    trainings = re.findall(r"^( *)rule train_model:$", said.text, flags=re.MULTILINE)
+    assert len(trainings) == 5
+    assert {bool(indent) for indent in trainings} == {packed}

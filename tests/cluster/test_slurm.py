@@ -1,0 +1,189 @@
+"""The workflow through a real Slurm: to its end, with a failing job, with jobs that the scheduler kills, packed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+import torch
+from cluster.conftest import SLURM, Checkout, Finished, to_its_end
+from cluster.slurm import Slurm, until
+from safetensors.torch import load_file
+
+from zetadp.checkpoint import Checkpoint
+from zetadp.privacy.ledger import read_ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(1500)
+
+RUN = "results/smoke/runs/complex/central/eps-8/seed-0"
+CHECKPOINT = "results/smoke/checkpoints/complex-central-eps-8-seed-0.safetensors"
+# Long enough to be killed in the middle.
+LONG = ("--config", "arms={central: {rounds: 200}}", "training={checkpoint_seconds: 0.5}")
+
+
+def test_the_smoke_scenario_ends_with_its_results(finished: Finished) -> None:
+    assert finished.said.code == 0, finished.said.text[-6000:]
+    results = finished.checkout.root / "results/smoke"
+    table = pd.read_csv(results / "tables/table1.csv", comment="#")
+    assert sorted(table["seeds"]) == [1, 1, 1, 2]
+    assert len(list(results.rglob("privacy.json"))) == len(list(results.rglob("MODEL_CARD.md"))) == 5
+    assert len(list((results / "figures").glob("*.svg"))) == 5
+    assert not list((results / "checkpoints").glob("*"))
+
+
+def test_slurm_ran_every_stage_that_is_not_local(finished: Finished) -> None:
+    assert {job["JobState"] for job in finished.jobs.values()} == {"COMPLETED"}
+    logs = finished.checkout.root / "logs"
+    logged = {path.relative_to(logs).parts[0].removesuffix(".log") for path in logs.rglob("*.log")}
+    rules = set(re.findall(r"^ *rule (\w+):$", finished.said.text, flags=re.MULTILINE))
+    local = set(re.findall(r"^ *localrule (\w+):$", finished.said.text, flags=re.MULTILINE))
+    assert local == {"all", "assemble_cohort", "partition", "make_tables", "write_model_card"}
+    assert rules == logged - local
+
+
+def test_the_models_are_those_of_a_run_on_one_machine(finished: Finished, fresh: Checkout) -> None:
+    said = fresh.run("train", "--cores", "2")
+    assert said.code == 0, said.text[-6000:]
+    models = sorted(path.relative_to(fresh.root) for path in fresh.root.rglob("model.safetensors"))
+    assert len(models) == 5
+    for model in models:
+        same_tensors(fresh.root / model, finished.checkout.root / model)
+
+
+def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(finished: Finished) -> None:
+    kinds = finished.said.submitted()
+    counted = Counter(kinds.values())
+    # Two shards by two stages, five trainings in packs of four, five runs to evaluate and to account for.
+    assert (counted["kspace"], counted["training"], counted["evaluate"]) == (1, 2, 1)
+    made = re.findall(r"^ *rule (\w+):$", finished.said.text, flags=re.MULTILINE)
+    packed = [rule for rule in made if rule in {"make_kspace", "whiten", "train_model", "evaluate", "account"}]
+    assert len(packed) == 2 * 2 + 5 + 2 * 5
+    assert len(kinds) == len(made) - len(packed) + 4
+    packs = [finished.jobs[number] for number, kind in kinds.items() if kind == "training"]
+    assert sorted(job["TimeLimit"] for job in packs) == ["12:00:00", "2-00:00:00"]
+    for job in packs:
+        assert (job["NumCPUs"], job["MinMemoryNode"], job["TresPerJob"]) == ("1", "8000M", "gres:gpu:1")
+
+
+def test_a_failing_job_is_reported_with_its_log(cluster: Slurm, finished: Finished, tmp_path: Path) -> None:
+    there = finished.checkout.copied_to(tmp_path / "copy")
+    volume = sorted((there.root / "resources/phantom-smoke/Task01_BrainTumour/imagesTs").glob("*.nii.gz"))[-1]
+    volume.write_bytes(volume.read_bytes()[:-200])
+    target = "resources/phantom-smoke/slices/shard-01.h5"
+    other = there.root / "resources/phantom-smoke/slices/shard-00.h5"
+    kept = other.read_bytes()
+    (there.root / target).unlink()
+    said = there.run(target, *SLURM, "--retries", "1", environment=cluster.environment)
+    assert said.code == 1
+    numbers = list(said.submitted())
+    assert len(numbers) == 2
+    assert {cluster.jobs()[number]["JobState"] for number in numbers} == {"FAILED"}
+    assert "SLURM status is: 'FAILED'" in said.text
+    log = there.root / "logs/slice_volumes/01.log"
+    assert "truncated" in log.read_text()
+    # The log is named, and its words are shown.
+    assert "logs/slice_volumes/01.log" in said.text
+    assert f"{volume.name}" in said.text
+    assert "Traceback (most recent call last)" not in log.read_text()
+    assert not (there.root / target).exists()
+    assert other.read_bytes() == kept
+
+
+@pytest.mark.parametrize("death", ["cancelled", "node lost"])
+def test_a_killed_training_goes_on_to_the_same_model(
+    cluster: Slurm, finished: Finished, uninterrupted: Checkout, tmp_path: Path, death: str
+) -> None:
+    there = finished.checkout.copied_to(tmp_path / "copy")
+    process = there.start(f"{RUN}/model.safetensors", *SLURM, *LONG, environment=cluster.environment)
+    while not rounds_kept(there.root / CHECKPOINT):
+        assert process.poll() is None, process.communicate()[0][-6000:]
+        time.sleep(0.1)
+    (number,) = cluster.known()
+    kill(cluster, number, death)
+    said = to_its_end(process)
+    assert said.code == 0, said.text[-6000:]
+
+    trained = [number for number, kind in said.submitted().items() if kind == "training"]
+    if death == "cancelled":
+        # Snakemake submitted it again.
+        assert [cluster.jobs()[number]["JobState"] for number in trained] == ["CANCELLED", "COMPLETED"]
+    else:
+        # Slurm started it again itself, under the number that it had.
+        assert trained == [number]
+        assert cluster.jobs()[number]["JobState"] == "COMPLETED"
+    log = (there.root / "logs/train_model/complex-central-eps-8-seed-0.log").read_text()
+    resumed = re.search(r"continuing after round (\d+) of an interrupted training", log)
+    assert 0 < int(resumed[1]) < 200
+    same_tensors(there.root / RUN / "model.safetensors", uninterrupted.root / RUN / "model.safetensors")
+    histories = [pd.read_csv(each.root / RUN / "history.csv") for each in (there, uninterrupted)]
+    pd.testing.assert_frame_equal(*[history.drop(columns="seconds") for history in histories])
+
+
+def test_a_killed_pack_is_made_again_as_a_whole_to_the_same_models(
+    cluster: Slurm, finished: Finished, tmp_path: Path
+) -> None:
+    """Which is why runs with noise that cannot be repeated are never packed: see the rule train_model."""
+    there = finished.checkout.copied_to(tmp_path / "copy")
+    runs = [f"results/smoke/runs/linear/federated/eps-unclipped/seed-{seed}" for seed in (0, 1)]
+    for run in runs:
+        shutil.rmtree(there.root / run)
+    models = [there.root / run / "model.safetensors" for run in runs]
+    names = [f"{run}/model.safetensors" for run in runs]
+    process = there.start(*names, *SLURM, environment=cluster.environment)
+    while not any(model.exists() for model in models):
+        assert process.poll() is None, process.communicate()[0][-6000:]
+        time.sleep(0.1)
+    (number,) = cluster.known()
+    cluster.ask("scancel", number)
+    said = to_its_end(process)
+    assert said.code == 0, said.text[-6000:]
+    states = [cluster.jobs()[number]["JobState"] for number in said.submitted()]
+    assert states == ["CANCELLED", "COMPLETED"]
+    for name in names:
+        same_tensors(there.root / name, finished.checkout.root / name)
+    # One training in the finished scenario, and two here for the run that had finished when its pack was killed.
+    trained = [len(read_ledger(path)) for path in sorted((there.root / "ledgers").rglob("smoke-linear-*.jsonl"))]
+    assert max(trained) == 3
+
+
+def rounds_kept(checkpoint: Path) -> int:
+    """Return after which round a training would go on."""
+    return Checkpoint.load(checkpoint, torch.device("cpu")).round if checkpoint.exists() else 0
+
+
+def kill(cluster: Slurm, number: str, death: str) -> None:
+    """End a running job as a scheduler does, by hand or because its node is gone."""
+    if death == "cancelled":
+        cluster.ask("scancel", number)
+        return
+    node = cluster.ask("sinfo", "--noheader", "--format=%N").strip()
+    cluster.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    until(lambda: cluster.known().get(number) == "PENDING", cluster)
+    # Slurm holds such a job back for two minutes.
+    cluster.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
+
+
+def same_tensors(one: Path, other: Path) -> None:
+    first, second = load_file(one), load_file(other)
+    assert first.keys() == second.keys()
+    assert len(first) > 0
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), f"{name} of {one} and {other}"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """Return a copy in which the same long training ran on this machine, undisturbed."""
+    there = finished.checkout.copied_to(tmp_path_factory.mktemp("long") / "copy")
+    said = there.run(f"{RUN}/model.safetensors", "--cores", "2", *LONG)
+    assert said.code == 0, said.text[-6000:]
+    return there

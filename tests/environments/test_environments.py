@@ -1,0 +1,106 @@
+"""Every environment file is complete and lists nothing that its stages do not use."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from decathlon_builder import write_tiny_task
+from environments.declared import ENVIRONMENTS, ROOT, SCRIPTS, imported, listed, stages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from environments.conftest import Clean
+
+pytestmark = pytest.mark.timeout(1200)
+
+CALLING = Path(__file__).with_name("calling.py")
+
+
+def test_every_script_runs_in_one_environment() -> None:
+    assert sorted(script for scripts in stages().values() for script in scripts) == SCRIPTS
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_an_environment_lists_what_its_scripts_import_and_no_more(environment: str) -> None:
+    needed = set().union(*(imported(script) for script in stages()[environment]))
+    unused, missing = set(listed(environment)) - needed, needed - set(listed(environment))
+    assert not unused, f"envs/{environment}.yaml lists what none of its scripts imports: {sorted(unused)}"
+    assert not missing, f"envs/{environment}.yaml lacks what its scripts import: {sorted(missing)}"
+
+
+def test_every_stage_runs_in_its_environment_alone(clean: Clean, recorded: Path, tmp_path: Path) -> None:
+    """One job of each script, with the inputs that the smoke scenario gave it; outputs are deleted before."""
+    for script in stages()[clean.name]:
+        if script == "fetch_cohort":  # downloads 7 GB in the workflow; here from this machine
+            with archive(tmp_path) as (url, md5):
+                dataset = tmp_path / "resources/Task01_BrainTumour/dataset.json"
+                dataset.parent.mkdir(parents=True)
+                arguments = {"dataset": {"path": str(dataset)}, "url": url, "md5": md5}
+                call(clean, recorded, script, arguments, [dataset])
+            continue
+        place = recorded / f"recorded/{script}.json"
+        assert place.exists(), f"no target of tests/environments/conftest.py runs {script}: add one to TARGETS"
+        said = json.loads(place.read_text())
+        made = [recorded / path for path in said["made"]]
+        for path in made:
+            path.unlink()
+        call(clean, recorded, script, said["arguments"]["dict"], made)
+
+
+def call(clean: Clean, at: Path, script: str, arguments: dict, made: list[Path]) -> None:
+    """Call the script's ``main`` in the environment and check that it made its files."""
+    given = (str(CALLING), str(at / "src"), str(at / f"scripts/{script}.py"), json.dumps(arguments))
+    done = clean.python(*given, at=at)
+    assert done.returncode == 0, f"{script} in envs/{clean.name}.yaml:\n{done.stderr[-4000:]}"
+    assert [path for path in made if not path.exists()] == []
+
+
+def test_an_environment_holds_nothing_of_this_one(clean: Clean) -> None:
+    """What no file lists and no listed package requires cannot be imported: else a missing entry would go unseen."""
+    for module in ("zetadp", "snakemake", "jsonschema", "pytest"):
+        done = clean.python("-c", f"import {module}")
+        assert f"No module named '{module}'" in done.stderr
+    if "torch" not in listed(clean.name):
+        script = ROOT / "scripts/evaluate.py"
+        done = clean.python(str(CALLING), str(ROOT / "src"), str(script), "{}")
+        assert "No module named 'torch'" in done.stderr
+
+
+@contextmanager
+def archive(folder: Path) -> Iterator[tuple[str, str]]:
+    """Serve a tiny task as the Decathlon's server does; yield its address and its checksum."""
+    root = write_tiny_task(folder / "source/Task01_BrainTumour", 2, 1, shape=(6, 6, 3))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(root, arcname=root.name)
+    content = packed.getvalue()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/Task01_BrainTumour.tar"
+            yield url, hashlib.md5(content).hexdigest()
+        finally:
+            server.shutdown()
+            thread.join()
