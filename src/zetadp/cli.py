@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.cli_federation import add_commands as add_federation
 from zetadp.cli_privacy import add_commands
 from zetadp.validation import UserError
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_convert(commands.add_parser("convert", help="bring NIfTI files or a BIDS folder to the Decathlon layout"))
     _add_report(commands.add_parser("report", help="print the table of an experiment and where its files are"))
     add_commands(commands)
+    add_federation(commands)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
@@ -86,9 +88,11 @@ def _convert(given: argparse.Namespace) -> None:
     train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
     print(
         f"{given.target}: {train} training and {test} test patients, with {len(task.training)} and {len(task.test)} "
-        "records.\nDeclare in the configuration:\n"
-        f"cohort:\n  source: folder\n  folder: {given.target}\n"
-        f"  train_patients: {train}\n  test_patients: {test}\n  unit: patient"
+        "records.\nDeclare in the configuration, with a name that stands for these patients:\n"
+        "cohort:\n  name: my-hospital\n  source: folder\n"
+        f"  folder: {given.target}\n  train_patients: {train}\n  test_patients: {test}\n"
+        f"  unit: patient\n  patient_key: {given.target / PATIENT_KEY}\n"
+        "privacy:\n  noise: os"
     )
 
 

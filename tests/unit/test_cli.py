@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from zetadp.checkpoint import save_tensors
 from zetadp.cli import main
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
+from zetadp.config import load_config
 from zetadp.pretrained import model_content
 
 FILES = {"FLAIR": "flair", "T1w": "t1n", "T1gd": "t1c", "T2w": "t2w"}
@@ -119,7 +121,13 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     code, out, _ = ended(["convert", source, target, "--parts", parts], capsys)
     assert code == 0
     assert "2 training and 1 test patients, with 3 and 2 records" in out
-    declared = yaml.safe_load(out[out.index("cohort:") :])["cohort"]
+    said = yaml.safe_load(out[out.index("cohort:") :])
+    root = Path(__file__).parents[2]
+    config = yaml.safe_load((root / "workflow/scenarios/decathlon.yaml").read_text())
+    config["cohort"] |= said["cohort"] | {"train_patients": 484, "test_patients": 266}
+    config["privacy"] |= said["privacy"]
+    assert load_config(config, root / "workflow/schemas/config.schema.yaml")["cohort"]["unit"] == "patient"
+    declared = said["cohort"]
     assert declared["source"] == "folder"
     assert declared["folder"] == str(target)
     numbers = {key: declared[key] for key in ("train_patients", "test_patients")}

@@ -1,0 +1,209 @@
+# ruff: noqa: E402  (the tests, whose builders it uses, are found first)
+"""Time what a round of a federation takes beyond the nodes' own computing, and count its bytes.
+
+A node's own computing is drawing, choosing and gathering images, clipped gradients and noise. What is left of a round
+is overhead: ledgers and their syncs to disk, hashes, kept messages, encoding, transport, waiting, averaging, optimiser.
+Three engines do the same rounds: the simulation in one process; coordinator and hospitals in one process, without
+transport; and a federation of real processes over TLS on the loopback interface.
+
+    python benchmarks/federation.py
+    python benchmarks/federation.py --deployments 2 3 11 --rounds 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+# In the place of this folder, in which this very file would hide the package of that name.
+sys.path[0] = str(Path(__file__).parents[1] / "tests")
+
+from federation.consortium import Consortium
+from federation.sites import DirectLine, make_hospital, make_plan, random_records
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+import zetadp.federation.simulation as simulation
+from zetadp.federation.flower.coordinator import Coordinator, Patience
+from zetadp.federation.flower.envelopes import pack_reply, pack_request
+from zetadp.federation.flower.protocol import Answer, Request
+from zetadp.federation.flower.updates import FORMATS, decode, encode
+from zetadp.federation.node import Node, Records
+from zetadp.federation.server import Server
+from zetadp.nn.models import NetworkSettings
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import SampledGaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flwr.app import RecordDict
+
+    from zetadp.federation.flower.plan import Plan
+
+NETWORK = NetworkSettings(widths=(16, 32, 64), convolutions=1, head="pooled", groups=8)
+LARGE = 2 * 93_412
+OWN_COMPUTING = [
+    (simulation, "clipped_sums"),
+    (simulation, "choose_images"),
+    (simulation, "gather"),
+    (SampledGaussian, "draw"),
+    (SampledGaussian, "_privatised"),
+]
+
+
+@contextmanager
+def own_computing() -> Iterator[list[float]]:
+    """Add up the seconds that are spent in the nodes' own computing."""
+    spent = [0.0]
+    kept = [(owner, name, getattr(owner, name)) for owner, name in OWN_COMPUTING]
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            start = time.perf_counter()
+            try:
+                return function(*args, **options)
+            finally:
+                spent[0] += time.perf_counter() - start
+
+        return call
+
+    for owner, name, function in kept:
+        setattr(owner, name, timed(function))
+    try:
+        yield spent
+    finally:
+        for owner, name, function in kept:
+            setattr(owner, name, function)
+
+
+def plan_of(nodes: int, rounds: int, network: NetworkSettings = NETWORK) -> Plan:
+    """Return a plan with a checkpoint at the start alone."""
+    plan = make_plan(nodes=nodes, rounds=rounds, patients=4)
+    return replace(
+        plan, network=network, training=replace(plan.training, checkpoint_seconds=1e9, evaluate_every=rounds)
+    )
+
+
+def simulated(plan: Plan, folder: Path) -> tuple[list[float], list[float]]:
+    """Return the seconds of each round of the simulation, and of them the nodes' own computing."""
+    parts = [random_records(node.population, place) for place, node in enumerate(plan.nodes)]
+    records = Records(torch.cat([part.images for part in parts]), parts[0].labels)
+    model = plan.model()
+    layout = Layout.of(model)
+    start = layout.flatten(dict(model.named_parameters())).detach()
+    server = Server(start, plan.training.optimiser, plan.training.rounds)
+    totals, computing = [], []
+    with Ledger(folder / "simulation.jsonl") as ledger, own_computing() as spent:
+        ledger.start({})
+        nodes, first = [], 0
+        for node in plan.nodes:
+            mechanism = plan.mechanism(node.name, layout, 1, ledger)
+            nodes.append(Node(mechanism, [(first + i,) for i in range(node.population)]))
+            first += node.population
+        for number in range(plan.training.rounds):
+            spent[0], begun = 0.0, time.perf_counter()
+            options = {"images_per_patient": 4, "chunk": 64}
+            messages, _ = simulation.simulate_round(nodes, model, layout, records, ledger, number, **options)
+            server.step(messages, number)
+            totals.append(time.perf_counter() - begun)
+            computing.append(spent[0])
+    return totals, computing
+
+
+def coordinated(plan: Plan, folder: Path) -> tuple[float, float]:
+    """Return the seconds of a round of coordinator and hospitals without transport, and of them own computing."""
+    line = DirectLine([make_hospital(plan, place, folder) for place in range(len(plan.nodes))])
+    paths = {"ledger_path": folder / "server/ledger.jsonl", "checkpoint_path": folder / "server/checkpoint.safetensors"}
+    run = Coordinator(plan, Patience(poll_seconds=1e-9), line, random_records(1, 99), **paths)
+    with own_computing() as spent:
+        begun = time.perf_counter()
+        run.run()
+        total = time.perf_counter() - begun
+    return total / plan.training.rounds, spent[0] / plan.training.rounds
+
+
+def deployed(nodes: int, rounds: int, folder: Path) -> tuple[float, float, float]:
+    """Return the seconds from nothing to all nodes connected, of a round, and from the start of a run to its end."""
+    begun = time.perf_counter()
+    with Consortium(folder, make_plan(nodes=nodes, rounds=rounds)) as consortium:
+        consortium.start_nodes()
+        up = time.perf_counter() - begun
+        settings = consortium.server(give_up_seconds=600.0)
+        begun = time.perf_counter()
+        run = consortium.federation.begin(settings)
+        while not settings.ledger_file.exists() or '"round": 0' not in settings.ledger_file.read_text():
+            time.sleep(0.02)
+        first = time.perf_counter()
+        consortium.federation.wait(run)
+        total = time.perf_counter() - begun
+        each = (time.perf_counter() - first) / max(1, rounds - 1)
+    return up, each, total
+
+
+def bytes_of_a_round(dimension: int) -> None:
+    """Print what a node sends and gets in a round, against the vector alone."""
+    update = torch.randn(dimension, generator=torch.Generator().manual_seed(0))
+    line = '{"chain":"' + 64 * "0" + '","entry":' + 250 * " " + "}"
+    print(f"\nbytes of a node's round, {dimension} real numbers (objects as Flower stores and sends them):")
+    request = Request(64 * "0", 64 * "0", 100, 99, 64 * "0", encode(update))
+    sent = _size(pack_request(request))
+    print(
+        f"  to the node     float32  {sent:>9}  minimum {4 * dimension:>9}  {100 * sent / (4 * dimension) - 100:+.2f} %"
+    )
+    for form in FORMATS:
+        content = encode(update, form)
+        sent = _size(pack_reply(Answer("node-01", 64 * "0", 100, content, [line, line])))
+        error = float((decode(content, dimension, form) - update).norm() / update.norm())
+        print(
+            f"  from the node   {form:<7}  {sent:>9}  vector  {len(content):>9}  "
+            f"{100 * sent / len(content) - 100:+.2f} %"
+            f"   rounding {error:.1e} of the update's norm"
+        )
+
+
+def _size(content: RecordDict) -> int:
+    return sum(len(each.deflate()) for each in get_all_nested_objects(content).values())
+
+
+def main() -> None:
+    """Print everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6, help="rounds of a deployment (%(default)s)")
+    parser.add_argument("--deployments", type=int, nargs="*", default=[2], help="numbers of nodes (%(default)s)")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for nodes in (3, 11):
+            totals, computing = simulated(plan_of(nodes, 60), folder / f"s{nodes}")
+            over = [1000 * (total - own) for total, own in zip(totals, computing, strict=True)]
+            print(
+                f"simulation, {nodes:>2} nodes: {median(over):.2f} ms overhead a round (median of {len(over)}; "
+                f"own computing {1000 * median(computing):.0f} ms)"
+            )
+            total, own = coordinated(plan_of(nodes, 40), folder / f"c{nodes}")
+            print(f"coordinator and hospitals in one process, {nodes:>2} nodes: {1000 * (total - own):.1f} ms a round")
+        bytes_of_a_round(LARGE)
+        print()
+        for nodes in given.deployments:
+            up, each, total = deployed(nodes, given.rounds, folder / f"d{nodes}")
+            print(
+                f"deployment over TLS, {nodes:>2} nodes: up in {up:.1f} s, {each:.2f} s a round; "
+                f"{given.rounds} rounds from start to end {total:.1f} s"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Train one model as a federation of separate processes on this machine, over TLS: real messages, real nodes."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from zetadp.federation.flower.certificates import Credentials, make_credentials
+from zetadp.federation.flower.coordinator import Patience
+from zetadp.federation.flower.drafting import draft
+from zetadp.federation.flower.folders import write_site_folder
+from zetadp.federation.flower.hospital import HospitalSettings
+from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.server_app import ServerSettings
+from zetadp.federation.partition import read_partition
+from zetadp.storage import read_json
+from zetadp.training import RunName
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+UNLIMITED = 1_000_000
+
+
+def main(
+    *,
+    dataset: Path,
+    table: Path,
+    partition: Path,
+    noise: Path,
+    model: Path,
+    history: Path,
+    ledger: Path,
+    network: str,
+    arm: str,
+    epsilon: str,
+    seed: str,
+    settings: dict[str, Any],
+    training: dict[str, Any],
+    plan: dict[str, Any],
+    cohort: str,
+    division: dict[str, Any],
+    noise_source: str,
+    real_patients: bool,
+    federation: dict[str, Any],
+    slice_count: int,
+    size: int,
+    device: str,
+    ledger_file: str,
+    checkpoint: str,
+    folder: str,
+) -> None:
+    """Give every site a folder of its own patients, start server and nodes, train, stop everything."""
+    agreed = draft(
+        RunName(network, arm, epsilon, int(seed)),
+        settings=settings,
+        training=training,
+        plan=plan,
+        noise_multiplier=read_json(noise)["noise_multipliers"][arm][epsilon],
+        noise_source=noise_source,
+        cohort=cohort,
+        division=division,
+        slice_count=slice_count,
+        size=size,
+        update=federation["update"],
+    )
+    work = Path(folder).resolve()
+    names = [node.name for node in agreed.nodes]
+    # What an interrupted training goes on from is elsewhere: its checkpoint, the ledgers, the nodes' kept messages.
+    shutil.rmtree(work, ignore_errors=True)
+    credentials: Credentials = make_credentials(work / "keys", names)
+    agreed.write(work / "plan.json")
+    rows = read_partition(partition).merge(pd.read_csv(table, dtype=str)[["record", "file"]], on="record")
+    watched = rows[rows["role"] == "validation"]
+    write_site_folder(work / "images/server", dataset.parent, watched, "test")
+    patience = ("missing", "least_nodes", "round_seconds", "give_up_seconds")
+    server = ServerSettings(
+        plan=work / "plan.json",
+        keys={name: credentials.node(name)[0] for name in names},
+        model=model.resolve(),
+        history=history.resolve(),
+        ledger=ledger.resolve(),
+        ledger_file=Path(ledger_file).resolve(),
+        checkpoint=Path(checkpoint).resolve(),
+        watched=work / "images/server" if len(watched) else None,
+        watched_patients=watched["patient"].nunique(),
+        threads=1,
+        patience=Patience(**{key: federation[key] for key in patience}),
+    )
+    # The nodes' own ledgers outlive results, like the account.
+    states = Path(ledger_file).resolve().with_suffix(".hospitals")
+    with Federation(work, credentials, idle_seconds=max(0.25, 0.1 * len(names))) as running:
+        running.admit(names)
+        for name in names:
+            own = rows[(rows["role"] == "train") & (rows["node"] == name)]
+            write_site_folder(work / "images" / name, dataset.parent, own, "train")
+            running.start_node(
+                HospitalSettings(
+                    name=name,
+                    plan=work / "plan.json",
+                    images=work / "images" / name,
+                    state=states / name,
+                    # Who starts this rule again wants another training, and the account of the cohort counts it.
+                    attempts=UNLIMITED,
+                    answer_seconds=federation["answer_seconds"],
+                    device=device,
+                    threads=1,
+                    simulation=None if real_patients else int(seed),
+                )
+            )
+        running.wait_for_nodes(names)
+        logging.getLogger(__name__).info("%s: %d nodes joined", agreed.label, len(names))
+        running.run(server)
+    for name in names:
+        for part in ("messages", "images"):
+            shutil.rmtree(states / name / part, ignore_errors=True)
+    for path in work.iterdir():
+        if path.is_dir() and path.name != "logs":
+            shutil.rmtree(path)
+        elif path.name != "plan.json" and path.is_file():
+            path.unlink()
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,232 @@
+"""The commands of a federation: ``zetadp federation plan``, ``certificates``, ``key``, ``serve`` and ``node``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zetadp.federation.flower.plan import Plan
+
+PORT = 9443
+
+
+def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add ``federation`` with its sub-commands to a parser's sub-commands."""
+    parser = commands.add_parser(
+        "federation",
+        help="train between hospitals: plan, keys, server, nodes",
+        description="Train between hospitals on Flower, over TLS and with keys. The recipe is docs/federation.md. "
+        "Needs the extra `federation`.",
+    )
+    parts = parser.add_subparsers(required=True, metavar="COMMAND")
+    _certificates(_command(parts, "certificates", "make a test set of certificates and keys", _run_certificates))
+    _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
+    _key(_command(parts, "key", "make the key pair of one node, at that node", _run_key))
+    _serve(_command(parts, "serve", "run the server and one training, to its end", _run_serve))
+    _node(_command(parts, "node", "run a hospital's node until it is stopped", _run_node))
+
+
+def _command(
+    parts: Any,  # noqa: ANN401
+    name: str,
+    help_: str,
+    run: Callable[[argparse.Namespace], None],
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parts.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.")
+    parser.set_defaults(run=_with_flower(run))
+    return parser
+
+
+def _with_flower(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
+    """Say what is missing where Flower is not installed."""
+
+    def wrapped(given: argparse.Namespace) -> None:
+        try:
+            run(given)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] not in ("flwr", "cryptography"):
+                raise
+            msg = f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
+            raise UserError(msg) from error
+
+    return wrapped
+
+
+def _certificates(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "For tests. In earnest every hospital makes its own key (zetadp federation key) and sends the public one, and "
+        "the server's certificate comes from an authority that the hospitals trust."
+    )
+    parser.add_argument("folder", type=Path, help="new folder")
+    parser.add_argument("--nodes", nargs="+", required=True, metavar="NAME", help="names of the nodes")
+    parser.add_argument(
+        "--hosts", nargs="*", default=[], help="names and addresses of the server beside the loopback one"
+    )
+
+
+def _run_certificates(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.certificates import make_credentials
+
+    made = make_credentials(given.folder, given.nodes, given.hosts)
+    print(f"for everybody:   {made.authority}")
+    print(f"for the server:  {made.server[0]}, {made.server[1]} (secret)")
+    for name in given.nodes:
+        public, private = made.node(name)
+        print(f"for {name}:  {private} (secret); its public key {public} is for the server")
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("configuration", type=Path, nargs="+", help="config.yaml, and a scenario that overlays it")
+    parser.add_argument("--network", required=True, help="name of the network in the configuration")
+    parser.add_argument("--epsilon", required=True, help="target epsilon of a run of the configuration")
+    parser.add_argument("--seed", default="0", help="seed of the run (%(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("plan.json"), help="file to write (%(default)s)")
+
+
+def _run_plan(given: argparse.Namespace) -> None:
+    content: dict[str, Any] = {}
+    for path in given.configuration:
+        try:
+            _overlay(content, yaml.safe_load(path.read_text(encoding="utf-8")))
+        except (OSError, yaml.YAMLError) as error:
+            msg = f"Cannot read the configuration {path}: {error}."
+            raise UserError(msg) from error
+    plan = _drafted(content, given.network, given.epsilon, given.seed)
+    plan.write(given.output)
+    print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
+    for node in plan.nodes:
+        print(f"  {node.name}: {node.population} patients, {node.expected:g} a round, sigma {node.noise_multiplier:g}")
+
+
+def _drafted(content: dict[str, Any], network: str, epsilon: str, seed: str) -> Plan:
+    """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
+    from zetadp.config import GridRun, declared_nodes, grid, load_config, rounds_of
+    from zetadp.configdocs import SCHEMA
+    from zetadp.epsilon import epsilon_label, epsilon_value
+    from zetadp.federation.flower.drafting import draft
+    from zetadp.privacy.calibration import noise_for_nodes
+    from zetadp.training import RunName
+
+    config = load_config(content, SCHEMA)
+    run = GridRun(network, "federated", epsilon_label(epsilon), seed)
+    if run not in grid(config):
+        known = "; ".join(f"{r.network} {r.epsilon} {r.seed}" for r in grid(config) if r.arm == "federated")
+        msg = f"Expected a federated run of the configuration ({known}), found {network} {epsilon} {seed}."
+        raise UserError(msg)
+    sizes, rounds = declared_nodes(config, "federated"), rounds_of(config, "federated")
+    expected = config["arms"]["federated"]["expected_patients"]
+    probabilities = [expected / size for size in sizes]
+    return draft(
+        RunName(network, "federated", run.epsilon, int(seed)),
+        settings=config["networks"][network],
+        training=config["training"],
+        plan={"sizes": sizes, "expected": expected, "rounds": rounds},
+        noise_multiplier=noise_for_nodes(epsilon_value(run.epsilon), config["privacy"]["delta"], probabilities, rounds),
+        noise_source=config["privacy"]["noise"],
+        cohort=config["cohort"]["name"],
+        division={**config["partition"], "sizes": sizes},
+        slice_count=config["slices"]["count"],
+        size=config["slices"]["size"],
+        update=config["federation"]["update"],
+    )
+
+
+def _overlay(below: dict[str, Any], above: dict[str, Any]) -> None:
+    """Lay one configuration over another as Snakemake does: section by section."""
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(key), dict):
+            _overlay(below[key], value)
+        else:
+            below[key] = value
+
+
+def _key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("public", type=Path, help="file for the public key, which the server gets")
+    parser.add_argument("private", type=Path, help="file for the private key, which never leaves the hospital")
+
+
+def _run_key(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.certificates import make_node_key
+
+    for path in (given.public, given.private):
+        if path.exists():
+            msg = f"Expected {path} to be absent, found a file. A key in use must not be lost: name another."
+            raise UserError(msg)
+    make_node_key(given.public, given.private)
+    print(f"Send {given.public} to the server. Keep {given.private} here.")
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("settings", type=Path, help="settings of the server (YAML)")
+    parser.add_argument(
+        "--credentials", type=Path, required=True, help="folder with authority.pem, server.pem, server.key"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("federation"), help="for logs and Flower's files (%(default)s)"
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen at (%(default)s)")  # noqa: S104  (nodes are elsewhere)
+    parser.add_argument("--port", type=int, default=PORT, help="port to listen at (%(default)s)")
+
+
+def _run_serve(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.certificates import Credentials
+    from zetadp.federation.flower.launcher import Federation
+    from zetadp.federation.flower.server_app import ServerSettings
+
+    settings = ServerSettings.read(given.settings)
+    credentials = Credentials(given.credentials.resolve())
+    with Federation(given.folder.resolve(), credentials, host=given.host, port=given.port) as federation:
+        with federation.control() as control:
+            for name, key in settings.keys.items():
+                control.admit(name, key.read_bytes())
+        print(f"Serving at port {given.port}; logs in {given.folder}/logs. Waiting for {', '.join(settings.keys)}.")
+        federation.run(settings)
+    print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
+
+
+def _node(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("settings", type=Path, help="settings of the hospital (YAML)")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server listens")
+    parser.add_argument("--authority", type=Path, required=True, help="certificate that the server's goes back to")
+    parser.add_argument("--key", type=Path, required=True, help="the node's private key")
+    parser.add_argument("--folder", type=Path, help="for logs and Flower's files (default: in the state folder)")
+    parser.add_argument("--idle-seconds", type=float, default=1.0, help="between two looks for work (%(default)s)")
+
+
+def _run_node(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.hospital import HospitalSettings
+    from zetadp.federation.flower.launcher import start_node
+    from zetadp.federation.flower.processes import Processes, ended_by_signal, silent_environment
+
+    settings = HospitalSettings.read(given.settings)
+    folder = (given.folder or settings.state / "node").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = Processes(folder / "logs", silent_environment(folder / "flower"))
+    with ended_by_signal():
+        try:
+            start_node(
+                processes,
+                folder,
+                given.settings.resolve(),
+                name=settings.name,
+                server=given.server,
+                authority=given.authority.resolve(),
+                key=given.key.resolve(),
+                idle_seconds=given.idle_seconds,
+            )
+            print(f"{settings.name} is starting; logs in {folder}/logs.", flush=True)
+            while True:
+                processes.check()
+                time.sleep(1)
+        finally:
+            processes.stop(*processes.names())
+            processes.close()

@@ -1,0 +1,157 @@
+"""A test set of certificates and keys: an authority, the server's certificate, and a key pair for every node."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+DAYS = 365
+LOOPBACK = ("127.0.0.1", "localhost")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Files of a federation's certificates and keys, in one folder.
+
+    Attributes
+    ----------
+    folder
+        The folder.
+    """
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """Certificate of the authority, for everybody."""
+        return self.folder / "authority.pem"
+
+    @property
+    def server(self) -> tuple[Path, Path]:
+        """Certificate and private key of the server."""
+        return self.folder / "server.pem", self.folder / "server.key"
+
+    def node(self, name: str) -> tuple[Path, Path]:
+        """Return a node's public key, for the server, and its private key, for the node alone."""
+        return self.folder / f"{name}.pub.pem", self.folder / f"{name}.key"
+
+
+def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = ()) -> Credentials:
+    """Make a test set; the private key of the authority is not kept.
+
+    For a real federation let every hospital make its own key, and let the server's certificate be signed by an
+    authority that the hospitals trust: private keys that travel are no longer private.
+
+    Parameters
+    ----------
+    folder
+        New folder.
+    nodes
+        Names of the nodes.
+    hosts
+        Names and addresses by which nodes reach the server; the loopback address is always among them, for operators.
+
+    Raises
+    ------
+    UserError
+        If the folder is there already: keys in use must not be lost.
+    """
+    hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
+    if folder.exists():
+        msg = f"Expected a new folder, found {folder}. Name another, or delete it if no site uses its keys."
+        raise UserError(msg)
+    folder.mkdir(parents=True)
+    made = Credentials(folder)
+    signer = ec.generate_private_key(ec.SECP384R1())
+    issuer = _name("zetadp test authority")
+    authority = (
+        _certificate(issuer, issuer, signer.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    key = ec.generate_private_key(ec.SECP384R1())
+    certificate = (
+        _certificate(_name(hosts[0]), issuer, key.public_key())
+        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    path, secret = made.server
+    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    _write_secret(secret, key, serialization.PrivateFormat.PKCS8)
+    for name in nodes:
+        make_node_key(*made.node(name))
+    return made
+
+
+def make_node_key(public: Path, private: Path) -> None:
+    """Make a node's key pair: the public key in PEM for the server, the private one in OpenSSH's form for Flower."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    _write_secret(private, key, serialization.PrivateFormat.OpenSSH)
+
+
+def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
+    content = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=DAYS))
+    )
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,338 @@
+"""The server of a federation: ask every node, check what comes, average, step, evaluate, save, go on.
+
+It knows no patient of a node and needs none: all that it does is post-processing of privatised sums. What it must get
+right is the account of them. A message is used only after its node's ledger, line by line, has been seen to hold the
+release; rounds in which a node was missing stand in the account as such, so that nobody is credited with noise that
+was not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+
+from zetadp.checkpoint import Checkpoint
+from zetadp.evaluation import accuracy_and_loss
+from zetadp.federation.flower.mirror import BrokenChainError, Mirror
+from zetadp.federation.flower.protocol import Answer, Refusal, Request
+from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
+from zetadp.federation.server import Server
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.ledger import Ledger
+from zetadp.validation import UserError, one_of, positive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from zetadp.federation.flower.plan import Plan
+    from zetadp.federation.flower.protocol import Line
+    from zetadp.federation.node import Records
+    from zetadp.privacy.events import Round
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = ("round", "seconds", "learning_rate", "validation_accuracy", "validation_loss")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """What the server does about nodes that do not answer.
+
+    Attributes
+    ----------
+    missing
+        ``wait``: a round is complete only with every node. ``continue``: after ``round_seconds`` the round goes on
+        with the nodes that answered.
+    least_nodes
+        With ``continue``, the fewest nodes that make a round; with fewer the server waits.
+    round_seconds
+        How long a round may take before it goes on without the missing.
+    give_up_seconds
+        How long a round may take at all. Then the run ends with an error, and can be resumed.
+    tries
+        How often a node may fail in one round before it counts as missing from it.
+    poll_seconds
+        Time between two looks at what has arrived.
+    """
+
+    missing: str = "wait"
+    least_nodes: int = 1
+    round_seconds: float = 600.0
+    give_up_seconds: float = 3600.0
+    tries: int = 3
+    poll_seconds: float = 0.25
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        one_of(("wait", "continue"), missing=self.missing)
+        positive(
+            least_nodes=self.least_nodes,
+            round_seconds=self.round_seconds,
+            give_up_seconds=self.give_up_seconds,
+            tries=self.tries,
+            poll_seconds=self.poll_seconds,
+        )
+
+
+class Coordinator:
+    """One training, from its beginning or from its checkpoint to its end.
+
+    Parameters
+    ----------
+    plan
+        What all sites agreed on.
+    patience
+        What to do about nodes that do not answer.
+    line
+        How nodes are reached.
+    watched
+        Images of patients that the server holds, looked at while training; there may be none.
+    ledger_path
+        The account of the federation's releases, in the form of a simulation's ledger; it outlives failed runs. The
+        copies of the nodes' own ledgers lie in a folder beside it.
+    checkpoint_path
+        Where an interrupted training goes on from.
+
+    Attributes
+    ----------
+    history
+        As `zetadp.training.Trained.history`; seconds are not kept.
+    ledger_head
+        Head of the account at the end.
+    """
+
+    def __init__(
+        self, plan: Plan, patience: Patience, line: Line, watched: Records, *, ledger_path: Path, checkpoint_path: Path
+    ) -> None:
+        self.plan, self.patience, self.line, self.watched = plan, patience, line, watched
+        self.ledger_path, self.checkpoint_path = ledger_path, checkpoint_path
+        self.names = [node.name for node in plan.nodes]
+        self.model = plan.model()
+        self.layout = Layout.of(self.model)
+        start = self.layout.flatten(dict(self.model.named_parameters())).detach()
+        self.server = Server(start, plan.training.optimiser, plan.training.rounds)
+        for name, view in self.layout.unflatten(self.server.weights.data).items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(self.model.get_submodule(owner), leaf, torch.nn.Parameter(view))
+        copies = ledger_path.with_name(f"{ledger_path.stem}.nodes")
+        self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
+        self.history = pd.DataFrame({name: pd.Series(dtype=float) for name in COLUMNS})
+        self.ledger_head = ""
+        self._checkpointed = 0
+        self._absent: set[str] = set()
+
+    def run(self) -> nn.Module:
+        """Train to the last round and return the model.
+
+        Raises
+        ------
+        UserError
+            If a node answers what it must not, if nodes stay away for too long, if the account has lost lines, or if
+            the disk is full. The checkpoint is kept, and another run goes on from it.
+        """
+        plan, training = self.plan, self.plan.training
+        with Ledger(self.ledger_path) as ledger:
+            start = self._begin(ledger)
+            saved = time.monotonic()
+            for number in range(start, training.rounds):
+                messages = self._round(ledger, number)
+                self.server.step(torch.stack(list(messages.values())), number)
+                done = number + 1
+                if done % training.evaluate_every == 0 or done == training.rounds:
+                    self._look(done)
+                self._report(done)
+                # Without its checkpoint a round with a node missing could be asked for again, come out otherwise, and
+                # leave nodes that have answered the next round with weights that no longer are.
+                due = time.monotonic() - saved >= training.checkpoint_seconds or len(messages) < len(self.names)
+                if due and done < training.rounds:
+                    self._save(ledger, done)
+                    saved = time.monotonic()
+            self._count_the_silent(ledger)
+            self.ledger_head = ledger.head
+        logger.info("%s: %d rounds done", plan.label, training.rounds)
+        return self.model
+
+    def _begin(self, ledger: Ledger) -> int:
+        """Go on from the checkpoint, or start an attempt; return the rounds done."""
+        if self.checkpoint_path.exists():
+            checkpoint = Checkpoint.load(self.checkpoint_path, torch.device("cpu"))
+            if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == self.plan.digest:
+                self.server.load(checkpoint.state)
+                if len(checkpoint.history):
+                    self.history = checkpoint.history.astype(float)
+                ledger.resume(checkpoint.round)
+                self._checkpointed = checkpoint.round
+                logger.info("%s: continuing after round %d", self.plan.label, checkpoint.round)
+                return checkpoint.round
+            if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
+                msg = (
+                    f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint "
+                    f"{self.checkpoint_path} was written. Restore the ledger, or delete the checkpoint to start over."
+                )
+                raise UserError(msg)
+        ledger.start(self.plan.header())
+        self._save(ledger, 0)
+        return 0
+
+    def _save(self, ledger: Ledger, done: int) -> None:
+        state = self.server.state()
+        Checkpoint(done, self.plan.digest, state, self.history, ledger.head).save(self.checkpoint_path)
+        self._checkpointed = done
+
+    def _look(self, done: int) -> None:
+        accuracy, loss = accuracy_and_loss(self.model, self.watched)
+        rate = self.server.learning_rate(done - 1)
+        self.history.loc[len(self.history)] = [done, math.nan, rate, accuracy, loss]
+
+    def _report(self, done: int) -> None:
+        rounds = self.plan.training.rounds
+        if done % max(1, rounds // 20) == 0 or done == rounds:
+            logger.info("%s: round %d of %d", self.plan.label, done, rounds)
+
+    def _round(self, ledger: Ledger, number: int) -> dict[str, Tensor]:
+        """Return the updates of a round in the order of the plan, all of them in the account.
+
+        Raises
+        ------
+        UserError
+            If the round cannot be had.
+        """
+        weights = encode(self.server.weights)
+        messages: dict[str, Tensor] = {}
+        failures = dict.fromkeys(self.names, 0)
+        begun = time.monotonic()
+        while True:
+            able = {name for name in self.names if name not in messages and failures[name] < self.patience.tries}
+            for name in sorted(able & self.line.reachable()):
+                if not self.line.asked(name):
+                    self.line.ask(name, self._request(ledger, name, number, weights))
+            for reply in self.line.collect():
+                self._absent.discard(reply.name)
+                if reply.attempt != ledger.identity or reply.round != number or reply.name in messages:
+                    continue  # a late answer: its release stands in the node's ledger, whose lines come again
+                update = self._accept(reply)
+                if update is None:
+                    failures[reply.name] += 1
+                else:
+                    messages[reply.name] = update
+            self._account(ledger, number)
+            if self._ends(number, messages, failures, time.monotonic() - begun):
+                break
+            time.sleep(self.patience.poll_seconds)
+        self._close(ledger, number, messages)
+        return {name: messages[name] for name in self.names if name in messages}
+
+    def _ends(self, number: int, messages: dict[str, Tensor], failures: dict[str, int], waited: float) -> bool:
+        """Tell whether a round is over: complete, or to go on without the missing; raise where nothing can come of it.
+
+        A node that was left out of the last round and has not been heard since is not waited for.
+        """
+        patience = self.patience
+        missing = [name for name in self.names if name not in messages]
+        if not missing:
+            return True
+        hopeless = [name for name in missing if failures[name] >= patience.tries]
+        if patience.missing == "continue":
+            late = waited >= patience.round_seconds
+            if len(messages) >= patience.least_nodes and (late or self._absent.issuperset(set(missing) - {*hopeless})):
+                return True
+            if len(self.names) - len(hopeless) < patience.least_nodes:
+                raise UserError(self._stopped(number, f"fewer than {patience.least_nodes} nodes can answer"))
+        elif hopeless:
+            raise UserError(self._stopped(number, f"{', '.join(hopeless)} failed {patience.tries} times"))
+        if waited >= patience.give_up_seconds:
+            text = f"no answer from {', '.join(missing)} in {patience.give_up_seconds:g} seconds"
+            raise UserError(self._stopped(number, text))
+        return False
+
+    def _close(self, ledger: Ledger, number: int, messages: dict[str, Tensor]) -> None:
+        """Note who was left out. A release that is known and was not used stands twice, as in `_account`."""
+        left_out = [name for name in self.names if name not in messages]
+        self._absent.update(left_out)
+        unused = [self.plan.event(name, number) for name in left_out]
+        if unused := [event for event in unused if ledger.holds(event)]:
+            ledger.record(unused)
+        for name in left_out:
+            logger.warning("round %d goes on without %s", number + 1, name)
+
+    def _stopped(self, number: int, why: str) -> str:
+        return (
+            f"Round {number + 1} of {self.plan.label} ended the run: {why}. The logs of those nodes say more. The "
+            f"checkpoint after round {self._checkpointed} is kept; start the run again to go on from it."
+        )
+
+    def _request(self, ledger: Ledger, name: str, number: int, weights: bytes) -> Request:
+        return Request(
+            plan=self.plan.digest,
+            attempt=ledger.identity,
+            round=number,
+            checkpointed=self._checkpointed,
+            head=self.mirrors[name].known,
+            weights=weights,
+        )
+
+    def _accept(self, reply: Answer | Refusal) -> Tensor | None:
+        """Return a reply's update; None where there is none and asking again may help.
+
+        Raises
+        ------
+        UserError
+            If the node says that it will never answer, or its ledger does not follow from what was seen of it.
+        """
+        if isinstance(reply, Refusal):
+            logger.warning("%s, round %d: %s", reply.name, reply.round + 1, reply.reason)
+            if reply.final:
+                raise UserError(self._stopped(reply.round, f"{reply.name} refused: {reply.reason}"))
+            return None
+        mirror = self.mirrors[reply.name]
+        try:
+            update = decode(reply.update, self.layout.dimension, self.plan.update)
+        except WrongUpdateError as error:
+            logger.warning("%s, round %d: wrong update: %s", reply.name, reply.round + 1, error)
+            update = None
+        try:
+            mirror.extend(reply.lines)
+        except BrokenChainError as error:
+            why = f"the ledger of {reply.name} does not follow from what was seen of it ({error})"
+            raise UserError(self._stopped(reply.round, why)) from error
+        events = self._releases(reply.name, reply.attempt)
+        if any(event != self.plan.event(reply.name, event.round) for event in events):
+            raise UserError(self._stopped(reply.round, f"the ledger of {reply.name} holds releases of another plan"))
+        if self.plan.event(reply.name, reply.round) not in events:
+            raise UserError(self._stopped(reply.round, f"{reply.name} sent an update that its ledger does not hold"))
+        return update
+
+    def _releases(self, name: str, attempt: str) -> list[Round]:
+        return [event for event in self.mirrors[name].of_attempt(attempt) if event.node == name]
+
+    def _account(self, ledger: Ledger, number: int) -> None:
+        """Bring the account up to what the nodes' ledgers show.
+
+        A release of an earlier round that becomes known late, because its message was lost and the round went on
+        without it, is written twice: once for what it cost, and once more so that the round never counts as one in
+        which every node's noise was in the average.
+        """
+        new = []
+        for name in self.names:
+            found = self._releases(name, ledger.identity)
+            for event in dict.fromkeys(found):
+                late = event.round < number and not ledger.holds(event)
+                wanted = found.count(event) + late
+                new += [event] * sum(not ledger.holds(event, times) for times in range(1, wanted + 1))
+        if new:
+            ledger.record(new)
+
+    def _count_the_silent(self, ledger: Ledger) -> None:
+        """Count nodes of which nothing was ever heard: they may have released, and were never in an average."""
+        for node in self.plan.nodes:
+            if not self._releases(node.name, ledger.identity):
+                logger.warning("%s never answered; it is counted as if it had", node.name)
+                ledger.record([self.plan.event(node.name, 0)] * 2)

@@ -1,0 +1,248 @@
+"""What a hospital's node does with a request: check it against its own plan, ledger and permissions, then answer once.
+
+Nothing in a request decides what is computed, except the weights. What is sent is the privatised sum and the lines
+that the node's ledger gained, which hold public constants; never a count, a loss, a time or an error's text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import yaml
+
+from zetadp.dataset import pick_device
+from zetadp.federation.flower.plan import Plan
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
+from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
+from zetadp.federation.messages import MessageStore
+from zetadp.federation.node import Node, Records, check_images_per_patient
+from zetadp.federation.simulation import simulate_round
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HospitalSettings:
+    """What a hospital decides for itself, in a file of its own that no other site can change.
+
+    Attributes
+    ----------
+    name
+        The node's name in the plan.
+    plan
+        The hospital's copy of the plan.
+    images
+        Folder in the layout of the Medical Segmentation Decathlon with this hospital's patients and nobody else's.
+    state
+        Folder for the ledger, the kept messages and the prepared images. The ledger in it must never be deleted.
+    attempts
+        How often the training may be begun from its first round. Each attempt is paid for by the same patients.
+    answer_seconds
+        Answers leave at whole multiples of so many seconds after a request came, because how long a round took tells
+        how many patients were drawn. It should be above the time of a round in which everybody is drawn.
+    limit_seconds
+        A computation that takes longer is ended, and the server told so.
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    threads
+        Threads of PyTorch; null leaves the choice to it.
+    simulation
+        For simulated patients only: a seed, which permits seeded noise and runs without noise. It says that nobody
+        needs protection. Null where patients are real.
+    """
+
+    name: str
+    plan: Path
+    images: Path
+    state: Path
+    attempts: int = 1
+    answer_seconds: float = 10.0
+    limit_seconds: float = 3600.0
+    device: str = "auto"
+    threads: int | None = None
+    simulation: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings that would protect nobody, unless nobody is there to protect."""
+        if self.simulation is None and not self.answer_seconds > 0:
+            msg = (
+                f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
+                "an answer would tell how many patients were drawn."
+            )
+            raise UserError(msg)
+
+    @classmethod
+    def read(cls, path: Path) -> HospitalSettings:
+        """Read settings from a YAML or JSON file; paths in it are relative to its folder.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be read or has a key too many or too few.
+        """
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            for key in ("plan", "images", "state"):
+                content[key] = (path.parent / content[key]).resolve()
+            return cls(**content)
+        except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+            msg = f"Expected {path} to hold the settings of a hospital's node: {error}."
+            raise UserError(msg) from error
+
+
+class Hospital:
+    """A node of a federation.
+
+    Parameters
+    ----------
+    settings
+        What the hospital decides.
+    plan
+        The hospital's copy of the plan.
+    records
+        Images of the hospital's patients.
+    patients
+        For each patient, in the order of their identifiers, the positions of the patient's records.
+
+    Raises
+    ------
+    UserError
+        If plan, patients and the hospital's settings do not agree.
+    """
+
+    def __init__(
+        self, settings: HospitalSettings, plan: Plan, records: Records, patients: Sequence[Sequence[int]]
+    ) -> None:
+        self.settings, self.plan, self.records, self.patients = settings, plan, records, patients
+        self.constants = plan.nodes[plan.place(settings.name)]
+        self.ledger_path = settings.state / "ledgers" / f"{plan.label}.jsonl"
+        self.message_folder = settings.state / "messages" / plan.label
+        if len(patients) != self.constants.population:
+            msg = (
+                f"Expected {self.constants.population} training patients at {settings.name}, as the plan declares, "
+                f"found {len(patients)} in {settings.images}."
+            )
+            raise UserError(msg)
+        if settings.simulation is None and not (plan.training.noise == "os" and self.constants.noise_multiplier > 0):
+            msg = (
+                f"Expected a plan with noise from the operating system at {settings.name}, found noise: "
+                f"{plan.training.noise} with multiplier {self.constants.noise_multiplier}. It would protect nobody. "
+                "Where no patient is real, set simulation in the node's own settings."
+            )
+            raise UserError(msg)
+        check_images_per_patient(plan.training.images_per_patient, records.labels.cpu().numpy())
+
+    def reply(self, request: Request) -> Answer | Refusal:
+        """Answer a request, or say in one of a few fixed words why not."""
+        try:
+            return self._answer(request)
+        except _RefusedError as refused:
+            logger.warning("refused round %d: %s", request.round, refused.reason)
+            return self.refuse(request, refused.reason)
+        except UserError as error:
+            logger.error("round %d: %s", request.round, error)
+            locked = isinstance(error.__cause__, BlockingIOError)
+            return self.refuse(request, Reason.BUSY if locked else Reason.FAILED)
+        except Exception:  # whatever it is, its text must stay here
+            logger.exception("round %d failed", request.round)
+            return self.refuse(request, Reason.FAILED)
+
+    def refuse(self, request: Request, reason: Reason) -> Refusal:
+        """Return a refusal of a request."""
+        return Refusal(self.settings.name, request.attempt, request.round, reason)
+
+    def _answer(self, request: Request) -> Answer:
+        plan = self.plan
+        if request.plan != plan.digest:
+            raise _RefusedError(Reason.PLAN)
+        if not (0 <= request.round < plan.training.rounds and 0 <= request.checkpointed <= request.round):
+            raise _RefusedError(Reason.ROUND)
+        model = plan.model()
+        layout = Layout.of(model)
+        try:
+            weights = decode(request.weights, layout.dimension)
+        except WrongUpdateError as error:
+            raise _RefusedError(Reason.SHAPE) from error
+        with torch.no_grad():
+            for name, value in layout.unflatten(weights).items():
+                model.get_parameter(name).copy_(value)
+        device = pick_device(self.settings.device)
+        model = model.to(device)
+        records = Records(self.records.images.to(device), self.records.labels.to(device))
+
+        with Ledger(self.ledger_path) as ledger:
+            self._begin(ledger, request)
+            store = MessageStore(self.message_folder, ledger.identity)
+            self._refuse_repetition(ledger, store, request)
+            mechanism = plan.mechanism(self.settings.name, layout, self.settings.simulation or 0, ledger)
+            before = ledger.releases(request.round)
+            messages, _ = simulate_round(
+                [Node(mechanism, self.patients)],
+                model,
+                layout,
+                records,
+                ledger,
+                request.round,
+                images_per_patient=plan.training.images_per_patient,
+                chunk=plan.training.chunk,
+                store=store,
+            )
+            if ledger.releases(request.round) > before:
+                # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
+                store.discard(request.checkpointed)
+            lines = _lines_after(self.ledger_path, request.head)
+        update = encode(messages[0], plan.update)
+        return Answer(self.settings.name, request.attempt, request.round, update, lines)
+
+    def _begin(self, ledger: Ledger, request: Request) -> None:
+        """Refuse where the ledger has lost lines; start a new attempt where the server has, and it is permitted."""
+        if request.head and not (ledger.knows(request.head) or ledger.knew(request.head)):
+            raise _RefusedError(Reason.LEDGER)
+        begun = read_ledger(self.ledger_path)
+        if begun and begun[-1].header.get("federation") == request.attempt:
+            return
+        if ledger.attempts >= self.settings.attempts:
+            raise _RefusedError(Reason.ATTEMPTS)
+        ledger.start({**self.plan.header(), "federation": request.attempt})
+
+    def _refuse_repetition(self, ledger: Ledger, store: MessageStore, request: Request) -> None:
+        """Refuse a round that was answered for other weights, or whose message is gone."""
+        times = ledger.releases(request.round)
+        if not times:
+            return
+        try:
+            kept = store.find(request.round, hashlib.sha256(request.weights).hexdigest())
+        except UserError as error:
+            logger.warning("%s", error)
+            raise _RefusedError(Reason.ANSWERED) from error
+        if kept is None and ledger.sent(request.round, times - 1) is not None:
+            raise _RefusedError(Reason.ANSWERED)
+
+
+class _RefusedError(Exception):
+    """A request that gets no update."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+def _lines_after(path: Path, head: str) -> list[str]:
+    """Return the lines of a ledger after the one with a certain head; all of them where no head is given."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if not head:
+        return lines
+    heads: list[Any] = [json.loads(line)["chain"] for line in lines]
+    return lines[heads.index(head) + 1 :]

@@ -1,0 +1,232 @@
+"""A whole federation on this machine: SuperLink, server and nodes as processes that always end with the block."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Self
+
+from zetadp.federation.flower.certificates import Credentials
+from zetadp.federation.flower.control import Control, RunState
+from zetadp.federation.flower.processes import FORGE, Processes, free_port, silent_environment
+from zetadp.storage import write_json
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from zetadp.federation.flower.hospital import HospitalSettings
+    from zetadp.federation.flower.server_app import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+LOOPBACK = "127.0.0.1"
+
+
+class Federation:
+    """SuperLink, server and nodes on the loopback interface, over TLS and with keys.
+
+    Parameters
+    ----------
+    folder
+        For logs, settings, secrets and Flower's own files. Patients' ledgers lie where the nodes' settings say.
+    credentials
+        Certificates and keys, made for ``127.0.0.1``.
+    idle_seconds
+        How long an idle node waits before it looks for a message again.
+    forge
+        Module of the process that all others are forked from.
+    host, port
+        Where the SuperLink listens. Nodes on other machines need another host than the loopback interface.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        credentials: Credentials,
+        *,
+        idle_seconds: float = 0.5,
+        forge: str = FORGE,
+        host: str = LOOPBACK,
+        port: int | None = None,
+    ) -> None:
+        self.idle_seconds = idle_seconds
+        self.folder, self.credentials = folder, credentials
+        self.host, self.port = host, port or free_port()
+        environment = silent_environment(folder / "flower", NO_PROXY=LOOPBACK, no_proxy=LOOPBACK)
+        self.processes = Processes(folder / "logs", environment, forge)
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink is reached from this machine."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        try:
+            self.start_server()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop everything: nodes first, so that they sign off."""
+        self.processes.stop(*[name for name in self.processes.names() if name not in ("superlink", "server")])
+        self.processes.stop("server", "superlink")
+        self.processes.close()
+
+    def start_server(self) -> None:
+        """Start SuperLink and the process in which its apps run, and wait until they answer."""
+        certificate, key = self.credentials.server
+        arguments = [
+            *("--host", self.host, "--port", str(self.port), "--isolation", "process"),
+            *("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
+            *("--ssl-ca-certfile", str(self.credentials.authority), "--enable-supernode-auth"),
+            *("--superexec-auth-secret-file", str(_secret(self.folder, "server"))),
+            *("--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation"),
+        ]
+        self.processes.start("superlink", "superlink", arguments)
+        arguments = ["--runtime", self.address, "--secret", str(_secret(self.folder, "server"))]
+        arguments += ["--root", str(self.credentials.authority)]
+        self.processes.start("server", "worker", arguments)
+        with self.control() as control:
+            self._wait(control.ready, "the SuperLink")
+
+    def control(self) -> Control:
+        """Return an operator's connection."""
+        return Control(self.address, self.credentials.authority)
+
+    def admit(self, names: Sequence[str]) -> None:
+        """Admit nodes by their public keys."""
+        with self.control() as control:
+            for name in names:
+                control.admit(name, self.credentials.node(name)[0].read_bytes())
+
+    def start_node(self, settings: HospitalSettings) -> None:
+        """Start a node; it joins when its patients are checked and prepared."""
+        path = self.folder / f"{settings.name}.json"
+        write_json(path, asdict(settings))
+        start_node(
+            self.processes,
+            self.folder,
+            path,
+            name=settings.name,
+            server=self.address,
+            authority=self.credentials.authority,
+            key=self.credentials.node(settings.name)[1],
+            idle_seconds=self.idle_seconds,
+        )
+
+    def kill_node(self, name: str) -> None:
+        """End a node at once, as a crash would."""
+        self.processes.kill(name, f"{name}-worker")
+
+    def wait_for_nodes(self, names: Sequence[str]) -> None:
+        """Wait until nodes are connected."""
+        keys = {self.credentials.node(name)[0].read_bytes().strip() for name in names}
+        with self.control() as control:
+            self._wait(lambda: keys <= {key.strip() for key in control.online()}, f"nodes {', '.join(names)}")
+
+    def begin(self, settings: ServerSettings) -> int:
+        """Start a run and return its number."""
+        path = self.folder / "server.json"
+        settings.write(path)
+        with self.control() as control:
+            return control.start(path)
+
+    def wait(self, run: int, *, watch: bool = True) -> RunState:
+        """Wait until a run is over and return how it ended.
+
+        Raises
+        ------
+        UserError
+            If it did not end well: nobody may take a run for finished whose nodes all failed. Or if a process ended by
+            itself, where they are watched.
+        """
+        with self.control() as control:
+            while (state := control.state(run)).status != "finished":
+                if watch:
+                    self.processes.check()
+                time.sleep(0.5)
+        if state.outcome != "completed":
+            msg = f"The run ended as {state.outcome}: {state.details}"
+            raise UserError(msg)
+        return state
+
+    def run(self, settings: ServerSettings) -> RunState:
+        """Run a training to its end."""
+        return self.wait(self.begin(settings))
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not condition():
+            self.processes.check()
+            if time.monotonic() > end:
+                msg = f"Waited {START_SECONDS:g} s for {what} in vain. The logs in {self.folder / 'logs'} say more."
+                raise UserError(msg)
+            time.sleep(0.1)
+
+
+def start_node(
+    processes: Processes,
+    folder: Path,
+    settings: Path,
+    *,
+    name: str,
+    server: str,
+    authority: Path,
+    key: Path,
+    idle_seconds: float,
+) -> None:
+    """Start the two processes of a node: one that computes, and one that speaks with the server.
+
+    Parameters
+    ----------
+    processes
+        Where they are watched.
+    folder
+        For the secret that the two share, and the number that the server gives the node.
+    settings
+        The hospital's settings file.
+    name
+        The node's name.
+    server
+        ``host:port`` of the SuperLink.
+    authority
+        Certificate that the server's certificate must go back to.
+    key
+        The node's private key.
+    idle_seconds
+        How long the node waits before it looks for a message again.
+    """
+    port, secret = str(free_port()), str(_secret(folder, name))
+    arguments = ["--runtime", f"{LOOPBACK}:{port}", "--secret", secret, "--hospital", str(settings)]
+    processes.start(f"{name}-worker", "worker", arguments)
+    arguments = [
+        *("--superlink", server, "--root-certificates", str(authority)),
+        *("--auth-supernode-private-key", str(key), "--isolation", "process"),
+        *("--superexec-auth-secret-file", secret, "--host", LOOPBACK, "--port", port),
+        *("--idle-seconds", str(idle_seconds), "--memory", str(folder / f"{name}.number")),
+    ]
+    processes.start(name, "supernode", arguments)
+
+
+def _secret(folder: Path, name: str) -> Path:
+    """Return the file of the secret that a site's two processes share."""
+    path = folder / f"{name}.secret"
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_bytes(secrets.token_bytes(32))
+    return path

@@ -1,0 +1,132 @@
+"""The server's copy of a node's ledger: every line is checked against the chain before it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import START
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+class BrokenChainError(ValueError):
+    """Lines that do not follow from the head that is known."""
+
+
+class Mirror:
+    """A copy of one node's ledger, on the server's disk.
+
+    Parameters
+    ----------
+    path
+        The copy; made when the first lines come.
+
+    Attributes
+    ----------
+    head
+        Head of the chain so far.
+
+    Raises
+    ------
+    UserError
+        If the copy was edited.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.head = START
+        self._heads = {START}
+        self._events: list[Round] = []
+        self._attempt: str | None = None
+        if path.exists():
+            *lines, torn = path.read_text(encoding="utf-8").split("\n")
+            try:
+                self._take(lines)
+            except BrokenChainError as error:
+                msg = f"The copy {path} of a node's ledger was edited or damaged: {error}. Restore it from a backup."
+                raise UserError(msg) from error
+            if torn:  # a crash cut the last line off; the node sends it again, since the head is the one before
+                with path.open("r+b") as file:
+                    file.truncate(path.stat().st_size - len(torn.encode()))
+
+    @property
+    def known(self) -> str:
+        """The head to name in a request; empty where no line is known."""
+        return "" if self.head == START else self.head
+
+    def extend(self, lines: Sequence[str]) -> None:
+        """Check lines against the chain, then append and sync those that are new.
+
+        Raises
+        ------
+        BrokenChainError
+            If the lines do not follow: the node's ledger was cut, edited or exchanged. Nothing is kept then.
+        UserError
+            If the disk is full or read-only.
+        """
+        lines = self._take(lines)
+        if not lines:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                file.write("".join(f"{line}\n" for line in lines).encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            msg = f"Cannot write {self.path}: {error.strerror or error}. Mend the disk or folder, then run again."
+            raise UserError(msg) from error
+
+    def of_attempt(self, attempt: str) -> list[Round]:
+        """Return the releases that the node has recorded for the server's present attempt, in their order."""
+        return list(self._events) if self._attempt == attempt else []
+
+    def _take(self, lines: Sequence[str]) -> list[str]:
+        """Follow the chain over lines and return those that are new; state changes only where all of them follow."""
+        head, attempt, events = self.head, self._attempt, list(self._events)
+        heads: list[str] = []
+        new: list[str] = []
+        for line in lines:
+            try:
+                parsed = json.loads(line)
+                entry, chain = parsed["entry"], parsed["chain"]
+                if not new and chain in self._heads:
+                    continue  # shown before: the hash stands for the line and for all before it
+                head = hashlib.sha256((head + json.dumps(entry)).encode()).hexdigest()
+                if head != chain:
+                    msg = "a line does not follow from the one before"
+                    raise BrokenChainError(msg)
+                if entry["kind"] == "start":
+                    attempt, events = entry.get("federation"), []
+                else:
+                    events += _events(entry, events)
+            except (ValueError, KeyError, TypeError, UserError) as error:
+                if isinstance(error, BrokenChainError):
+                    raise
+                msg = f"a line is not one of a ledger ({error})"
+                raise BrokenChainError(msg) from error
+            heads.append(head)
+            new.append(line)
+        self.head, self._attempt, self._events = head, attempt, events
+        self._heads.update(heads)
+        return new
+
+
+def _events(entry: dict[str, Any], before: Sequence[Round]) -> list[Round]:
+    """Return the releases that a line stands for; a torn line stands for one more of the last round."""
+    if entry["kind"] == "torn":
+        return list(before[-1:])
+    if entry["kind"] != "round":
+        return []
+    return [
+        Round.from_json({**{key: value for key, value in release.items() if key != "nodes"}, "node": node})
+        for release in entry["releases"]
+        for node in release["nodes"]
+    ]

@@ -1,0 +1,192 @@
+"""Processes that never outlive whoever started them, and an environment in which Flower calls nobody."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import zetadp.federation.flower.forge  # noqa: F401  (started by name; a rule that starts it depends on its code)
+
+LIBRARY = Path(__file__).parents[3]
+SET_PARENT_DEATH_SIGNAL = 1
+FORGE = "zetadp.federation.flower.forge"
+
+SILENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""No telemetry, no question for updates, no installation of packages, no usage reports."""
+
+
+SINGLE_THREADED = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Forking is safe from a process with one thread."""
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def silent_environment(home: Path, **more: str) -> dict[str, str]:
+    """Return the environment for Flower's processes; its own files go to ``home``."""
+    # The library that runs here is the one that is to run there, also where it is not installed.
+    path = os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH", "")]))
+    return {
+        **os.environ,
+        **SILENT,
+        "PYTHONPATH": path,
+        "FLWR_HOME": str(home),
+        "PYTHONUNBUFFERED": "1",
+        **SINGLE_THREADED,
+        **more,
+    }
+
+
+@contextmanager
+def ended_by_signal() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that what the block cleans up is cleaned up; neither is an error."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface on which nobody listens at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Processes:
+    """Processes with a log each, forked from one warm process; all of them end with the block, or with this process.
+
+    Parameters
+    ----------
+    folder
+        For the logs.
+    environment
+        Of all processes.
+    forge
+        Module of the warm process.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], forge: str = FORGE) -> None:
+        self.folder, self.environment, self.forge = folder, dict(environment), forge
+        self._running: dict[str, int] = {}
+        self._forge: subprocess.Popen[str] | None = None
+
+    def start(self, name: str, program: str, arguments: Sequence[str]) -> None:
+        """Start a program of the forge; what it prints goes to ``<name>.log``.
+
+        Raises
+        ------
+        UserError
+            If the forge does not start.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._forge is None:
+            with self._log("forge").open("ab") as log:
+                self._forge = subprocess.Popen(  # noqa: S603  (this Python, and a module of this package)
+                    [sys.executable, "-m", self.forge],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=self.environment,
+                    text=True,
+                    start_new_session=True,
+                )
+        assert self._forge.stdin is not None
+        assert self._forge.stdout is not None
+        order = {"program": program, "arguments": list(arguments), "log": str(self._log(name)), "environment": {}}
+        with suppress(BrokenPipeError):
+            self._forge.stdin.write(json.dumps(order) + "\n")
+            self._forge.stdin.flush()
+        answer = self._forge.stdout.readline()
+        if not answer:
+            raise UserError(self._ended("forge"))
+        self._running[name] = int(answer)
+
+    def check(self) -> None:
+        """Raise a `UserError` if a process has ended by itself, with the end of its log."""
+        for name in self._running:
+            if not self.runs(name):
+                raise UserError(self._ended(name))
+
+    def runs(self, name: str) -> bool:
+        """Tell whether a process is there."""
+        try:
+            os.kill(self._running[name], 0)
+        except (KeyError, ProcessLookupError):
+            return False
+        return True
+
+    def names(self) -> list[str]:
+        """Return the names of the processes that were started and not stopped."""
+        return list(self._running)
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process and to all that it started."""
+        _signal_group(self._running[name], number)
+
+    def kill(self, *names: str) -> None:
+        """End processes, and all that they started, at once, as a crash would."""
+        for name in names:
+            if name in self._running:
+                _signal_group(self._running[name], signal.SIGKILL)
+                while self.runs(name):
+                    time.sleep(0.01)
+                del self._running[name]
+
+    def stop(self, *names: str, patience: float = 5.0) -> None:
+        """Ask processes to end, wait, then end them."""
+        for name in names:
+            if name in self._running:
+                _signal_group(self._running[name], signal.SIGTERM)
+        end = time.monotonic() + patience
+        while any(self.runs(name) for name in names) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.kill(*names)
+
+    def close(self) -> None:
+        """End everything."""
+        self.kill(*self._running)
+        if self._forge is not None:
+            self._forge.kill()
+            self._forge.communicate()
+            self._forge = None
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _ended(self, name: str) -> str:
+        text = self._log(name).read_text(errors="replace")
+        return f"{name} ended by itself. The end of {self._log(name)}:\n{text[-2000:]}"
+
+
+def _signal_group(process: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process, number)

@@ -1,0 +1,149 @@
+"""The server's side of Flower: one run of the coordinator, and the files that it leaves."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import yaml
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from zetadp.checkpoint import save_tensors
+from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.federation.flower.coordinator import Coordinator, Patience
+from zetadp.federation.flower.grid_line import GridLine
+from zetadp.federation.flower.plan import Plan
+from zetadp.federation.flower.prepared import load_site
+from zetadp.federation.node import Records
+from zetadp.pretrained import model_content
+from zetadp.storage import write_json, written_whole
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from flwr.serverapp.grid import Grid as AnyGrid
+
+logger = logging.getLogger(__name__)
+
+SETTINGS = "settings"
+"""Key of the run's configuration that names the server's settings file."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What the server decides for itself, in a file of its own.
+
+    Attributes
+    ----------
+    plan
+        The server's copy of the plan.
+    keys
+        For each node of the plan, the file of its public key in PEM.
+    model, history, ledger
+        Where the finished model, the training history and a sealed copy of the account go.
+    ledger_file
+        The live account. It outlives failed runs and must never be deleted.
+    checkpoint
+        Where an interrupted training goes on from; removed at the end.
+    watched
+        Folder in Decathlon layout with test patients of the server, looked at while training; null for none.
+    watched_patients
+        Declared number of its patients.
+    cache
+        Folder for the prepared images of the watched.
+    threads
+        Threads of PyTorch; null leaves the choice to it.
+    patience
+        What to do about nodes that do not answer.
+    """
+
+    plan: Path
+    keys: dict[str, Path]
+    model: Path
+    history: Path
+    ledger: Path
+    ledger_file: Path
+    checkpoint: Path
+    watched: Path | None = None
+    watched_patients: int = 0
+    cache: Path | None = None
+    threads: int | None = None
+    patience: Patience = field(default_factory=Patience)
+
+    @classmethod
+    def read(cls, path: Path) -> ServerSettings:
+        """Read settings from a YAML or JSON file; paths in it are relative to its folder.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be read or has a key too many or too few.
+        """
+        try:
+            content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+            for key in ("plan", "model", "history", "ledger", "ledger_file", "checkpoint", "watched", "cache"):
+                if content.get(key) is not None:
+                    content[key] = (path.parent / content[key]).resolve()
+            content["keys"] = {name: (path.parent / key).resolve() for name, key in content["keys"].items()}
+            return cls(**{**content, "patience": Patience(**content.get("patience", {}))})
+        except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+            msg = f"Expected {path} to hold the settings of a federation's server: {error}."
+            raise UserError(msg) from error
+
+    def write(self, path: Path) -> None:
+        """Write the settings as JSON, with absolute paths."""
+        write_json(path, asdict(self))
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the settings describe; whatever goes wrong fails the run."""
+    run(grid, ServerSettings.read(Path(str(context.run_config[SETTINGS]))))
+
+
+def run(grid: AnyGrid, settings: ServerSettings) -> None:
+    """Train over a grid, then write the model, its history and a sealed copy of the account."""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    plan = Plan.read(settings.plan)
+    if set(settings.keys) != {node.name for node in plan.nodes}:
+        msg = f"Expected a key for each of {[node.name for node in plan.nodes]}, found {sorted(settings.keys)}."
+        raise UserError(msg)
+    keys = {name: path.read_bytes() for name, path in settings.keys.items()}
+    patience = settings.patience
+    lifetime = patience.give_up_seconds if patience.missing == "wait" else 2 * patience.round_seconds
+    coordinator = Coordinator(
+        plan,
+        patience,
+        GridLine(grid, keys, lifetime),
+        _watched(settings, plan),
+        ledger_path=settings.ledger_file,
+        checkpoint_path=settings.checkpoint,
+    )
+    model = coordinator.run()
+    shape = (1, len(SEQUENCES), plan.slices, plan.size, plan.size)
+    network = plan.to_json()["network"]
+    content = {**model_content(network, SEQUENCES, shape), "ledger_head": coordinator.ledger_head}
+    save_tensors(settings.model, {key: value.detach() for key, value in model.named_parameters()}, content)
+    with written_whole(settings.history) as temporary:
+        coordinator.history.astype({"round": int}).to_csv(temporary, index=False)
+    with written_whole(settings.ledger) as temporary:
+        shutil.copyfile(settings.ledger_file, temporary)
+    settings.checkpoint.unlink(missing_ok=True)
+
+
+def _watched(settings: ServerSettings, plan: Plan) -> Records:
+    """Return the images of the patients that the server watches; of none where it has none."""
+    if settings.watched is None:
+        labels = torch.arange(len(SEQUENCES)).repeat_interleave(plan.slices)
+        return Records(torch.empty(0, len(labels), plan.size, plan.size), labels)
+    cache = settings.cache or settings.checkpoint.parent / "watched"
+    records, _ = load_site(settings.watched, plan, cache, part="test", patients=settings.watched_patients)
+    return records

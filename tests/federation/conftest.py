@@ -1,0 +1,23 @@
+"""One federation of real processes that the tests of this folder share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from federation.consortium import Consortium
+from federation.sites import make_plan
+
+
+@pytest.fixture(scope="session")
+def consortium(tmp_path_factory):
+    """Three nodes over TLS; each test runs a training of its own on them."""
+    folder = tmp_path_factory.mktemp("consortium")
+    with pytest.MonkeyPatch.context() as patched:
+        here = str(Path(__file__).parent)
+        patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])))
+        with Consortium(folder, make_plan(nodes=3, rounds=3), forge="faulty") as running:
+            running.start_nodes()
+            yield running
+            running.federation.processes.check()

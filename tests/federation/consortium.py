@@ -1,0 +1,99 @@
+"""A federation of real processes with simulated patients, for tests and for the benchmark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from federation.sites import SEED, write_hospital_folder
+
+from zetadp.federation.flower.certificates import make_credentials
+from zetadp.federation.flower.coordinator import Patience
+from zetadp.federation.flower.hospital import HospitalSettings
+from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.processes import FORGE
+from zetadp.federation.flower.server_app import ServerSettings
+from zetadp.privacy.ledger import Attempt, read_ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zetadp.federation.flower.plan import Plan
+
+
+class Consortium:
+    """Processes, folders and settings of a federation."""
+
+    def __init__(self, folder: Path, plan: Plan, forge: str = FORGE) -> None:
+        self.folder, self.plan = folder, plan
+        self.names = [node.name for node in plan.nodes]
+        plan.write(folder / "plan.json")
+        self.credentials = make_credentials(folder / "keys", self.names)
+        # Many nodes that look often would keep the server busy with answering that there is nothing.
+        idle = 0.1 * max(2, len(self.names))
+        self.federation = Federation(folder / "run", self.credentials, idle_seconds=idle, forge=forge)
+        self.runs = 0
+
+    def __enter__(self) -> Self:
+        self.federation.__enter__()
+        self.federation.admit(self.names)
+        for place, node in enumerate(self.plan.nodes):
+            write_hospital_folder(self.images(node.name), node.population, place)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.federation.stop()
+
+    def images(self, name: str) -> Path:
+        return self.folder / "images" / name
+
+    def state(self, name: str) -> Path:
+        return self.folder / "state" / name
+
+    def settings(self, name: str, **changes: object) -> HospitalSettings:
+        given = {"attempts": 1000, "answer_seconds": 0.0, "limit_seconds": 8.0, "simulation": SEED, "threads": 1}
+        return HospitalSettings(
+            name, self.folder / "plan.json", self.images(name), self.state(name), **{**given, **changes}
+        )
+
+    def start_nodes(self, *names: str) -> None:
+        for name in names or self.names:
+            self.federation.start_node(self.settings(name))
+        self.federation.wait_for_nodes(names or self.names)
+
+    def spoil(self, name: str, fault: str) -> None:
+        self.state(name).mkdir(parents=True, exist_ok=True)
+        (self.state(name) / "fault").write_text(fault)
+
+    def mend(self) -> None:
+        for name in self.names:
+            (self.state(name) / "fault").unlink(missing_ok=True)
+            (self.state(name) / "released").unlink(missing_ok=True)
+
+    def server(self, **patience: object) -> ServerSettings:
+        """Return the settings of a new training, or of the last one, to go on."""
+        self.runs += 1
+        return self.server_again(**patience)
+
+    def server_again(self, **patience: object) -> ServerSettings:
+        out = self.folder / f"out-{self.runs}"
+        given = {"round_seconds": 20.0, "give_up_seconds": 60.0}
+        return ServerSettings(
+            plan=self.folder / "plan.json",
+            keys={name: self.credentials.node(name)[0] for name in self.names},
+            model=out / "model.safetensors",
+            history=out / "history.csv",
+            ledger=out / "ledger.jsonl",
+            ledger_file=out / "live.jsonl",
+            checkpoint=out / "checkpoint.safetensors",
+            threads=1,
+            patience=Patience(**{**given, **patience}),
+        )
+
+    def account(self) -> Attempt:
+        """Return the server's account of the last training."""
+        return read_ledger(self.folder / f"out-{self.runs}" / "live.jsonl")[-1]
+
+    def own_account(self, name: str) -> Attempt:
+        """Return a node's own account of the last training; an empty one where it took no part."""
+        last = read_ledger(self.state(name) / "ledgers" / f"{self.plan.label}.jsonl")[-1]
+        return last if last.header["federation"] == self.account().identity else Attempt(header={})

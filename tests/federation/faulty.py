@@ -1,0 +1,49 @@
+"""The forge of the tests: nodes whose answers a file in their state folder spoils."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from zetadp.federation.flower import forge
+from zetadp.federation.flower.hospital import Hospital
+from zetadp.federation.flower.protocol import Answer, Refusal, Request
+
+honest = Hospital.reply
+
+
+def reply(self: Hospital, request: Request) -> Answer | Refusal:
+    path = self.settings.state / "fault"
+    fault = path.read_text() if path.exists() else ""
+    if fault == "hang":
+        time.sleep(1000)
+    if fault == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    answer = honest(self, request)
+    if fault == "dawdle":  # after the release, before the answer
+        (self.settings.state / "released").touch()
+        time.sleep(1000)
+    if isinstance(answer, Refusal):
+        return answer
+    update = np.frombuffer(answer.update, "<f4")
+    spoiled = {
+        "nan": np.where(np.arange(len(update)) == 3, np.float32(np.nan), update),
+        "short": update[:-1],
+        "real": update[::2],  # one number for each complex weight
+        "long": np.concatenate([update, update[:5]]),
+        "double": update.astype(np.float64),
+    }
+    return replace(answer, update=spoiled[fault].tobytes()) if fault in spoiled else answer
+
+
+Hospital.reply = reply
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    forge.main()

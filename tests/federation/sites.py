@@ -1,0 +1,109 @@
+"""Small federations for tests: a plan, hospitals with simulated patients, and a line that is a function call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
+
+from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.federation.flower.hospital import Hospital, HospitalSettings
+from zetadp.federation.flower.plan import Plan, PlannedNode
+from zetadp.federation.flower.protocol import Answer, Refusal, Request
+from zetadp.federation.node import Records
+from zetadp.federation.server import OptimiserSettings
+from zetadp.nn.models import NetworkSettings
+from zetadp.training import RunName, TrainingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SLICES, SIZE, SEED = 2, 8, 20260
+TINY = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
+
+
+def make_plan(
+    nodes: int = 3, rounds: int = 4, *, patients: int = 3, noise: str = "seeded", sigma: float = 1.5, **changes: object
+) -> Plan:
+    training = TrainingSettings(
+        rounds=rounds,
+        images_per_patient=4,
+        optimiser=OptimiserSettings(learning_rate=0.01),
+        clip=2.0,
+        evaluate_every=2,
+        checkpoint_seconds=0.0,
+        chunk=4,
+        noise=noise,
+    )
+    planned = tuple(PlannedNode(f"node-{n + 1:02d}", patients + n % 2, 2, sigma) for n in range(nodes))
+    settings = {
+        "run": RunName("complex", "federated", "8", 0),
+        "cohort": "made-by-a-test",
+        "network": TINY,
+        "training": training,
+        "slices": SLICES,
+        "size": SIZE,
+        "nodes": planned,
+    }
+    return Plan(**{**settings, **changes})
+
+
+def random_records(count: int, seed: int = 0) -> Records:
+    generator = np.random.default_rng([SEED, seed])
+    shape = (count, len(SEQUENCES) * SLICES, SIZE, SIZE)
+    values = generator.standard_normal((2, *shape)).astype(np.float32)
+    labels = torch.arange(len(SEQUENCES)).repeat_interleave(SLICES)
+    return Records(torch.complex(*torch.from_numpy(values)), labels)
+
+
+def make_hospital(plan: Plan, place: int, folder: Path, **changes: object) -> Hospital:
+    """Return a hospital whose patients are random numbers, different at each place."""
+    node = plan.nodes[place]
+    settings = {"plan": Path("unused"), "images": Path("unused"), "state": folder / node.name, "simulation": SEED}
+    own = HospitalSettings(name=node.name, **{**settings, **changes})
+    return Hospital(own, plan, random_records(node.population, place), [(i,) for i in range(node.population)])
+
+
+class DirectLine:
+    """Hospitals in the same process; a filter may lose, delay or change what they send."""
+
+    def __init__(
+        self,
+        hospitals: Sequence[Hospital],
+        tamper: Callable[[Request, Answer | Refusal], Answer | Refusal | None] | None = None,
+    ) -> None:
+        self.hospitals = {hospital.settings.name: hospital for hospital in hospitals}
+        self.tamper = tamper or (lambda _, reply: reply)
+        self.requests: list[tuple[str, Request]] = []
+        self.replies: list[Answer | Refusal] = []
+        self.away: set[str] = set()
+
+    def reachable(self) -> set[str]:
+        return self.hospitals.keys() - self.away
+
+    def asked(self, name: str) -> bool:
+        return False
+
+    def ask(self, name: str, request: Request) -> None:
+        self.requests.append((name, request))
+        reply = self.tamper(request, self.hospitals[name].reply(request))
+        if reply is not None:
+            self.replies.append(reply)
+
+    def collect(self) -> list[Answer | Refusal]:
+        arrived, self.replies = self.replies, []
+        return arrived
+
+
+def write_hospital_folder(root: Path, patients: int, seed: int = 0, shape: tuple[int, int, int] = (16, 16, 4)) -> Path:
+    """Write a folder in Decathlon layout with training patients only."""
+    files = []
+    for number in range(patients):
+        name = f"imagesTr/PAT_{seed:02d}_{number + 1:03d}.nii.gz"
+        write_volume(root / name, volume(shape, len(CHANNELS), np.random.default_rng([SEED, seed, number])))
+        files.append(f"./{name}")
+    write_dataset_json(root, files, [])
+    return root

@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federation.sites import SEED, DirectLine, make_hospital, make_plan, random_records
+
+import zetadp.training
+from zetadp.federation.flower.coordinator import Coordinator, Patience
+from zetadp.federation.flower.plan import Plan
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal
+from zetadp.federation.flower.updates import encode
+from zetadp.federation.node import Records
+from zetadp.privacy.events import histories
+from zetadp.privacy.exposure import Run
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import run_statement
+from zetadp.training import NodePlan, train
+from zetadp.validation import UserError
+
+QUICK = Patience(poll_seconds=0.001, round_seconds=0.05, give_up_seconds=0.3)
+
+
+def hospitals(plan: Plan, folder, **changes):
+    return [make_hospital(plan, place, folder, **changes) for place in range(len(plan.nodes))]
+
+
+def coordinator(plan: Plan, line: DirectLine, folder, patience: Patience = QUICK) -> Coordinator:
+    paths = {"ledger_path": folder / "server/ledger.jsonl", "checkpoint_path": folder / "server/checkpoint.safetensors"}
+    return Coordinator(plan, patience, line, random_records(2, 99), **paths)
+
+
+def account(folder):
+    return read_ledger(folder / "server/ledger.jsonl")[-1]
+
+
+def flat(model) -> torch.Tensor:
+    return torch.cat([torch.view_as_real(p).flatten() if p.is_complex() else p.flatten() for p in model.parameters()])
+
+
+def simulated(plan: Plan, folder, monkeypatch):
+    """Train by the engine of one process, with the seed that the hospitals of the tests use."""
+    monkeypatch.setattr(zetadp.training, "_fingerprint", lambda *_: f"{SEED:032x}{0:032x}")
+    parts = [random_records(node.population, place) for place, node in enumerate(plan.nodes)]
+    records = Records(torch.cat([part.images for part in parts]), parts[0].labels)
+    nodes, first = [], 0
+    for node in plan.nodes:
+        own = [(first + i,) for i in range(node.population)]
+        nodes.append(NodePlan(node.name, own, node.population, node.expected, node.noise_multiplier))
+        first += node.population
+    paths = {"ledger_path": folder / "sim/ledger.jsonl", "checkpoint_path": folder / "sim/checkpoint.safetensors"}
+    return train(plan.run, plan.network, plan.training, nodes, records, random_records(2, 99), **paths)
+
+
+@pytest.mark.parametrize("nodes", [3, 11])
+def test_both_engines_give_the_same_model_bit_for_bit(nodes, tmp_path, monkeypatch):
+    plan = make_plan(nodes=nodes, rounds=6)
+    expected = simulated(plan, tmp_path, monkeypatch)
+    found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path)
+    assert torch.equal(flat(found.run()), flat(expected.model))
+    columns = ["round", "learning_rate", "validation_accuracy", "validation_loss"]
+    np.testing.assert_array_equal(found.history[columns], expected.history[columns])
+    assert sorted(map(str, account(tmp_path).releases())) == sorted(
+        map(str, read_ledger(tmp_path / "sim/ledger.jsonl")[-1].releases())
+    )
+
+
+def test_in_larger_passes_they_agree_to_rounding(tmp_path, monkeypatch):
+    plan = make_plan(nodes=3, rounds=6)
+    plan = replace(plan, training=replace(plan.training, chunk=64))
+    expected = simulated(plan, tmp_path, monkeypatch)
+    found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+    torch.testing.assert_close(flat(found), flat(expected.model), rtol=1e-4, atol=1e-5)
+
+
+def test_with_exact_noise_they_sum_the_same_integers(tmp_path, monkeypatch):
+    """Noise of the operating system cannot be repeated; without it, and with everybody drawn, all else can."""
+    module = "zetadp.privacy.exact_mechanism"
+    monkeypatch.setattr(f"{module}.rounded_normal", lambda count, _: np.zeros(count, np.int64))
+    monkeypatch.setattr(f"{module}.bernoulli_mask", lambda _, population: np.ones(population, bool))
+    choices = f"{module}.ExactSampledGaussian.image_choices"
+    monkeypatch.setattr(choices, lambda self, number: np.random.default_rng([self.place, number]))
+    plan = make_plan(nodes=3, rounds=4, noise="os")
+    expected = simulated(plan, tmp_path, monkeypatch)
+    found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+    assert torch.equal(flat(found), flat(expected.model))
+
+
+def test_requests_carry_the_hash_of_the_plan_and_the_weights_alone(tmp_path):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path))
+    coordinator(plan, line, tmp_path).run()
+    assert {request.plan for _, request in line.requests} == {plan.digest}
+    assert len({request.attempt for _, request in line.requests}) == 1
+    assert len({request.weights for _, request in line.requests}) == plan.training.rounds
+
+
+def test_answers_carry_nothing_that_depends_on_patients_but_the_update(tmp_path):
+    """Two hospitals with other patients send the same answers but for the update and its hash."""
+    plan = make_plan()
+    answers = []
+    for seed in (0, 50):
+        hospital = make_hospital(plan, 0, tmp_path / str(seed))
+        hospital.records = random_records(plan.nodes[0].population, seed)
+        line = DirectLine([hospital])
+        found = []
+        line.tamper = lambda _, reply, found=found: found.append(reply) or reply
+        with pytest.raises(UserError, match="no answer from node-02, node-03"):
+            coordinator(plan, line, tmp_path / str(seed)).run()
+        answers.append(found[0])
+    first, second = answers
+    assert first.update != second.update
+    assert (first.name, first.round) == (second.name, second.round)
+    lines = [[json.loads(line)["entry"] for line in answer.lines] for answer in answers]
+    for entries, answer in zip(lines, answers, strict=True):
+        assert len(entries[-1].pop("digest")) == 64  # of the update
+        assert entries[0].pop("federation") == answer.attempt
+        assert len(entries[0].pop("nonce")) == 32
+    assert lines[0] == lines[1]
+
+
+def stop_after(number: int):
+    """Lose all answers after a round, as a server that stops does."""
+    return lambda request, reply: reply if request.round <= number else None
+
+
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["checkpoint every round", "checkpoint at the start"])
+def test_a_server_that_stops_goes_on_with_the_messages_that_the_nodes_kept(noise, seconds, tmp_path):
+    plan = make_plan(noise=noise)
+    plan = replace(plan, training=replace(plan.training, checkpoint_seconds=seconds))
+    with pytest.raises(UserError, match=r"Round 3 .* ended the run: no answer .* checkpoint after round"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
+    coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+    rounds = plan.training.rounds
+    assert len(account(tmp_path).releases()) == 3 * rounds
+    for hospital in hospitals(plan, tmp_path):
+        (attempt,) = read_ledger(hospital.ledger_path)
+        assert len(attempt.releases()) == rounds
+
+
+def test_a_stopped_and_resumed_training_ends_at_the_same_bits(tmp_path):
+    plan = make_plan()
+    straight = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "a")), tmp_path / "a").run()
+    for number in range(3):
+        with pytest.raises(UserError, match="ended the run"):
+            coordinator(plan, DirectLine(hospitals(plan, tmp_path / "b"), stop_after(number)), tmp_path / "b").run()
+    resumed = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "b")), tmp_path / "b").run()
+    assert torch.equal(flat(resumed), flat(straight))
+
+
+def spoil(name: str, rounds: set[int], change):
+    def tamper(request, reply):
+        return change(reply) if reply.name == name and request.round in rounds else reply
+
+    return tamper
+
+
+NAN = encode(torch.full((5,), torch.nan))
+WRONG = {
+    "nan": lambda answer: replace(answer, update=NAN[:4] + answer.update[4:]),
+    "short": lambda answer: replace(answer, update=answer.update[:-4]),
+    "real": lambda answer: replace(answer, update=answer.update[: len(answer.update) // 2]),
+    "long": lambda answer: replace(answer, update=answer.update + b"\0\0\0\0"),
+    "refused": lambda answer: Refusal(answer.name, answer.attempt, answer.round, Reason.TIME),
+    "lost": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_waiting_a_wrong_answer_ends_the_run_and_a_right_one_resumes_it(wrong, tmp_path):
+    plan = make_plan()
+    with pytest.raises(UserError, match=r"Round 2 .* ended the run: .*node-02"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path), spoil("node-02", {1}, wrong)), tmp_path).run()
+    coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+    assert len(account(tmp_path).releases()) == 3 * plan.training.rounds
+
+
+GO_ON = replace(QUICK, missing="continue", least_nodes=2)
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_continuing_a_wrong_answer_is_left_out_and_accounted(wrong, tmp_path):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path), spoil("node-02", {1}, wrong))
+    coordinator(plan, line, tmp_path, GO_ON).run()
+    found = histories(account(tmp_path).releases())
+    # Every node is seen to have released in every round; the round that one was left out of shields nobody.
+    for name, history in found.items():
+        assert history.rounds == plan.training.rounds
+        assert sum(history.unshielded.values()) == (2 if name == "node-02" else 1)
+        own = read_ledger(tmp_path / name / "ledgers" / f"{plan.label}.jsonl")[-1]
+        assert history.releases >= len(own.releases())
+
+
+def test_the_mean_is_over_those_present(tmp_path):
+    plan = make_plan(rounds=1)
+    three = hospitals(plan, tmp_path)
+    sent = {}
+
+    def remember(_, reply):
+        sent[reply.name] = reply.update
+        return None if reply.name == "node-02" else reply
+
+    run = coordinator(plan, DirectLine(three, remember), tmp_path, GO_ON)
+    run.run()
+    present = [torch.from_numpy(np.frombuffer(sent[name], "<f4").copy()) for name in ("node-01", "node-03")]
+    torch.testing.assert_close(run.server.weights.grad, torch.stack(present).mean(dim=0))
+
+
+def test_a_round_with_a_node_missing_is_saved_at_once_and_never_asked_again(tmp_path):
+    plan = make_plan()
+    plan = replace(plan, training=replace(plan.training, checkpoint_seconds=1e9))
+    first = spoil("node-02", {0}, WRONG["lost"])
+
+    def until_round_1(request, reply):
+        return first(request, reply) if request.round < 1 else None
+
+    with pytest.raises(UserError, match="checkpoint after round 1 is kept"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path), until_round_1), tmp_path, GO_ON).run()
+    line = DirectLine(hospitals(plan, tmp_path))
+    coordinator(plan, line, tmp_path, GO_ON).run()
+    assert {request.round for _, request in line.requests} == {1, 2, 3}
+
+
+def test_a_node_that_is_away_for_long_is_not_waited_for_again_and_may_come_back(tmp_path):
+    plan = make_plan(rounds=6)
+    line = DirectLine(hospitals(plan, tmp_path))
+    line.away = {"node-03"}
+
+    def come_back(request, reply):
+        if request.round == 3:
+            line.away = set()
+        return reply
+
+    line.tamper = come_back
+    coordinator(plan, line, tmp_path, replace(GO_ON, round_seconds=0.3, give_up_seconds=5)).run()
+    asked = {request.round for name, request in line.requests if name == "node-03"}
+    assert asked >= {5}
+    assert not asked & {0, 1, 2}
+    found = histories(account(tmp_path).releases())
+    assert found["node-01"].rounds == 6
+    assert sum(found["node-01"].unshielded.values()) == 6 - found["node-03"].rounds
+
+
+def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path))
+    line.away = {"node-03"}
+    coordinator(plan, line, tmp_path, GO_ON).run()
+    found = histories(account(tmp_path).releases())
+    assert found.keys() == {"node-01", "node-02", "node-03"}
+    assert sum(found["node-01"].unshielded.values()) == plan.training.rounds
+    statement = run_statement(
+        Run("run", found, plan.training.rounds),
+        delta=1e-3,
+        unit="patient",
+        noise_source="os",
+        weights=dict.fromkeys(found, 1.0),
+        target_epsilon=8,
+    )
+    # With a node missing from every round nobody is credited with the noise of others.
+    assert statement["audiences"]["reader"]["epsilon"] == pytest.approx(statement["nodes"]["node-01"]["epsilon"])
+
+
+def test_fewer_nodes_than_the_least_are_waited_for_and_end_the_run(tmp_path):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path))
+    line.away = {"node-02", "node-03"}
+    with pytest.raises(UserError, match=r"no answer from node-02, node-03 in 0\.3 seconds"):
+        coordinator(plan, line, tmp_path, GO_ON).run()
+
+
+def test_when_all_nodes_fail_the_run_fails(tmp_path):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path), lambda _, reply: WRONG["refused"](reply))
+    for patience in (replace(QUICK, give_up_seconds=60), replace(GO_ON, give_up_seconds=60, round_seconds=60)):
+        with pytest.raises(UserError, match=r"node-01, node-02, node-03 failed 3 times|fewer than 2 nodes can answer"):
+            coordinator(plan, line, tmp_path, patience).run()
+
+
+def test_a_refusal_for_good_ends_the_run_at_once(tmp_path):
+    plan = make_plan()
+    other = make_plan(sigma=3.0)
+    mixed = [*hospitals(plan, tmp_path)[:2], make_hospital(other, 2, tmp_path)]
+    with pytest.raises(UserError, match="node-03 refused: the node follows another plan"):
+        coordinator(plan, DirectLine(mixed), tmp_path, GO_ON).run()
+
+
+def forge_lines(change):
+    return lambda _, reply: replace(reply, lines=change(list(reply.lines))) if reply.name == "node-01" else reply
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: lines[:-2], "sent an update that its ledger does not hold"),
+        (lambda lines: [], "sent an update that its ledger does not hold"),
+        (lambda lines: lines[1:], "does not follow from what was seen of it"),
+        (
+            lambda lines: [line.replace('"noise_multiplier": 1.5', '"noise_multiplier": 9.5') for line in lines],
+            "follow",
+        ),
+    ],
+)
+def test_an_update_without_its_ledger_is_refused(change, said, tmp_path):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path), forge_lines(change))
+    with pytest.raises(UserError, match=f"node-01 .*{said}|ledger of node-01 .*{said}"):
+        coordinator(plan, line, tmp_path).run()
+
+
+def test_a_ledger_that_lost_lines_is_refused(tmp_path):
+    plan = make_plan()
+    with pytest.raises(UserError, match="ended the run"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
+    path = hospitals(plan, tmp_path)[0].ledger_path
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines()[:2]))
+    with pytest.raises(UserError, match="node-01 refused: the node's ledger lacks lines"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+
+
+def test_the_servers_own_account_may_not_lose_lines(tmp_path):
+    plan = make_plan()
+    with pytest.raises(UserError, match="ended the run"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
+    path = tmp_path / "server/ledger.jsonl"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    with pytest.raises(UserError, match="has lost lines"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+
+
+def test_late_and_doubled_answers_change_nothing(tmp_path):
+    plan = make_plan()
+    straight = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "a")), tmp_path / "a").run()
+    earlier: list[Answer] = []
+    line = DirectLine(hospitals(plan, tmp_path / "b"))
+
+    def repeat(_, reply):
+        line.replies += earlier
+        earlier[:] = [*earlier[-4:], reply]
+        return reply
+
+    line.tamper = repeat
+    assert torch.equal(flat(coordinator(plan, line, tmp_path / "b").run()), flat(straight))
+    assert len(account(tmp_path / "b").releases()) == 3 * plan.training.rounds
+
+
+def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, monkeypatch):
+    plan = make_plan(noise="os")
+    three = hospitals(plan, tmp_path)
+    failed = []
+    original = three[1].reply
+
+    def reply(request):
+        if request.round == 1 and not failed:
+            failed.append(True)
+            with monkeypatch.context() as patched:
+                patched.setattr("zetadp.federation.messages.MessageStore.keep", lambda *_: 1 / 0)
+                return original(request)
+        return original(request)
+
+    three[1].reply = reply
+    coordinator(plan, DirectLine(three), tmp_path).run()
+    found = histories(account(tmp_path).releases())
+    assert found["node-02"].releases == plan.training.rounds + 1
+    assert found["node-01"].releases == plan.training.rounds
+    assert sum(found["node-01"].unshielded.values()) == 1
+
+
+@pytest.mark.parametrize("form", ["float16", "int8"])
+def test_rounded_updates_train_to_nearly_the_same_model(form, tmp_path):
+    exact = coordinator(make_plan(), DirectLine(hospitals(make_plan(), tmp_path / "a")), tmp_path / "a")
+    plan = make_plan(update=form)
+    rounded = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "b")), tmp_path / "b")
+    first, second = flat(exact.run()), flat(rounded.run())
+    assert not torch.equal(first, second)
+    moved = (first - flat(make_plan().model())).norm()
+    assert (first - second).norm() < 0.05 * moved

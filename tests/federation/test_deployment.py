@@ -1,0 +1,101 @@
+"""Whole federations of real processes: SuperLink, server and nodes on the loopback interface, over TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from federation.consortium import Consortium
+from federation.sites import SEED, make_plan
+
+import zetadp.training
+from zetadp.checkpoint import load_tensors
+from zetadp.federation.flower.plan import Plan
+from zetadp.federation.flower.prepared import load_site
+from zetadp.federation.flower.updates import size_of
+from zetadp.federation.node import Records
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.ledger import read_ledger
+from zetadp.training import NodePlan, train
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.processes
+
+
+def simulated(consortium: Consortium, plan: Plan, monkeypatch) -> dict[str, torch.Tensor]:
+    """Train on the same folders by the engine of one process."""
+    monkeypatch.setattr(zetadp.training, "_fingerprint", lambda *_: f"{SEED:032x}{0:032x}")
+    images, nodes, first = [], [], 0
+    for node in plan.nodes:
+        records, patients = load_site(
+            consortium.images(node.name),
+            plan,
+            consortium.folder / "again",
+            part="train",
+            patients=node.population,
+        )
+        images.append(records.images)
+        own = [tuple(first + i for i in positions) for positions in patients]
+        nodes.append(NodePlan(node.name, own, node.population, node.expected, node.noise_multiplier))
+        first += len(records.images)
+    paths = {name: consortium.folder / f"sim/{name}" for name in ("ledger_path", "checkpoint_path")}
+    every, none = Records(torch.cat(images), records.labels), Records(images[0][:0], records.labels)
+    trained = train(plan.run, plan.network, plan.training, nodes, every, none, **paths)
+    return dict(trained.model.named_parameters())
+
+
+@pytest.mark.parametrize(("nodes", "rounds"), [(3, 20), (11, 2)])
+def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, tmp_path, monkeypatch):
+    plan = make_plan(nodes=nodes, rounds=rounds)
+    with Consortium(tmp_path, plan) as consortium:
+        consortium.start_nodes()
+        server = consortium.server(give_up_seconds=200.0)
+        state = consortium.federation.run(server)
+        processes = [
+            consortium.federation.processes._running[name] for name in ("superlink", "server", *consortium.names)
+        ]
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+    weights, content = load_tensors(server.model)
+    expected = simulated(consortium, plan, monkeypatch)
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(weights[name], value.detach()), name
+
+    account = read_ledger(server.ledger)[-1]
+    assert content["ledger_head"] in account.heads
+    assert len(account.releases()) == nodes * rounds
+    assert pd.read_csv(server.history)["round"].iloc[-1] == rounds
+    assert not server.checkpoint.exists()
+    for name in consortium.names:
+        assert len(consortium.own_account(name).releases()) == rounds
+    # What Flower counts: messages without their vectors. With them a round takes a vector each way and little more.
+    vector = size_of(Layout.of(plan.model()).dimension)
+    assert state.received < nodes * rounds * (vector + 8192)
+
+
+def test_no_other_host_is_called(tmp_path):
+    """In a network of its own, where every address in the world leads to a trap, nothing goes into the trap."""
+    if not shutil.which("unshare") or not shutil.which("ip"):
+        pytest.skip("unshare or ip is not installed")
+    alone = ["unshare", "--map-root-user", "--net", "sh", "-ec"]
+    everywhere = "ip link set lo up && ip route add local 0.0.0.0/0 dev lo"
+    if (probe := subprocess.run([*alone, everywhere], capture_output=True, text=True, check=False)).returncode:
+        pytest.skip(f"this system permits no network namespace of one's own: {probe.stderr.strip()}")
+    command = [*alone, f'{everywhere} && exec "$@"', "sh", sys.executable, str(HERE / "offline.py"), str(tmp_path)]
+    clean = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, env=clean)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["probes"] == {"web": 1, "names": 1}
+    assert found["calls"] == {"web": 0, "names": 0}
+    assert np.isfinite(found["norm"])

@@ -1,0 +1,154 @@
+"""Every fault on real processes: a node dies, hangs, sends what it must not, joins late; the server restarts."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+import torch
+from federation.consortium import Consortium
+
+from zetadp.checkpoint import load_tensors
+from zetadp.privacy.events import histories
+from zetadp.validation import UserError
+
+pytestmark = pytest.mark.processes
+
+GO_ON = {"missing": "continue", "least_nodes": 2, "round_seconds": 8.0}
+
+
+@pytest.fixture
+def three(consortium):
+    """The shared federation, with every node mended and present again afterwards."""
+    yield consortium
+    consortium.mend()
+    absent = [name for name in consortium.names if not consortium.federation.processes.runs(name)]
+    if absent:
+        consortium.start_nodes(*absent)
+
+
+def wait_until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def assert_every_release_is_accounted(three: Consortium) -> None:
+    """What the server counts is never less than what a node's own ledger holds."""
+    counted = histories(three.account().releases())
+    for name in three.names:
+        assert counted[name].releases >= len(three.own_account(name).releases())
+
+
+def weights(settings) -> torch.Tensor:
+    return torch.cat([value.abs().flatten() for value in load_tensors(settings.model)[0].values()])
+
+
+def test_spoiled_updates_end_a_run_that_waits_and_it_resumes_when_they_are_right(three):
+    settings = three.server(tries=1)
+    for fault in ("nan", "short", "real", "long", "double"):
+        three.spoil("node-02", fault)
+        with pytest.raises(UserError, match=r"Round 1 .* node-02 failed 1 times"):
+            three.federation.run(three.server_again(tries=1))
+        assert settings.checkpoint.exists()
+        assert not settings.model.exists()
+    three.mend()
+    three.federation.run(three.server_again(tries=1))
+    assert weights(settings).isfinite().all()
+    assert len(three.account().releases()) == 3 * three.plan.training.rounds
+    assert_every_release_is_accounted(three)
+
+
+def test_continuing_spoiled_updates_are_left_out(three):
+    three.spoil("node-02", "nan")
+    settings = three.server(**GO_ON, tries=1)
+    three.federation.run(settings)
+    assert weights(settings).isfinite().all()
+    counted = histories(three.account().releases())
+    assert sum(counted["node-01"].unshielded.values()) == three.plan.training.rounds
+    assert_every_release_is_accounted(three)
+
+
+def test_a_computation_that_hangs_is_ended_and_the_server_told(three):
+    three.spoil("node-03", "hang")
+    with pytest.raises(UserError, match="node-03 failed 1 times"):
+        three.federation.run(three.server(tries=1))
+    log = (three.federation.folder / "logs/server.log").read_text()
+    assert "node-03, round 1: the node's computation took too long and was ended" in log
+    three.mend()
+    three.federation.run(three.server_again())
+    assert_every_release_is_accounted(three)
+
+
+def test_a_node_killed_between_release_and_answer_sends_the_same_bytes_when_it_is_back(three):
+    three.spoil("node-02", "dawdle")
+    settings = three.server()
+    run = three.federation.begin(settings)
+    wait_until((three.state("node-02") / "released").exists)
+    three.federation.kill_node("node-02")
+    three.mend()
+    three.start_nodes("node-02")
+    three.federation.wait(run)
+    # One release a round: the message that was kept was sent, and nothing drawn anew.
+    assert len(three.own_account("node-02").releases()) == three.plan.training.rounds
+    assert len(three.account().releases()) == 3 * three.plan.training.rounds
+
+
+def test_continuing_a_node_that_died_is_left_out_and_its_release_counted(three):
+    three.spoil("node-02", "dawdle")
+    run = three.federation.begin(three.server(**GO_ON))
+    wait_until((three.state("node-02") / "released").exists)
+    three.federation.kill_node("node-02")
+    three.federation.wait(run, watch=False)
+    counted = histories(three.account().releases())
+    assert sum(counted["node-01"].unshielded.values()) == three.plan.training.rounds
+    assert_every_release_is_accounted(three)
+
+
+def test_continuing_a_machine_that_hangs_is_left_out(three):
+    processes = three.federation.processes
+    names = ("node-03", "node-03-worker")
+    run = three.federation.begin(three.server(**GO_ON))
+    for name in names:
+        processes.send(name, signal.SIGSTOP)
+    try:
+        three.federation.wait(run)
+    finally:
+        for name in names:
+            processes.send(name, signal.SIGCONT)
+    assert_every_release_is_accounted(three)
+
+
+def test_a_node_that_joins_late_is_waited_for(three):
+    three.federation.kill_node("node-03")
+    run = three.federation.begin(three.server())
+    time.sleep(2)
+    three.start_nodes("node-03")
+    three.federation.wait(run)
+    assert len(three.account().releases()) == 3 * three.plan.training.rounds
+    assert not any(history.unshielded for history in histories(three.account().releases()).values())
+
+
+def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
+    straight = three.server()
+    three.federation.run(straight)
+    settings = three.server()
+    three.federation.begin(settings)
+    wait_until(lambda: settings.ledger_file.exists() and '"round": 0' in settings.ledger_file.read_text())
+    three.federation.processes.kill("superlink", "server")
+    three.federation.start_server()
+    three.federation.wait_for_nodes(three.names)
+    three.federation.run(three.server_again())
+    assert torch.equal(weights(settings), weights(straight))
+    assert len(three.account().releases()) == 3 * three.plan.training.rounds
+    for name in three.names:
+        assert len(three.own_account(name).releases()) == three.plan.training.rounds
+
+
+def test_a_run_whose_nodes_all_fail_does_not_end_well(three):
+    for name in three.names:
+        three.spoil(name, "die")
+    with pytest.raises(UserError, match="failed 3 times"):
+        three.federation.run(three.server())

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from federation.sites import make_hospital, make_plan
+
+from zetadp.federation.flower.hospital import Hospital, HospitalSettings
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
+from zetadp.federation.flower.updates import decode, encode
+from zetadp.federation.messages import MessageStore
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.validation import UserError
+
+SEEDED, EXACT = make_plan(), make_plan(noise="os")
+PLANS = pytest.mark.parametrize("plan", [SEEDED, EXACT], ids=["seeded", "os"])
+
+
+def request(of, number=0, *, seed=0, attempt="attempt", head="", checkpointed=0, **changes):
+    model = of.model()
+    start = Layout.of(model).flatten(dict(model.named_parameters())).detach()
+    weights = start + seed * torch.ones_like(start)
+    asked = Request(of.digest, attempt, number, checkpointed, head, encode(weights))
+    return replace(asked, **changes)
+
+
+def releases(hospital: Hospital) -> list:
+    return [len(attempt.releases()) for attempt in read_ledger(hospital.ledger_path)]
+
+
+@PLANS
+def test_an_answer_is_finite_whole_and_in_the_ledger(plan, tmp_path):
+    hospital = make_hospital(plan, 1, tmp_path)
+    answer = hospital.reply(request(plan))
+    assert isinstance(answer, Answer)
+    decode(answer.update, Layout.of(plan.model()).dimension)
+    assert list(answer.lines) == hospital.ledger_path.read_text().splitlines()
+    assert read_ledger(hospital.ledger_path)[-1].releases() == [plan.event("node-02", 0)]
+
+
+@PLANS
+def test_a_repeated_request_gets_the_same_bytes_also_from_a_node_begun_anew(plan, tmp_path):
+    first = make_hospital(plan, 0, tmp_path).reply(request(plan))
+    again = make_hospital(plan, 0, tmp_path).reply(request(plan))
+    assert again.update == first.update
+    assert releases(make_hospital(plan, 0, tmp_path)) == [1]
+
+
+@PLANS
+def test_a_second_request_with_other_weights_is_refused_and_releases_nothing(plan, tmp_path):
+    hospital = make_hospital(plan, 0, tmp_path)
+    hospital.reply(request(plan))
+    refused = hospital.reply(request(plan, seed=1))
+    assert refused == Refusal("node-01", "attempt", 0, Reason.ANSWERED)
+    assert releases(hospital) == [1]
+
+
+@PLANS
+def test_a_round_whose_message_was_discarded_is_never_answered_again(plan, tmp_path):
+    hospital = make_hospital(plan, 0, tmp_path)
+    for number in range(3):
+        assert isinstance(hospital.reply(request(plan, number, checkpointed=max(0, number - 1))), Answer)
+    assert len(list(hospital.message_folder.iterdir())) == 2
+    assert isinstance(hospital.reply(request(plan, 1)), Answer)
+    for seed in (0, 1):
+        assert hospital.reply(request(plan, 0, seed=seed)).reason == Reason.ANSWERED
+    assert releases(hospital) == [3]
+
+
+@PLANS
+def test_rounds_differ_in_their_noise(plan, tmp_path):
+    hospital = make_hospital(make_plan(sigma=1000.0, noise=plan.training.noise), 0, tmp_path)
+    dimension = Layout.of(plan.model()).dimension
+    updates = [decode(hospital.reply(request(hospital.plan, number)).update, dimension).double() for number in range(4)]
+    correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(4)
+    assert correlations.abs().max() < 5 / dimension**0.5
+    assert torch.stack(updates).std() == pytest.approx(1000.0, rel=0.2)  # sigma B / R
+
+
+def test_nodes_differ_in_their_noise_under_one_seed(tmp_path):
+    plan = make_plan(sigma=1000.0)
+    dimension = Layout.of(plan.model()).dimension
+    updates = [
+        decode(make_hospital(plan, place, tmp_path).reply(request(plan)).update, dimension) for place in range(3)
+    ]
+    correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(3)
+    assert correlations.abs().max() < 5 / dimension**0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"plan": make_plan(sigma=0.1).digest}, Reason.PLAN),
+        ({"round": 4}, Reason.ROUND),
+        ({"round": -1}, Reason.ROUND),
+        ({"checkpointed": 1}, Reason.ROUND),
+        ({"weights": b"123"}, Reason.SHAPE),
+        ({"head": "f" * 64}, Reason.LEDGER),
+    ],
+)
+def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reason, tmp_path):
+    hospital = make_hospital(SEEDED, 0, tmp_path)
+    assert hospital.reply(request(SEEDED, **change)) == Refusal("node-01", "attempt", change.get("round", 0), reason)
+    assert not hospital.ledger_path.exists() or hospital.ledger_path.read_text() == ""
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    weights = bytearray(request(SEEDED).weights)
+    weights[:4] = b"\x00\x00\xc0\x7f"
+    assert make_hospital(SEEDED, 0, tmp_path).reply(request(SEEDED, weights=bytes(weights))).reason == Reason.SHAPE
+
+
+def test_only_so_many_attempts_are_permitted(tmp_path):
+    hospital = make_hospital(SEEDED, 0, tmp_path, attempts=2)
+    for attempt in ("a", "b"):
+        assert isinstance(hospital.reply(request(SEEDED, attempt=attempt)), Answer)
+    assert hospital.reply(request(SEEDED, attempt="c")).reason == Reason.ATTEMPTS
+    assert hospital.reply(request(SEEDED, attempt="a")).reason == Reason.ATTEMPTS  # nor one that was left
+    assert releases(hospital) == [1, 1]
+
+
+def test_the_lines_after_the_servers_head_are_sent_and_no_others(tmp_path):
+    hospital = make_hospital(SEEDED, 0, tmp_path)
+    first = hospital.reply(request(SEEDED))
+    head = read_ledger(hospital.ledger_path)[-1]
+    known = hospital.ledger_path.read_text().splitlines()[-1].split('"')[3]
+    second = hospital.reply(request(SEEDED, 1, head=known))
+    assert [*first.lines, *second.lines] == hospital.ledger_path.read_text().splitlines()
+    assert known in head.heads
+
+
+def test_a_ledger_put_back_to_an_earlier_day_ends_the_nodes_part(tmp_path):
+    hospital = make_hospital(SEEDED, 0, tmp_path)
+    hospital.reply(request(SEEDED))
+    backup = hospital.ledger_path.read_text()
+    hospital.reply(request(SEEDED, 1))
+    known = hospital.ledger_path.read_text().splitlines()[-1].split('"')[3]
+    hospital.ledger_path.write_text(backup)
+    assert hospital.reply(request(SEEDED, 2, head=known)).reason == Reason.LEDGER
+
+
+def test_a_release_that_was_never_kept_is_drawn_anew_and_both_count(tmp_path, monkeypatch):
+    hospital = make_hospital(EXACT, 0, tmp_path)
+    lost = []
+
+    def fail(_self, _round, _weights, messages, *_):
+        lost.append(messages)
+        raise OSError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MessageStore, "keep", fail)
+        assert hospital.reply(request(EXACT)).reason == Reason.FAILED
+    found = decode(hospital.reply(request(EXACT)).update, lost[0].shape[1])
+    assert not torch.equal(found, lost[0][0])
+    assert releases(hospital) == [2]
+
+
+def test_an_error_sends_a_fixed_word_and_none_of_its_text(tmp_path, monkeypatch, caplog):
+    hospital = make_hospital(SEEDED, 0, tmp_path)
+
+    def fail(*_, **__):
+        msg = "patient Smith has no images"
+        raise ValueError(msg)
+
+    monkeypatch.setattr("zetadp.federation.flower.hospital.simulate_round", fail)
+    refused = hospital.reply(request(SEEDED))
+    assert "Smith" not in repr(refused)
+    assert "Smith" in caplog.text
+    assert refused.reason == Reason.FAILED
+
+
+def test_a_node_at_work_says_so(tmp_path):
+    hospital = make_hospital(SEEDED, 0, tmp_path)
+    with Ledger(hospital.ledger_path):
+        assert hospital.reply(request(SEEDED)).reason == Reason.BUSY
+
+
+@pytest.mark.parametrize("changes", [{"noise": "seeded"}, {"noise": "os", "sigma": 0.0}])
+def test_a_plan_that_protects_nobody_is_refused_where_patients_are_real(changes, tmp_path):
+    plan = make_plan(**changes)
+    with pytest.raises(UserError, match="Expected a plan with noise from the operating system at node-01"):
+        make_hospital(plan, 0, tmp_path, simulation=None)
+    make_hospital(EXACT, 0, tmp_path, simulation=None)
+
+
+def test_real_patients_need_a_fixed_time_of_answer(tmp_path):
+    settings = {"name": "a", "plan": tmp_path, "images": tmp_path, "state": tmp_path, "answer_seconds": 0.0}
+    with pytest.raises(UserError, match="answer_seconds above zero"):
+        HospitalSettings(**settings)
+    HospitalSettings(**settings, simulation=0)
+
+
+def test_another_number_of_patients_than_planned_is_refused(tmp_path):
+    hospital = make_hospital(SEEDED, 0, tmp_path)
+    with pytest.raises(UserError, match="Expected 3 training patients at node-01, as the plan declares, found 2"):
+        Hospital(hospital.settings, SEEDED, hospital.records, hospital.patients[:2])
+
+
+def test_settings_are_read_from_a_file_with_paths_beside_it(tmp_path):
+    path = tmp_path / "node.yaml"
+    path.write_text("name: a\nplan: plan.json\nimages: Task\nstate: /var/state\nattempts: 3\n")
+    found = HospitalSettings.read(path)
+    assert (found.plan, found.state.as_posix(), found.attempts) == (tmp_path / "plan.json", "/var/state", 3)
+    for wrong in ("name: a\n", "[]", "name: a\nplan: p\nimages: i\nstate: s\nsurprise: 1\n", "{"):
+        path.write_text(wrong)
+        with pytest.raises(UserError, match="to hold the settings of a hospital's node"):
+            HospitalSettings.read(path)
+
+
+@pytest.mark.parametrize(("work", "tick", "least"), [(0.05, 0.3, 0.3), (0.35, 0.3, 0.6), (0.0, 0.0, 0.0)])
+def test_answers_leave_at_whole_ticks(work, tick, least):
+    from zetadp.federation.flower.node_app import _wait_for_a_tick
+
+    begun = time.monotonic()
+    time.sleep(work)
+    _wait_for_a_tick(begun, tick)
+    passed = time.monotonic() - begun
+    assert passed >= least
+    assert tick == 0 or passed % tick < 0.25 * tick

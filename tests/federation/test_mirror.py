@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from federation.sites import make_plan
+
+from zetadp.federation.flower.mirror import BrokenChainError, Mirror
+from zetadp.privacy.ledger import Ledger
+from zetadp.validation import UserError
+
+PLAN = make_plan()
+
+
+@pytest.fixture
+def lines(tmp_path):
+    path = tmp_path / "own.jsonl"
+    with Ledger(path) as ledger:
+        for attempt in ("first", "second"):
+            ledger.start({**PLAN.header(), "federation": attempt})
+            for number in range(3):
+                ledger.record([PLAN.event("node-01", number)])
+                ledger.note_sent(number, 0, "digest")
+    return path.read_text().splitlines()
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    return Mirror(tmp_path / "copies/node-01.jsonl")
+
+
+def test_lines_are_kept_and_their_releases_known(mirror, lines):
+    assert mirror.known == ""
+    mirror.extend(lines[:4])
+    assert mirror.of_attempt("first") == [PLAN.event("node-01", number) for number in (0, 1)]
+    mirror.extend(lines[4:])
+    assert mirror.path.read_text().splitlines() == lines
+    assert mirror.of_attempt("second") == [PLAN.event("node-01", number) for number in range(3)]
+    assert mirror.of_attempt("first") == []
+    again = Mirror(mirror.path)
+    assert (again.head, again.of_attempt("second")) == (mirror.head, mirror.of_attempt("second"))
+
+
+def test_lines_that_were_seen_before_are_not_counted_again(mirror, lines):
+    mirror.extend(lines[:10])
+    mirror.extend(lines[6:])
+    mirror.extend(lines)
+    assert mirror.path.read_text().splitlines() == lines
+    assert len(mirror.of_attempt("second")) == 3
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda lines: lines[5:],  # cut out
+        lambda lines: [lines[4].replace('"round": 1', '"round": 0'), *lines[5:]],  # edited
+        lambda lines: [lines[6], lines[4]],  # in another order
+        lambda lines: ["no json"],
+        lambda lines: ['{"chain": "", "entry": 7}'],
+        lambda lines: ["[]"],
+    ],
+)
+def test_what_does_not_follow_is_refused_and_nothing_is_kept(mirror, lines, broken):
+    mirror.extend(lines[:4])
+    head = mirror.head
+    with pytest.raises(BrokenChainError):
+        mirror.extend(broken(lines))
+    assert mirror.path.read_text().splitlines() == lines[:4]
+    assert (mirror.head, len(mirror.of_attempt("first"))) == (head, 2)
+
+
+def test_a_torn_line_of_the_node_counts_as_a_release(mirror, tmp_path):
+    path = tmp_path / "torn.jsonl"
+    with Ledger(path) as ledger:
+        ledger.start({"federation": "x"})
+        ledger.record([PLAN.event("node-01", 0)])
+    with path.open("a") as file:
+        file.write('{"chain"')
+    Ledger(path).close()
+    mirror.extend(path.read_text().splitlines())
+    assert mirror.of_attempt("x") == [PLAN.event("node-01", 0)] * 2
+
+
+def test_a_copy_whose_last_line_was_cut_off_goes_on_before_it(mirror, lines):
+    mirror.extend(lines[:6])
+    whole = mirror.path.read_text()
+    mirror.path.write_text(whole[:-30])
+    again = Mirror(mirror.path)
+    again.extend(lines[5:])
+    assert again.path.read_text().splitlines() == lines
+
+
+def test_an_edited_copy_is_a_users_error(mirror, lines):
+    mirror.extend(lines)
+    mirror.path.write_text(mirror.path.read_text().replace('"round": 2', '"round": 1', 1))
+    with pytest.raises(UserError, match="was edited or damaged"):
+        Mirror(mirror.path)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from federation.sites import SEED, make_hospital, make_plan
+
+from zetadp.federation.flower.plan import Plan, PlannedNode
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.ledger import Ledger
+from zetadp.validation import UserError
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    plan = make_plan(update="float16")
+    plan.write(tmp_path / "plan.json")
+    found = Plan.read(tmp_path / "plan.json")
+    assert found == plan
+    assert found.digest == plan.digest
+
+
+def test_every_change_of_what_is_computed_changes_the_hash():
+    plan = make_plan()
+    noisier = replace(plan.nodes[0], noise_multiplier=9.0)
+    others = [
+        replace(plan, nodes=(noisier, *plan.nodes[1:])),
+        replace(plan, nodes=plan.nodes[::-1]),
+        replace(plan, training=replace(plan.training, clip=3.0)),
+        replace(plan, training=replace(plan.training, rounds=5)),
+        replace(plan, training=replace(plan.training, noise="os")),
+        replace(plan, network=replace(plan.network, widths=(2, 8))),
+        replace(plan, run=replace(plan.run, seed=1)),
+        replace(plan, update="int8"),
+        replace(plan, slices=3),
+    ]
+    assert len({plan.digest, *(other.digest for other in others)}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": 2}, {"surprise": 1}, {"nodes": []}, {"update": "float8"}, {"training": {"rounds": 0}}]
+)
+def test_what_is_no_plan_is_a_users_error(change):
+    with pytest.raises(UserError, match=r"plan"):
+        Plan.from_json({**make_plan().to_json(), **change})
+
+
+def test_nodes_of_one_name_or_with_impossible_numbers_are_refused():
+    node = PlannedNode("a", 3, 2, 1.0)
+    with pytest.raises(ValueError, match="names of their own"):
+        replace(make_plan(), nodes=(node, node))
+    with pytest.raises(ValueError, match="expected"):
+        PlannedNode("a", 3, 4, 1.0)
+
+
+def test_all_sites_start_from_the_same_weights():
+    first, second = (make_plan().model().state_dict() for _ in range(2))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_noise_of_the_operating_system_is_exact_and_takes_no_seed(tmp_path):
+    plan = make_plan(noise="os")
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        mechanism = plan.mechanism("node-02", Layout.of(plan.model()), SEED, ledger)
+    assert isinstance(mechanism, ExactSampledGaussian)
+    assert mechanism.grid == plan.grid(Layout.of(plan.model()))
+
+
+def test_the_event_is_the_one_that_the_mechanism_emits(tmp_path):
+    for plan in (make_plan(), make_plan(noise="os")):
+        with Ledger(tmp_path / "ledger.jsonl") as ledger:
+            mechanism = plan.mechanism("node-02", Layout.of(plan.model()), SEED, ledger)
+            assert mechanism.draw(3).event == plan.event("node-02", 3)
+
+
+def test_accounting_reads_a_nodes_ledger_as_any_other(tmp_path):
+    plan = make_plan()
+    hospital = make_hospital(plan, 0, tmp_path)
+    with Ledger(hospital.ledger_path) as ledger:
+        ledger.start(plan.header())
+        ledger.record([plan.event("node-01", 0)])
+    (run,) = recorded_runs(hospital.ledger_path)
+    assert run.declared_rounds == plan.training.rounds
+    assert run.nodes["node-01"].population == plan.nodes[0].population

@@ -1,0 +1,133 @@
+"""From a configuration and a cohort to what the sites of a federation hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from decathlon_builder import write_tiny_task
+from federation.sites import make_plan, write_hospital_folder
+
+from zetadp.cli import main
+from zetadp.cohort.index import index_cohort
+from zetadp.federation.flower.folders import write_site_folder
+from zetadp.federation.flower.hospital import HospitalSettings
+from zetadp.federation.flower.plan import Plan
+from zetadp.federation.flower.prepared import load_site
+from zetadp.federation.flower.server_app import ServerSettings
+from zetadp.federation.flower.worker import load_hospital
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.volumes import read_centre_slices
+from zetadp.kspace.whitening import whiten
+from zetadp.privacy.accounting import epsilon
+from zetadp.storage import write_json
+from zetadp.validation import UserError
+
+ROOT = Path(__file__).parents[2]
+SMOKE = ["config.yaml", "workflow/scenarios/smoke.yaml"]
+
+
+def test_a_hospital_prepares_its_own_patients_as_the_stages_do(tmp_path):
+    plan = make_plan()
+    folder = write_hospital_folder(tmp_path / "images", 3)
+    records, patients = load_site(folder, plan, tmp_path / "cache", part="train", patients=3)
+    assert patients == [(0,), (1,), (2,)]
+    files = sorted((folder / "imagesTr").iterdir())
+    order = ("FLAIR", "T1w", "T1gd", "T2w")
+    for place, file in enumerate(files):
+        expected = whiten(to_kspace(read_centre_slices(file, order, plan.slices, plan.size)))
+        np.testing.assert_array_equal(records.images[place].numpy(), expected.reshape(-1, plan.size, plan.size))
+
+
+def test_prepared_images_are_kept_and_made_again_when_files_change(tmp_path):
+    plan = make_plan()
+    folder = write_hospital_folder(tmp_path / "images", 2)
+    options = {"part": "train", "patients": 2}
+    first, _ = load_site(folder, plan, tmp_path / "cache", **options)
+    (kept,) = (tmp_path / "cache").iterdir()
+    before = kept.stat().st_mtime_ns
+    load_site(folder, plan, tmp_path / "cache", **options)
+    assert kept.stat().st_mtime_ns == before
+    write_hospital_folder(folder, 2, seed=5)
+    for path in (folder / "imagesTr").glob("PAT_00*"):
+        path.unlink()
+    second, _ = load_site(folder, plan, tmp_path / "cache", **options)
+    assert not np.array_equal(first.images.numpy(), second.images.numpy())
+
+
+def test_a_bad_volume_keeps_a_hospital_out(tmp_path):
+    folder = write_hospital_folder(tmp_path / "images", 3)
+    (folder / "imagesTr/PAT_00_002.nii.gz").write_bytes(b"no volume")
+    with pytest.raises(UserError, match=r"PAT_00_002\.nii\.gz to be gzip-compressed"):
+        load_site(folder, make_plan(), tmp_path / "cache", part="train", patients=3)
+
+
+def test_the_folders_of_sites_hold_their_own_patients_alone(tmp_path):
+    task = write_tiny_task(tmp_path / "task", 4, 2)
+    table = index_cohort(task, train_patients=4, test_patients=2, slices=2)
+    for part, rows in (("train", [1, 3]), ("test", [4, 5])):
+        own = table.iloc[rows]
+        write_site_folder(tmp_path / part, task, own, part)
+        write_site_folder(tmp_path / part, task, own, part)
+        counts = {"train_patients": 0, "test_patients": 0, f"{part}_patients": 2}
+        found = index_cohort(tmp_path / part, **counts, slices=2)
+        columns = ["patient", "record", "part", "sha256"]
+        pd.testing.assert_frame_equal(found[columns], own[columns].reset_index(drop=True))
+        assert sorted(path.name for path in (tmp_path / part).rglob("*.nii.gz")) == sorted(
+            Path(file).name for file in own["file"]
+        )
+
+
+def test_the_plan_of_a_configuration_meets_its_epsilon(tmp_path, capsys):
+    arguments = [*(str(ROOT / name) for name in SMOKE), "--network", "complex", "--epsilon", "8"]
+    assert main(["federation", "plan", *arguments, "--output", str(tmp_path / "plan.json")]) == 0
+    plan = Plan.read(tmp_path / "plan.json")
+    assert plan.digest in capsys.readouterr().out
+    assert (plan.training.rounds, [node.population for node in plan.nodes]) == (4, [4, 4, 4])
+    spent = epsilon({(node.expected / node.population, node.noise_multiplier): 4 for node in plan.nodes[:1]}, 1e-3)
+    assert 7.9 < spent <= 8
+    assert plan.header()["partition"]["nodes"] == 3
+
+
+def test_a_run_that_the_configuration_lacks_is_a_users_error(capsys):
+    assert main(["federation", "plan", str(ROOT / "config.yaml"), "--network", "complex", "--epsilon", "3"]) == 1
+    assert "Expected a federated run of the configuration (complex 8 0" in capsys.readouterr().err
+
+
+def test_keys_and_certificates_are_made_and_never_overwritten(tmp_path, capsys):
+    assert main(["federation", "certificates", str(tmp_path / "set"), "--nodes", "a", "b"]) == 0
+    assert {"authority.pem", "server.pem", "server.key", "a.key", "a.pub.pem", "b.key", "b.pub.pem"} == {
+        path.name for path in (tmp_path / "set").iterdir()
+    }
+    pair = [str(tmp_path / "c.pub.pem"), str(tmp_path / "c.key")]
+    assert main(["federation", "key", *pair]) == 0
+    assert main(["federation", "key", *pair]) == 1
+    assert "A key in use must not be lost" in capsys.readouterr().err
+
+
+def test_settings_of_the_server_are_read_as_they_were_written(tmp_path):
+    names = ("plan", "model", "history", "ledger", "ledger_file", "checkpoint")
+    settings = ServerSettings(**{name: tmp_path / name for name in names}, keys={"a": tmp_path / "a.pem"})
+    settings.write(tmp_path / "server.json")
+    assert ServerSettings.read(tmp_path / "server.json") == settings
+    content = json.loads((tmp_path / "server.json").read_text())
+    for change in ({"surprise": 1}, {"patience": {"missing": "hope"}}, {"keys": None}):
+        write_json(tmp_path / "wrong.json", content | change)
+        with pytest.raises(UserError, match="to hold the settings of a federation's server"):
+            ServerSettings.read(tmp_path / "wrong.json")
+
+
+def test_a_hospital_is_made_of_its_files(tmp_path):
+    plan = make_plan(noise="os")
+    plan.write(tmp_path / "plan.json")
+    write_hospital_folder(tmp_path / "images", plan.nodes[1].population)
+    (tmp_path / "node.yaml").write_text("name: node-02\nplan: plan.json\nimages: images\nstate: state\nthreads: 1\n")
+    hospital = load_hospital(tmp_path / "node.yaml")
+    assert hospital.constants == plan.nodes[1]
+    assert HospitalSettings.read(tmp_path / "node.yaml").simulation is None
+    (tmp_path / "node.yaml").write_text("name: node-09\nplan: plan.json\nimages: images\nstate: state\n")
+    with pytest.raises(UserError, match="Expected the name of a node of the plan"):
+        load_hospital(tmp_path / "node.yaml")

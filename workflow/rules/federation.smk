@@ -1,0 +1,52 @@
+# The federated runs as a real federation of processes on this machine, over TLS. The same files come out of it as of the
+# simulation, so everything after training is the same; the arm with one holder has nothing to federate.
+
+
+if config["engine"] == "flower":
+
+    ruleorder: train_federated > train_model
+
+    rule train_federated:
+        input:
+            dataset=f"{TASK}/dataset.json",
+            table=rules.index_cohort.output.table,
+            partition=rules.partition.output.partition,
+            noise=rules.calibrate.output.noise,
+        output:
+            model=f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors",
+            history=f"{RESULTS}/{RUN_WILDCARDS}/history.csv",
+            ledger=f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl",
+        log:
+            f"logs/train_federated/{LOG_WILDCARDS}.log",
+        benchmark:
+            f"{RESULTS}/{RUN_WILDCARDS}/benchmark.tsv"
+        wildcard_constraints:
+            arm="federated",
+        conda:
+            "../../envs/federation.yaml"
+        threads: config["partition"]["nodes"]
+        resources:
+            gpu=gpus(),
+            mem_mb=4000 + 500 * config["partition"]["nodes"],
+            runtime="12h",
+        params:
+            settings=lambda wildcards: config["networks"][wildcards.network],
+            training=config["training"],
+            plan=lambda wildcards: plan_of(wildcards.arm),
+            cohort=config["cohort"]["name"],
+            division={
+                **config["partition"],
+                "sizes": declared_nodes(config, "federated"),
+            },
+            noise_source=config["privacy"]["noise"],
+            real_patients=config["cohort"]["real_patients"],
+            federation=config["federation"],
+            slice_count=config["slices"]["count"],
+            size=config["slices"]["size"],
+            device=config["device"],
+            ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
+            checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
+            folder=f"{RESULTS}/federation/{LOG_WILDCARDS}",
+            code=code_of("scripts/train_federated.py"),
+        script:
+            "../../scripts/train_federated.py"
