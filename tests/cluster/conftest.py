@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,11 +44,12 @@ class Checkout:
 
     root: Path
 
-    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start Snakemake in the copy, as a user would."""
+    @contextmanager
+    def started(self, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+        """Start Snakemake in the copy, as a user would, and leave nothing of it behind."""
         own = {key: value for key, value in (environment or os.environ).items() if key != "PYTHONPATH"}
         own["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "snakemake", *arguments, "--configfile", SMOKE],
             cwd=self.root,
             env=own,
@@ -54,10 +57,15 @@ class Checkout:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        try:
+            yield process
+        finally:
+            end(process)
 
     def run(self, *arguments: str, environment: dict[str, str] | None = None) -> Said:
         """Run Snakemake in the copy to its end."""
-        return to_its_end(self.start(*arguments, environment=environment))
+        with self.started(*arguments, environment=environment) as process:
+            return said_by(process)
 
     def copied_to(self, target: Path) -> Checkout:
         """Return a copy with everything that was made in this one."""
@@ -65,15 +73,22 @@ class Checkout:
         return Checkout(target)
 
 
-def to_its_end(process: subprocess.Popen[str]) -> Said:
-    """Wait for Snakemake; end it, and so its jobs, where the test ends first."""
-    try:
-        text, _ = process.communicate()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+def said_by(process: subprocess.Popen[str]) -> Said:
+    """Wait for Snakemake to end and return what it said."""
+    text, _ = process.communicate()
     return Said(text, process.returncode)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End Snakemake where the test ended first: an interrupt makes it cancel its jobs."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def checkout(target: Path) -> Checkout:

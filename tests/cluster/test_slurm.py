@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 import torch
-from cluster.conftest import SLURM, Checkout, Finished, to_its_end
-from cluster.slurm import Slurm, until
+from cluster.conftest import SLURM, Checkout, Finished, said_by
 from safetensors.torch import load_file
 
 from zetadp.checkpoint import Checkpoint
@@ -20,6 +19,8 @@ from zetadp.privacy.ledger import read_ledger
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cluster.slurm import Slurm
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -102,13 +103,13 @@ def test_a_killed_training_goes_on_to_the_same_model(
     cluster: Slurm, finished: Finished, uninterrupted: Checkout, tmp_path: Path, death: str
 ) -> None:
     there = finished.checkout.copied_to(tmp_path / "copy")
-    process = there.start(f"{RUN}/model.safetensors", *SLURM, *LONG, environment=cluster.environment)
-    while not rounds_kept(there.root / CHECKPOINT):
-        assert process.poll() is None, process.communicate()[0][-6000:]
-        time.sleep(0.1)
-    (number,) = cluster.known()
-    kill(cluster, number, death)
-    said = to_its_end(process)
+    with there.started(f"{RUN}/model.safetensors", *SLURM, *LONG, environment=cluster.environment) as process:
+        while not rounds_kept(there.root / CHECKPOINT):
+            assert process.poll() is None, process.communicate()[0][-6000:]
+            time.sleep(0.1)
+        (number,) = cluster.known()
+        kill(cluster, number, death)
+        said = said_by(process)
     assert said.code == 0, said.text[-6000:]
 
     trained = [number for number, kind in said.submitted().items() if kind == "training"]
@@ -135,15 +136,15 @@ def test_a_killed_pack_is_made_again_as_a_whole_to_the_same_models(
     runs = [f"results/smoke/runs/linear/federated/eps-unclipped/seed-{seed}" for seed in (0, 1)]
     for run in runs:
         shutil.rmtree(there.root / run)
-    models = [there.root / run / "model.safetensors" for run in runs]
+    done = [there.root / run / "benchmark.tsv" for run in runs]
     names = [f"{run}/model.safetensors" for run in runs]
-    process = there.start(*names, *SLURM, environment=cluster.environment)
-    while not any(model.exists() for model in models):
-        assert process.poll() is None, process.communicate()[0][-6000:]
-        time.sleep(0.1)
-    (number,) = cluster.known()
-    cluster.ask("scancel", number)
-    said = to_its_end(process)
+    with there.started(*names, *SLURM, environment=cluster.environment) as process:
+        while not any(path.exists() for path in done):
+            assert process.poll() is None, process.communicate()[0][-6000:]
+            time.sleep(0.1)
+        (number,) = cluster.known()
+        cluster.ask("scancel", number)
+        said = said_by(process)
     assert said.code == 0, said.text[-6000:]
     states = [cluster.jobs()[number]["JobState"] for number in said.submitted()]
     assert states == ["CANCELLED", "COMPLETED"]
@@ -160,16 +161,16 @@ def rounds_kept(checkpoint: Path) -> int:
 
 
 def kill(cluster: Slurm, number: str, death: str) -> None:
-    """End a running job as a scheduler does, by hand or because its node is gone."""
+    """End a running job as a scheduler does: by hand, or because its node is gone.
+
+    Slurm holds a job of a lost node back for two minutes, so that nothing of it runs any more when it starts again.
+    """
     if death == "cancelled":
         cluster.ask("scancel", number)
         return
     node = cluster.ask("sinfo", "--noheader", "--format=%N").strip()
     cluster.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
-    until(lambda: cluster.known().get(number) == "PENDING", cluster)
-    # Slurm holds such a job back for two minutes.
-    cluster.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
 
 
 def same_tensors(one: Path, other: Path) -> None:

@@ -7,6 +7,7 @@ The privacy unit is what is clipped: all images of a patient make one gradient, 
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -170,13 +171,15 @@ def clipped_sums(
     bound
         The clipping norm B; ``None`` leaves gradients as they are and gives no guarantee.
     chunk
-        Images in one pass, about; a pass holds at least one patient.
+        Images in one pass at most; a pass holds at least one patient.
     grid
         Truncate each clipped gradient onto this grid, check its norm in integers, and sum integers.
     """
     kind = torch.float32 if grid is None else torch.int64
     sums = torch.zeros(count, layout.dimension, dtype=kind, device=images.device)
-    patients_at_once = max(1, chunk // max(1, images.shape[1]))
+    most = max(1, chunk // max(1, images.shape[1]))
+    # Passes of nearly equal size: a short last one would cost more than its share.
+    patients_at_once = math.ceil(len(images) / max(1, math.ceil(len(images) / most)))
     # Patients of a node are neighbours as a rule: a pass adds to the few nodes that it touches.
     node_of = groups.tolist()
     counted = torch.zeros((), dtype=torch.int64, device=images.device)

@@ -222,6 +222,25 @@ def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("count", "chunk", "expected"),
+    [(5, 16, [3, 2]), (8, 16, [4, 4]), (9, 16, [3, 3, 3]), (3, 1, [1, 1, 1]), (3, 100, [3]), (1, 4, [1])],
+)
+def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk(count, chunk, expected, monkeypatch):
+    passes = []
+
+    def watched(model, layout, images, labels):
+        passes.append(len(images))
+        return patient_gradients(model, layout, images, labels)
+
+    monkeypatch.setattr(clipping, "patient_gradients", watched)
+    model = network(TINY)
+    images, labels = patients(count, 4)
+    groups = torch.zeros(count, dtype=torch.long)
+    clipped_sums(model, Layout.of(model), images, labels, groups, count=1, bound=1.0, chunk=chunk)
+    assert passes == expected
+
+
 def test_out_of_memory_for_a_single_patient_is_raised(monkeypatch):
     def never(*_):
         raise torch.OutOfMemoryError
