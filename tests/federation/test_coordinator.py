@@ -380,3 +380,12 @@ def test_rounded_updates_train_to_nearly_the_same_model(form, tmp_path):
     assert not torch.equal(first, second)
     moved = (first - flat(make_plan().model())).norm()
     assert (first - second).norm() < 0.05 * moved
+
+
+def test_a_node_that_followed_another_plan_all_the_same_is_found_out_by_its_ledger(tmp_path):
+    plan, quieter = make_plan(), make_plan(sigma=0.1)
+    stray = make_hospital(quieter, 2, tmp_path)
+    obedient = stray.reply
+    stray.reply = lambda request: obedient(replace(request, plan=quieter.digest))
+    with pytest.raises(UserError, match="the ledger of node-03 holds releases of another plan"):
+        coordinator(plan, DirectLine([*hospitals(plan, tmp_path)[:2], stray]), tmp_path).run()
