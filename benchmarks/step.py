@@ -12,6 +12,7 @@ floor in passes of the same number of images.
 
     python benchmarks/step.py                                       # all cases and networks
     python benchmarks/step.py --cases 24x4 --networks pooled --repetitions 5 --no-memory
+    python benchmarks/step.py --threads 1 --clock cpu               # on a machine that others use at the same time
 """
 
 from __future__ import annotations
@@ -265,19 +266,21 @@ def check_equal(bench: Bench) -> None:
             torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-3)
 
 
-def timed(steps: dict[str, Step], repetitions: int, device: torch.device) -> dict[str, np.ndarray]:
+def timed(
+    steps: dict[str, Step], repetitions: int, device: torch.device, clock: Callable[[], float]
+) -> dict[str, np.ndarray]:
     """Return seconds of each step; all take turns, in another order every time."""
     order = np.random.default_rng(2)
     names = list(steps)
     times = np.empty((repetitions, len(names)))
     for repetition in range(-1, repetitions):  # the first round warms tables and caches
         for place in order.permutation(len(names)):
-            began = time.perf_counter()
+            began = clock()
             steps[names[place]]()
             if device.type == "cuda":
                 torch.cuda.synchronize()
             if repetition >= 0:
-                times[repetition, place] = time.perf_counter() - began
+                times[repetition, place] = clock() - began
     return {name: times[:, place] for place, name in enumerate(names)}
 
 
@@ -340,11 +343,12 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     check_equal(bench)
     default = TrainingSettings(rounds=1).chunk
     steps = steps_of(bench, chosen.chunks, sorted({default, *chosen.private_chunks}), compiled=chosen.compile)
+    clock = time.thread_time if chosen.clock == "cpu" else time.perf_counter
     # A few turns to choose the floor, which then takes turns with the private step alone.
-    tried = timed(steps, chosen.tries, device)
+    tried = timed(steps, chosen.tries, device, clock)
     floor = min((name for name in steps if name.startswith("floor")), key=lambda name: median(tried[name]))
     private = f"private {default}"
-    times = timed({name: steps[name] for name in (floor, private)}, chosen.repetitions, device)
+    times = timed({name: steps[name] for name in (floor, private)}, chosen.repetitions, device, clock)
     print(f"\n{network}, {case[0]} patients x {case[1]} images, {device}")
     for name in steps:
         many = name in times
@@ -379,6 +383,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
     parser.add_argument("--repetitions", type=int, default=21)
     parser.add_argument("--tries", type=int, default=5, help="repetitions in which the floor is chosen (default: 5)")
     parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS, help="images in one pass of the floor")
@@ -388,6 +393,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.clock == "cpu" and (chosen.threads != 1 or chosen.device != "cpu"):
+        parser.error("--clock cpu needs --threads 1 and --device cpu")
     keep_freed_memory()
     if chosen.memory_of:
         measure_memory(chosen.memory_of)

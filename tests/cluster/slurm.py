@@ -6,6 +6,7 @@ import getpass
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -101,6 +102,7 @@ def slurm() -> Iterator[Slurm]:
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.callback(end_leftovers, folder)
         running = configure(folder)
         own = [f"--{what}-file={folder}/munge.{what}" for what in ("key", "log", "pid", "seed")]
         start(stack, running, "munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *own)
@@ -157,6 +159,17 @@ def empty(running: Slurm) -> None:
     """Cancel every job and wait until none is left: their processes would outlive the daemons."""
     said_by(running, "scancel", "--user", getpass.getuser())
     until(lambda: not said_by(running, "squeue", "--noheader"), running)
+
+
+def end_leftovers(folder: Path) -> None:
+    """Kill what is left of jobs: without control groups Slurm loses sight of a process whose parent it killed first."""
+    mark = f"{folder}/bin".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+        except OSError:  # ended meanwhile, or of another user
+            continue
 
 
 def said_by(running: Slurm, *command: str) -> str:

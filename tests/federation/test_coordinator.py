@@ -340,9 +340,8 @@ def test_late_and_doubled_answers_change_nothing(tmp_path):
     line = DirectLine(hospitals(plan, tmp_path / "b"))
 
     def repeat(_, reply):
-        line.replies += earlier
+        line.replies += [reply, *earlier]  # what is late comes last
         earlier[:] = [*earlier[-4:], reply]
-        return reply
 
     line.tamper = repeat
     assert torch.equal(flat(coordinator(plan, line, tmp_path / "b").run()), flat(straight))
