@@ -129,15 +129,24 @@ def code_of(script: str, root: Path = ROOT) -> dict[str, str]:
 
 @cache
 def _meaning(file: Path, _changed: int) -> str:
-    """Hash a module's syntax tree without docstrings; the modification time only keys the cache."""
+    """Hash a module's syntax tree without docstrings; the modification time only keys the cache.
+
+    A string that stands alone is words, wherever it stands: below a constant it is that one's docstring.
+    """
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and ast.get_docstring(node, clean=False) is not None
-        ):
-            node.body = node.body[1:]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Tell whether a statement is nothing but a string."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def _first_party(file: Path, package: Path) -> Iterable[Path]:

@@ -82,8 +82,9 @@ def test_a_stage_does_its_work_where_the_log_cannot_be_written(zygote, reference
 
 def test_the_message_about_tensors_names_no_file_that_users_do_not_know(zygote, reference, tmp_path):
     place = reference.prepare("train_model", tmp_path / "place")
-    # Past the first lines of the ledger, and too little for a checkpoint.
-    full = zygote.run(call_as_job, job("train_model"), cwd=place, full_at="start", room=1500)
+    # Enough for the ledger's first line, and too little for a checkpoint.
+    room = len((reference.root / LEDGER).read_bytes().splitlines(keepends=True)[0])
+    full = zygote.run(call_as_job, job("train_model"), cwd=place, full_at="start", room=room)
     said = check_one_message(full)
     assert said.endswith(
         f"Cannot write {CHECKPOINT}: File too large. Free space or choose another folder, then run again."

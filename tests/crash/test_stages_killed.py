@@ -45,10 +45,10 @@ def test_a_killed_stage_leaves_nothing_half_written_and_ends_the_same_when_run_a
         for outputs in ("kept", "deleted") if killed % 4 else ("deleted", "kept"):
             dead = zygote.run(call, stage.call, cwd=place, kill_after=moments.uniform(0, seconds))
             reference.check_whole(script, place)
-            if not dead.killed:  # it was faster than the first time
+            if not dead.killed:  # it was faster than the first time, or than the signal
                 assert dead.status == 0, dead.log
-                seconds, late = min(seconds, dead.seconds), late + 1
-                assert late < 2 * KILLS, "hardly any moment comes in time"
+                seconds, late = 0.9 * min(seconds, dead.seconds), late + 1
+                assert late < 5 * KILLS, "hardly any moment comes in time"
                 break
             killed += 1
             if outputs == "deleted":

@@ -95,6 +95,7 @@ def test_code_changes_when_something_reachable_changes_in_meaning(repository, na
         ("src/zetadp/training.py", '"""Training."""\n', ""),
         ("src/zetadp/training.py", "layers.width + now", "(\n        layers.width\n        + now\n    )"),
         ("src/zetadp/late.py", "now = 1", "now   =  1"),
+        ("src/zetadp/late.py", "now = 1", 'now = 1\n"""The time."""'),
         ("src/zetadp/unrelated.py", "x = 1", "x = 2"),
         ("src/zetadp/nn/unrelated.py", "y = 1", "y = 2"),
         ("src/zetadp/late.py", "now", "now"),
