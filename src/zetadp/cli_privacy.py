@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.epsilon import rounded_up
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -204,8 +205,8 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
         return
     for name, value in answer.items():
         print(f"{name.replace('_', ' ')} {value:g}")
-    print(f"epsilon {_rounded_up(quoted)} at delta {given.delta:g} ({EXACT if exact else PLD})")
-    print(f"        {_rounded_up(renyi)} by the Renyi accountant, a looser upper bound")
+    print(f"epsilon {rounded_up(quoted)} at delta {given.delta:g} ({EXACT if exact else PLD})")
+    print(f"        {rounded_up(renyi)} by the Renyi accountant, a looser upper bound")
     print(f"        {limit:.4g} by the central limit, which is not a bound and is here for comparison only")
 
 
@@ -226,14 +227,6 @@ def _ledger(given: argparse.Namespace) -> None:
 def _finite(epsilon: float) -> float | str:
     """Return a number that JSON can hold; infinity becomes the word for it."""
     return "inf" if epsilon == math.inf else epsilon
-
-
-def _rounded_up(epsilon: float) -> str:
-    """Return four significant digits, never less than the figure itself."""
-    if epsilon in (0, math.inf):
-        return f"{epsilon:g}"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
 
 
 def _number(text: str) -> float:

@@ -1,8 +1,9 @@
-"""Target epsilons as text: what names a run, sorts a table and heads a column."""
+"""Epsilons as text: targets, which name a run and head a column, and guarantees, which are never printed too low."""
 
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Decimal
 
 from zetadp.validation import UserError
 
@@ -37,3 +38,35 @@ def epsilon_order(label: str) -> tuple[float, bool]:
 def epsilon_shown(label: str) -> str:
     """Return epsilon as readers see it: ``"∞"`` for infinity."""
     return "∞" if label == "inf" else label
+
+
+def rounded_up(value: float | str, digits: int = 4) -> str:
+    """Return epsilon, or mu, of a guarantee for reading: never below the figure itself, which would claim too much.
+
+    Parameters
+    ----------
+    value
+        Zero or more; infinity, also as the word ``"inf"`` of statements, gives ``"inf"``.
+    digits
+        Significant digits.
+
+    Raises
+    ------
+    ValueError
+        If the value is negative or no number.
+
+    Examples
+    --------
+    >>> rounded_up(7.98012), rounded_up(1.0), rounded_up(2.3, digits=3)
+    ('7.981', '1', '2.3')
+    """
+    number = float(value)
+    if not number >= 0:
+        msg = f"Expected the figure of a guarantee, zero or more, found {value!r}."
+        raise ValueError(msg)
+    if number in (0, math.inf):
+        return f"{number:g}"
+    # The shortest decimal that stands for the number: the binary fraction behind 1.1 is a little above 1.1.
+    exact = Decimal(repr(number))
+    unit = Decimal((0, (1,), exact.adjusted() - digits + 1))
+    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"

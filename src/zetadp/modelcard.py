@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value
+from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, rounded_up
 from zetadp.rendering import INFINITY_NOTE, MISSING, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE, Sheet, to_markdown
 from zetadp.tables import is_simulated
 
@@ -109,14 +109,14 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
         "",
         f"In plain words{', for the ideal mechanism that this run simulates' if seeded else ''}: an attack that sees "
         f"every model of the training, and wrongly accuses {FALSE_ALARM:.0%} of those who gave no data, finds at most "
-        f"{power:.1%} of those who did (ε = {spent:.4g}, δ = {delta:g}, per {unit}). Further models of the same "
-        f"data add to this.",
+        f"{power:.1%} of those who did (ε = {rounded_up(spent)}, δ = {delta:g}, per {unit}). Further models of the "
+        f"same data add to this.",
         "",
         *([SEEDED_NOTE, ""] if seeded else []),
     ]
-    lines.append(f"- ε by the Renyi accountant, as a check: {float(privacy['epsilon_rdp']):.4g}")
+    lines.append(f"- ε by the Renyi accountant, as a check: {rounded_up(privacy['epsilon_rdp'])}")
     for name, node in privacy["nodes"].items():
-        lines.append(f"- {name}: {node['population']} {unit}s, ε = {float(node['epsilon']):.4g}")
+        lines.append(f"- {name}: {node['population']} {unit}s, ε = {rounded_up(node['epsilon'])}")
     return [*lines, *(f"- Not covered: {text}." for text in privacy.get("does_not_cover", ())), ""]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value
+from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value, rounded_up
 from zetadp.metrics import LEVEL
 from zetadp.tables import EPSILON_TOLERANCE, PAPER_TABLE_1, is_simulated, table1
 from zetadp.validation import UserError
@@ -151,7 +151,8 @@ def _excesses(runs: pd.DataFrame) -> list[str]:
     above = runs[(runs["epsilon_stated"] > target * (1 + EPSILON_TOLERANCE)) & np.isfinite(target)]
     return [
         f"{row['network']}, {row['arm']}, ε = {row['epsilon']}, seed {row['seed']}: the stated ε is "
-        f"{row['epsilon_stated']:.4g}, because more was released than planned (rounds repeated after an interruption)."
+        f"{rounded_up(row['epsilon_stated'])}, because more was released than planned "
+        "(rounds repeated after an interruption)."
         for _, row in above.iterrows()
     ]
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from zetadp.audit.detection import FALSE_ALARM
+from zetadp.epsilon import rounded_up
 from zetadp.figures import WIDTH, figure_style
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
             for depth, (audience, (who, colour, style)) in enumerate(_REGIONS.items()):
                 claim, (curve, _) = claims[audience], allowed[audience]
                 panel.fill_between(rates, curve, LEAST_RATE, color=colour, linewidth=0, zorder=-depth)
-                label = f"allowed to {who} (ε = {claim.epsilon:.3g} at δ = {claim.delta:g})"
+                label = f"allowed to {who} (ε = {rounded_up(claim.epsilon, 3)} at δ = {claim.delta:g})"
                 panel.plot(rates, curve, color=_CURVE, linestyle=style, linewidth=1.3, label=label, zorder=2)
             for _, lines in allowed.values():
                 panel.plot(rates, lines, ":", color=_CURVE, linewidth=1.0, zorder=2, label="the same by ε and δ alone")

@@ -48,6 +48,17 @@ def test_a_simulated_cohort_is_said_to_be_one_and_a_real_one_is_not(tmp_path):
     assert "other scanners" in real
 
 
+def test_no_epsilon_is_printed_below_its_figure(tmp_path):
+    folder = write_run(tmp_path, {"a": 12, "b": 16}, epsilon="4")
+    nodes = {"node-01": {"population": 30, "epsilon": 2.50012}}
+    privacy = read_json(folder / "privacy.json") | {"epsilon": 3.98012, "epsilon_rdp": 4.30021, "nodes": nodes}
+    metrics = read_json(folder / "metrics.json")
+    text = model_card(metrics["run"], NETWORK, privacy, metrics, "cohort")
+    assert "(ε = 3.981, δ = 0.001, per patient)" in text
+    assert "as a check: 4.301" in text
+    assert "node-01: 30 patients, ε = 2.501" in text
+
+
 def test_the_plain_words_are_those_of_the_statements_curve(tmp_path):
     text = card(tmp_path, trade_off={"false_alarms": [0.01, 0.1], "misses": [0.625, 0.4]})
     assert "wrongly accuses 1% of those who gave no data, finds at most 37.5%" in text

@@ -47,6 +47,14 @@ def test_lines_are_the_band_and_what_the_claims_allow():
         assert y == pytest.approx(CLAIMS[audience].power(x))
 
 
+def test_the_legend_prints_no_epsilon_below_the_claim():
+    for line in drawn().axes[0].get_lines():
+        if "ε = " in (label := str(line.get_label())):
+            audience = "server" if "server" in label else "reader"
+            printed = float(label.split("ε = ")[1].split()[0])
+            assert CLAIMS[audience].epsilon <= printed < 1.01 * CLAIMS[audience].epsilon
+
+
 def test_the_measured_curve_has_a_step_at_every_trial_without_the_patient():
     found = attack("open", 1.0, trials=50)
     false, true = _empirical(found)

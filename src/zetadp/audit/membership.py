@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from zetadp.audit.roc import Claim, against, roc_band
-from zetadp.epsilon import UNCLIPPED
+from zetadp.epsilon import UNCLIPPED, rounded_up
 from zetadp.evaluation import class_scores
 from zetadp.federation.node import Records
 from zetadp.federation.partition import node_name
@@ -342,7 +342,7 @@ def refutation(attacks: Sequence[Attack], claims: dict[str, Claim], path: Path) 
     private = next(attack for attack in attacks if attack.arm.private)
     for audience in AUDIENCES:
         if private.leaves(audience):
-            epsilon = f"epsilon {claims[audience].epsilon:.3g} at delta {claims[audience].delta:g}"
+            epsilon = f"epsilon {rounded_up(claims[audience].epsilon, 3)} at delta {claims[audience].delta:g}"
             return (
                 f"Membership inference refutes the privacy claim: expected the arm {private.arm.name!r} within what "
                 f"its {audience} is promised ({epsilon}), found more in {path}. Do not release models of this code: "

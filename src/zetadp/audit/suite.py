@@ -22,6 +22,7 @@ from zetadp.audit.detection import (
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.audit.one_run import audit_one_run
+from zetadp.epsilon import rounded_up
 from zetadp.rendering import Sheet
 from zetadp.validation import in_range, positive
 
@@ -218,7 +219,7 @@ def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
             finding.finds,
             "–" if finding.power is None else f"{finding.power:.2f}",
             _figure(finding.result),
-            f"{finding.result.claimed:.2f}",
+            rounded_up(finding.result.claimed, 3),
             f"{finding.result.measured:.2f}",
             f"{finding.result.estimate:.2f}",
             f"{finding.result.trials_in} + {finding.result.trials_out}",
