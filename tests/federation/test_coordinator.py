@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -379,6 +381,25 @@ def test_rounded_updates_train_to_nearly_the_same_model(form, tmp_path):
     assert not torch.equal(first, second)
     moved = (first - flat(make_plan().model())).norm()
     assert (first - second).norm() < 0.05 * moved
+
+
+@pytest.mark.parametrize("form", ["float32", "float16", "int8"])
+def test_what_measures_rounding_and_missing_nodes_trains_to_the_coordinators_model(form, tmp_path):
+    """The benchmark leaves the transport out, and nothing else."""
+    benchmark = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/updates.py"))
+    plan = make_plan(update=form)
+    away = [set(), {"node-03"}, {"node-03"}, set()]
+    line = DirectLine(
+        hospitals(plan, tmp_path), lambda request, reply: None if reply.name in away[request.round] else reply
+    )
+    expected = coordinator(plan, line, tmp_path, GO_ON)
+    images = torch.cat([random_records(node.population, place).images for place, node in enumerate(plan.nodes)])
+    (tmp_path / "short").mkdir()
+    found = benchmark["train"](plan, Records(images, random_records(1).labels), SEED, away, tmp_path / "short")
+    assert torch.equal(flat(found), flat(expected.run()))
+    # The account too: of what was asked, released and lost.
+    kept = histories(benchmark["account"](plan, away, asked=True))
+    assert kept == histories(account(tmp_path).releases())
 
 
 def test_a_node_that_followed_another_plan_all_the_same_is_found_out_by_its_ledger(tmp_path):

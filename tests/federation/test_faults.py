@@ -136,7 +136,7 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
     three.federation.run(straight)
     settings = three.server()
     three.federation.begin(settings)
-    wait_until(lambda: settings.ledger_file.exists() and '"round": 0' in settings.ledger_file.read_text())
+    wait_until(lambda: settings.ledger_file.exists() and '"round": 1' in settings.ledger_file.read_text())
     three.federation.processes.kill("superlink", "server")
     three.federation.start_server()
     three.federation.wait_for_nodes(three.names)

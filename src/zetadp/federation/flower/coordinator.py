@@ -24,10 +24,11 @@ from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.federation.server import Server
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError, one_of, positive
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -128,6 +129,7 @@ class Coordinator:
         self.ledger_head = ""
         self._checkpointed = 0
         self._absent: set[str] = set()
+        self._counted: set[str] = set()
 
     def run(self) -> nn.Module:
         """Train to the last round and return the model.
@@ -169,6 +171,7 @@ class Coordinator:
                 if len(checkpoint.history):
                     self.history = checkpoint.history.astype(float)
                 ledger.resume(checkpoint.round)
+                self._counted = {event.node for event in read_ledger(ledger.path)[-1].events}
                 self._checkpointed = checkpoint.round
                 logger.info("%s: continuing after round %d", self.plan.label, checkpoint.round)
                 return checkpoint.round
@@ -211,9 +214,10 @@ class Coordinator:
         begun = time.monotonic()
         while True:
             able = {name for name in self.names if name not in messages and failures[name] < self.patience.tries}
-            for name in sorted(able & self.line.reachable()):
-                if not self.line.asked(name):
-                    self.line.ask(name, self._request(ledger, name, number, weights))
+            ready = [name for name in sorted(able & self.line.reachable()) if not self.line.asked(name)]
+            self._count_first(ledger, ready, number)
+            for name in ready:
+                self.line.ask(name, self._request(ledger, name, number, weights))
             for reply in self.line.collect():
                 self._absent.discard(reply.name)
                 if reply.attempt != ledger.identity or reply.round != number or reply.name in messages:
@@ -229,6 +233,16 @@ class Coordinator:
             time.sleep(self.patience.poll_seconds)
         self._close(ledger, number, messages)
         return {name: messages[name] for name in self.names if name in messages}
+
+    def _count_first(self, ledger: Ledger, names: Sequence[str], number: int) -> None:
+        """Let nodes stand in the account before they are first asked.
+
+        A node that stands there is taken to have released in every declared round. So whatever it releases after that
+        is covered, also where nothing more is heard of it, or of this server.
+        """
+        if first := [name for name in names if name not in self._counted]:
+            ledger.record([self.plan.event(name, number) for name in first])
+            self._counted.update(first)
 
     def _ends(self, number: int, messages: dict[str, Tensor], failures: dict[str, int], waited: float) -> bool:
         """Tell whether a round is over: complete, or to go on without the missing; raise where nothing can come of it.
@@ -331,8 +345,8 @@ class Coordinator:
             ledger.record(new)
 
     def _count_the_silent(self, ledger: Ledger) -> None:
-        """Count nodes of which nothing was ever heard: they may have released, and were never in an average."""
-        for node in self.plan.nodes:
-            if not self._releases(node.name, ledger.identity):
-                logger.warning("%s never answered; it is counted as if it had", node.name)
-                ledger.record([self.plan.event(node.name, 0)] * 2)
+        """Count nodes that were never there: the account must show that no average had their noise in it."""
+        for name in self.names:
+            if name not in self._counted:
+                logger.warning("%s was never there; it is counted as if it had been", name)
+                ledger.record([self.plan.event(name, 0)] * 2)

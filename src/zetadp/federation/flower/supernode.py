@@ -22,6 +22,8 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from zetadp.federation.flower.pulling import ask_again_soon
+
 if TYPE_CHECKING:
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
 
@@ -36,6 +38,7 @@ def main() -> None:
     given, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     look_every(given.idle_seconds)
+    ask_again_soon()
     if given.memory is not None:
         sign_off_first(given.memory)
     flower_supernode()

@@ -33,6 +33,7 @@ from zetadp.federation.flower.node_app import node_app
 from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.prepared import load_site
 from zetadp.federation.flower.processes import die_with_parent
+from zetadp.federation.flower.pulling import ask_again_soon
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def main() -> int:
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    ask_again_soon()
     secret = given.secret.read_bytes()
     if given.root is not None:
         root = given.root.read_bytes()

@@ -1,0 +1,285 @@
+"""Measure what rounded updates and missing nodes do to accuracy, and missing nodes to each audience's epsilon.
+
+Eleven hospitals of simulated patients train the complex network, several times with seeds that are the same in every
+line of the tables. Every node's message is drawn, clipped, noised and recorded by the simulation, goes through the very
+bytes that travel between sites (`zetadp.federation.flower.updates`), and is averaged by the server's own step; only the
+transport is left out. A test holds this short way to the coordinator's model, bit for bit.
+
+Missing nodes: in a share of the rounds, drawn at random, a fixed group of nodes is away, and the round goes on without
+them (``missing: continue``). With ``missing: wait`` model and epsilons are those of the line with nobody missing.
+Epsilon is stated from the account that the coordinator keeps, once for nodes that were known to be away and not asked,
+and once for nodes that were asked, released, and lost their message: each such release counts twice.
+
+    python benchmarks/updates.py
+    python benchmarks/updates.py --output FOLDER   # keeps cohort and runs, and goes on from them
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+
+from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.cohort.phantom import PhantomSettings, simulate_patient
+from zetadp.evaluation import accuracy_and_loss
+from zetadp.federation.flower.plan import Plan, PlannedNode
+from zetadp.federation.flower.updates import FORMATS, decode, encode
+from zetadp.federation.node import Node, Records
+from zetadp.federation.server import OptimiserSettings, Server
+from zetadp.federation.simulation import simulate_round
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.models import NetworkSettings
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.privacy.events import histories
+from zetadp.privacy.exposure import Run
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.statement import run_statement
+from zetadp.training import RunName, TrainingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from zetadp.privacy.events import Round
+
+NODES, POPULATION, EXPECTED = 11, 12, 6
+TEST_PATIENTS, SLICES, SIZE = 48, 10, 32
+ROUNDS, EPSILON, DELTA = 150, 8.0, 1e-3
+NETWORK = NetworkSettings(widths=(8, 16, 32), convolutions=1, head="pooled", groups=4)
+COHORT = PhantomSettings(train_patients=NODES * POPULATION, test_patients=TEST_PATIENTS, seed=2028)
+NOISE_SEED = 7_000_000
+"""Sampling and noise of run s come from this and s; its starting weights from s."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the tables.
+
+    Attributes
+    ----------
+    epsilon
+        ``8`` or ``inf``.
+    update
+        How updates travel.
+    away
+        How many of the nodes are away in some rounds.
+    share
+        In which share of the rounds.
+    """
+
+    epsilon: str
+    update: str = "float32"
+    away: int = 0
+    share: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """Name of the line in the file of runs."""
+        return f"eps-{self.epsilon} {self.update} {self.away} away in {self.share:g}"
+
+    @property
+    def words(self) -> str:
+        """What the tables call it."""
+        noise = "epsilon 8" if self.epsilon == "8" else "no noise"
+        who = f", {self.away} of {NODES} away in {100 * self.share:.0f} % of the rounds" if self.away else ""
+        return f"{noise}, `{self.update}`{who}"
+
+
+PRECISION = [Case(epsilon, update) for epsilon in ("8", "inf") for update in FORMATS]
+MISSING = [Case("8", away=1, share=0.3), Case("8", away=3, share=0.3), Case("8", away=3, share=1.0)]
+
+
+def cohort(folder: Path) -> tuple[Records, Records]:
+    """Return k-space of training and of test patients; kept in a file, since simulating takes minutes."""
+    path = folder / "cohort.npy"
+    if not path.exists():
+        volumes = (simulate_patient(COHORT, number).volume for number in range(1, COHORT.patients + 1))
+        slices = [volume[:, :, centre_slices(volume.shape[2], SLICES)].transpose(3, 2, 0, 1) for volume in volumes]
+        np.save(path, whiten(to_kspace(resize_area(np.stack(slices).astype(np.float32), SIZE))))
+    values = torch.from_numpy(np.load(path)).flatten(1, 2)
+    labels = torch.arange(len(SEQUENCES)).repeat_interleave(SLICES)
+    return Records(values[: COHORT.train_patients], labels), Records(values[COHORT.train_patients :], labels)
+
+
+def plan_of(case: Case, seed: int) -> Plan:
+    """Return what all sites would agree on."""
+    sigma = noise_for_epsilon(EPSILON, DELTA, EXPECTED / POPULATION, ROUNDS) if case.epsilon != "inf" else 0.0
+    optimiser = OptimiserSettings(learning_rate=0.01)
+    return Plan(
+        run=RunName("complex", "federated", case.epsilon, seed),
+        cohort="phantom-updates",
+        network=NETWORK,
+        training=TrainingSettings(rounds=ROUNDS, images_per_patient=4, optimiser=optimiser),
+        slices=SLICES,
+        size=SIZE,
+        nodes=tuple(PlannedNode(f"node-{n + 1:02d}", POPULATION, EXPECTED, sigma) for n in range(NODES)),
+        update=case.update,
+    )
+
+
+def train(plan: Plan, records: Records, seed: int, away: Sequence[set[str]], folder: Path) -> nn.Module:
+    """Train as the coordinator does with ``missing: continue``, without the transport.
+
+    Parameters
+    ----------
+    plan
+        What is trained; patients lie in the records in the order of the nodes.
+    records
+        Images of all training patients, one record each.
+    seed
+        Of sampling and noise.
+    away
+        For each round, who is away.
+    folder
+        For the nodes' ledger.
+    """
+    model = plan.model()
+    layout = Layout.of(model)
+    server = Server(
+        layout.flatten(dict(model.named_parameters())).detach(), plan.training.optimiser, plan.training.rounds
+    )
+    with Ledger(folder / "ledger.jsonl") as ledger, torch.no_grad():
+        ledger.start({})
+        nodes, first = [], 0
+        for planned in plan.nodes:
+            own = [(first + i,) for i in range(planned.population)]
+            nodes.append(Node(plan.mechanism(planned.name, layout, seed, ledger), own))
+            first += planned.population
+        for number in range(plan.training.rounds):
+            for name, value in layout.unflatten(server.weights.detach()).items():
+                model.get_parameter(name).copy_(value)
+            with torch.enable_grad():
+                messages, _ = simulate_round(
+                    nodes,
+                    model,
+                    layout,
+                    records,
+                    ledger,
+                    number,
+                    images_per_patient=plan.training.images_per_patient,
+                    chunk=plan.training.chunk,
+                )
+            arrived = [
+                decode(encode(message, plan.update), layout.dimension, plan.update)
+                for planned, message in zip(plan.nodes, messages, strict=True)
+                if planned.name not in away[number]
+            ]
+            server.step(torch.stack(arrived), number)
+        for name, value in layout.unflatten(server.weights.detach()).items():
+            model.get_parameter(name).copy_(value)
+    return model
+
+
+def absences(case: Case, seed: int) -> list[set[str]]:
+    """Return for each round who is away; the rounds are the same for every number of nodes away."""
+    generator = np.random.default_rng([NOISE_SEED, seed])
+    gone = {f"node-{NODES - n:02d}" for n in range(case.away)}
+    return [gone if draw < case.share else set() for draw in generator.random(ROUNDS)]
+
+
+def account(plan: Plan, away: Sequence[set[str]], *, asked: bool) -> list[Round]:
+    """Return the account that the coordinator keeps: whoever was asked stands in it, and twice if left out."""
+    events = []
+    for number, gone in enumerate(away):
+        for node in plan.nodes:
+            times = (2 if asked else 0) if node.name in gone else 1
+            events += [plan.event(node.name, number)] * times
+    seen = {event.node for event in events}
+    return events + [plan.event(node.name, 0) for node in plan.nodes if node.name not in seen] * 2
+
+
+def epsilons(plan: Plan, events: Sequence[Round]) -> dict[str, float]:
+    """Return epsilon against each audience, for the patient who is worst off."""
+    found = histories(events)
+    statement = run_statement(
+        Run("run", found, plan.training.rounds),
+        delta=DELTA,
+        unit="patient",
+        noise_source="os",
+        weights=dict.fromkeys(found, 1.0),
+        target_epsilon=EPSILON,
+    )
+    return {audience: float(said["epsilon"]) for audience, said in statement["audiences"].items()}
+
+
+def measured(cases: Sequence[Case], seeds: int, folder: Path) -> pd.DataFrame:
+    """Return the test accuracy of every case and seed; what the folder holds already is not run again."""
+    path = folder / "runs.csv"
+    rows = pd.read_csv(path).to_dict("records") if path.exists() else []
+    done = {(row["case"], row["seed"]) for row in rows}
+    train_records, test_records = cohort(folder)
+    for seed in range(seeds):
+        for case in cases:
+            if (case.label, seed) in done:
+                continue
+            begun = time.perf_counter()
+            with tempfile.TemporaryDirectory() as name:
+                model = train(plan_of(case, seed), train_records, NOISE_SEED + seed, absences(case, seed), Path(name))
+            accuracy, loss = accuracy_and_loss(model, test_records)
+            rows.append({"case": case.label, "seed": seed, "accuracy": 100 * accuracy, "loss": loss})
+            pd.DataFrame(rows).to_csv(path, index=False)
+            print(
+                f"{case.label}, seed {seed}: {100 * accuracy:.2f} % ({time.perf_counter() - begun:.0f} s)", flush=True
+            )
+    return pd.DataFrame(rows)
+
+
+def print_accuracies(title: str, cases: Sequence[Case], rows: pd.DataFrame) -> None:
+    """Print mean and spread, and the difference from the first case of the same epsilon, paired by seed."""
+    print(f"\n| {title} | accuracy, % (each seed) | beside `float32` with all nodes, points (each seed) |")
+    print("|:--|--:|--:|")
+    table = rows.pivot_table(index="seed", columns="case", values="accuracy", sort=False)
+    for case in cases:
+        own, change = table[case.label].dropna(), (table[case.label] - table[Case(case.epsilon).label]).dropna()
+        text = "" if case == Case(case.epsilon) else _summary(change, "+.1f")
+        print(f"| {case.words} | {_summary(own, '.1f')} | {text} |")
+
+
+def _summary(values: pd.Series, form: str) -> str:
+    spread = f" ± {values.std():.1f}" if len(values) > 1 else ""
+    return f"{values.mean():{form}}{spread} ({', '.join(f'{value:{form}}' for value in values)})"
+
+
+def print_epsilons(cases: Sequence[Case]) -> None:
+    """Print epsilon against each audience, for both kinds of absence."""
+    print(f"\n| epsilon at delta {DELTA:g} | server | one other node | reader of all models |\n|:--|--:|--:|--:|")
+    for case in cases:
+        plan, away = plan_of(case, 0), absences(case, 0)
+        for asked in (False, True) if case.away else (False,):
+            said = "released, and the message was lost" if asked else "released nothing then"
+            name = f"{case.words.split(', ')[-1]}; {said}" if case.away else "all nodes in every round"
+            found = epsilons(plan, account(plan, away, asked=asked))
+            line = " | ".join(f"{found[audience]:.2f}" for audience in ("server", "node", "reader"))
+            print(f"| {name} | {line} |")
+
+
+def main() -> None:
+    """Print the three tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="runs of every line (%(default)s)")
+    parser.add_argument("--output", type=Path, help="folder for cohort and runs (default: kept nowhere)")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = given.output or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = measured([*PRECISION, *MISSING], given.seeds, folder)
+    print_accuracies("precision of updates", PRECISION, rows)
+    print_accuracies("`missing: continue`", [Case("8"), *MISSING], rows)
+    print_epsilons([Case("8"), *MISSING])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""No ledger under-counts, whatever is lost, spoiled, killed, resumed, given up or begun anew, under either policy."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from federation.sites import DirectLine, make_hospital, make_plan, random_records
+
+from zetadp.federation.flower.coordinator import Coordinator, Patience
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal
+from zetadp.federation.messages import MessageStore
+from zetadp.federation.server import Server
+from zetadp.privacy.events import histories
+from zetadp.privacy.exposure import declared, over_runs, recorded_runs
+from zetadp.privacy.ledger import read_ledger
+from zetadp.validation import UserError
+
+QUICK = Patience(poll_seconds=0.001, round_seconds=0.03, give_up_seconds=0.1, tries=2)
+POLICIES = {"wait": QUICK, "continue": replace(QUICK, missing="continue", least_nodes=1)}
+
+
+FAULTS = {"none": 65, "lost": 15, "short": 8, "refused": 8, "killed": 4}
+
+
+class KilledError(BaseException):
+    """The server's process ends here and writes nothing more."""
+
+
+def coordinator(plan, line, folder, patience) -> Coordinator:
+    paths = {"ledger_path": folder / "server/ledger.jsonl", "checkpoint_path": folder / "server/checkpoint.safetensors"}
+    return Coordinator(plan, patience, line, random_records(0, 9), **paths)
+
+
+class Storm:
+    """Faults at random, and what left every node in spite of them: by attempt, node and round, the updates."""
+
+    def __init__(self, seed: int, folder, noise: str, policy: str) -> None:
+        self.random = random.Random(seed)
+        self.folder, self.patience = folder, POLICIES[policy]
+        self.plan = make_plan(rounds=4, noise=noise)
+        self.left: defaultdict[str, defaultdict[tuple[str, int], set[bytes]]] = defaultdict(lambda: defaultdict(set))
+        self.averaged: dict[tuple[str, int], int] = {}
+
+    def run(self, monkeypatch, *, calm: bool) -> bool:
+        """Run the server until it ends, is killed, or gives up; tell whether it came to its end."""
+
+        def tamper(request, reply):
+            if isinstance(reply, Answer):
+                self.left[request.attempt][reply.name, request.round].add(reply.update)
+            fault = "none" if calm else self.random.choices(list(FAULTS), FAULTS.values())[0]
+            if fault == "killed":
+                raise KilledError
+            if fault == "lost":
+                return None
+            if fault == "short" and isinstance(reply, Answer):
+                return replace(reply, update=reply.update[:-4])
+            if fault == "refused":
+                return Refusal(reply.name, reply.attempt, reply.round, Reason.TIME)
+            return reply
+
+        line = DirectLine([make_hospital(self.plan, place, self.folder, attempts=99) for place in range(3)], tamper)
+        line.away = {name for name in line.hospitals if not calm and self.random.random() < 0.15}
+        step, keep = Server.step, MessageStore.keep
+
+        def counted(server, messages, number):
+            (*_, identity) = self.accounts()
+            self.averaged[identity, number] = len(messages)
+            step(server, messages, number)
+
+        def lossy(store, *arguments):
+            if not calm and self.random.random() < 0.1:
+                raise OSError
+            keep(store, *arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Server, "step", counted)
+            patched.setattr(MessageStore, "keep", lossy)
+            try:
+                coordinator(self.plan, line, self.folder, self.patience).run()
+            except (UserError, KilledError):
+                return False
+        return True
+
+    def accounts(self):
+        return {attempt.identity: attempt for attempt in read_ledger(self.folder / "server/ledger.jsonl")}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_left_a_node_is_counted(seed, noise, policy, tmp_path, monkeypatch):
+    storm = Storm(seed, tmp_path, noise, policy)
+    rounds, checkpoint = storm.plan.training.rounds, tmp_path / "server/checkpoint.safetensors"
+    for number in range(7):
+        ended = storm.run(monkeypatch, calm=number == 6)
+        if ended or number == 3:  # begin anew: what was released until then stays released
+            checkpoint.unlink(missing_ok=True)
+    assert ended
+    accounts = storm.accounts()
+    assert len(accounts) > 1
+    own = {
+        (name, attempt.header["federation"]): attempt
+        for name in ("node-01", "node-02", "node-03")
+        for attempt in read_ledger(tmp_path / name / "ledgers" / f"{storm.plan.label}.jsonl")
+    }
+    for identity, left in storm.left.items():
+        entries = accounts[identity].releases()
+        counted = histories(entries)
+        for name in {name for name, _ in left}:
+            gone = sum(len(updates) for (who, _), updates in left.items() if who == name)
+            # Neither the node's own ledger nor what is stated from the server's account is less.
+            assert len(own[name, identity].releases()) >= gone
+            assert sum(declared(counted[name], rounds).values()) >= gone
+        for number in range(rounds):
+            names = [event.node for event in entries if event.round == number]
+            if len(names) == len(set(names)) == len(counted) and (identity, number) in storm.averaged:
+                # Credited with everybody's noise: then all were in the average, and nothing else of the round got out.
+                assert storm.averaged[identity, number] == len(counted)
+                assert all(len(left[name, number]) == 1 for name in names)
+
+
+def test_a_node_stands_in_the_account_before_it_is_first_asked(tmp_path):
+    plan = make_plan()
+    line = DirectLine([make_hospital(plan, place, tmp_path) for place in range(3)])
+
+    def asked(request, reply):
+        (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
+        assert plan.event(reply.name, 0) in account.releases()
+        raise KilledError
+
+    line.tamper = asked
+    with pytest.raises(KilledError):
+        coordinator(plan, line, tmp_path, QUICK).run()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_node_that_released_last_and_was_never_heard_again_is_counted_in_full(policy, tmp_path):
+    plan = make_plan()
+    line = DirectLine([make_hospital(plan, place, tmp_path) for place in range(3)])
+    line.tamper = lambda request, reply: None if (reply.name, request.round) == ("node-02", 3) else reply
+    run = coordinator(plan, line, tmp_path, POLICIES[policy])
+    if policy == "wait":
+        with pytest.raises(UserError, match="no answer from node-02"):
+            run.run()
+    else:
+        run.run()
+    (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
+    (own,) = read_ledger(tmp_path / "node-02/ledgers" / f"{plan.label}.jsonl")
+    assert len(own.releases()) == plan.training.rounds
+    assert sum(declared(histories(account.releases())["node-02"], plan.training.rounds).values()) >= len(own.releases())
+
+
+def test_a_training_given_up_while_the_first_answers_were_lost_is_counted(tmp_path):
+    plan = make_plan()
+    line = DirectLine([make_hospital(plan, place, tmp_path, attempts=2) for place in range(3)])
+    line.tamper = lambda *_: None
+    with pytest.raises(UserError, match="no answer from node-01, node-02, node-03"):
+        coordinator(plan, line, tmp_path, QUICK).run()
+    (tmp_path / "server/checkpoint.safetensors").unlink()
+    line.tamper = lambda _, reply: reply
+    coordinator(plan, line, tmp_path, QUICK).run()
+    runs = recorded_runs(tmp_path / "server/ledger.jsonl")
+    assert len(runs) == 2
+    (total,) = {total for node in over_runs(runs, 1e-3).values() for total in node.values()}
+    assert total == 2 * plan.training.rounds
