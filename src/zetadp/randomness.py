@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     PARTITION = 5
     COHORT = 6
     BOOTSTRAP = 7
+    PRETRAINING = 8
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

@@ -10,6 +10,8 @@ import numpy as np
 from zetadp.cohort.anatomy import HEALTHY, Tissue, sample
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from zetadp.cohort.anatomy import Atlas
 
 LABELS = {0: "background", 1: "edema", 2: "non-enhancing tumor", 3: "enhancing tumour"}
@@ -61,14 +63,26 @@ class Tumour:
 
 
 def draw_tumour(rng: np.random.Generator, atlas: Atlas) -> Tumour:
+    """Draw a tumour around a random place in the white matter of the atlas (`draw_tumour_in`)."""
+    return draw_tumour_in(rng, lambda place: sample(atlas.white, atlas, place))
+
+
+def draw_tumour_in(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> Tumour:
     """Draw a tumour around a random place in the white matter of the cerebrum.
 
     The volumes follow what the Decathlon brain task holds: radii from under one to about three centimetres, oedema
     often wider than the tumour, a quarter without enhancement (low grade).
+
+    Parameters
+    ----------
+    rng
+        Source of size, place and outline.
+    white
+        Gives the share of white matter (n,) at places (3, n).
     """
     while True:
         centre = rng.uniform((-55, -85, -15), (55, 50, 45))
-        if sample(atlas.white, atlas, centre[:, None].astype(np.float32))[0] > 0.5:
+        if white(centre[:, None].astype(np.float32))[0] > 0.5:
             break
     stretch = np.exp(rng.normal(0, 0.2, 3))
     radius = float(rng.uniform(7, 26))
@@ -124,6 +138,27 @@ def add_tumour(fractions: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.n
     whole[Tissue.CORE, near] = core
     whole[Tissue.RIM, near] = mass - core
     return whole
+
+
+def add_tumours(fractions: np.ndarray, place: np.ndarray, tumours: Sequence[Tumour]) -> np.ndarray:
+    """Add several tumours to a healthy brain; where they meet, a voxel shows the one that fills more of it.
+
+    Arguments and result are those of `add_tumour`.
+    """
+    whole = with_no_lesion(fractions)
+    for tumour in tumours:
+        alone = add_tumour(fractions, place, tumour)
+        more = alone[HEALTHY:].sum(axis=0) > whole[HEALTHY:].sum(axis=0)
+        whole[:, more] = alone[:, more]
+    return whole
+
+
+def hollowed(fractions: np.ndarray) -> np.ndarray:
+    """Return fractions (7, n) in which fluid fills the core of every tumour: a cyst, or the cavity of an operation."""
+    hollow = fractions.copy()
+    hollow[Tissue.CSF] += hollow[Tissue.CORE]
+    hollow[Tissue.CORE] = 0
+    return hollow
 
 
 def with_no_lesion(fractions: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
 """The simulated cohort: patients with brain tumours, written in the layout of the Decathlon brain task.
 
 Brains are grown from the ICBM 152 tissue maps (`anatomy`), deformed (`deformation`), given tumours (`lesions`), and
-scanned by the signal equation of each sequence (`physics`, `tissues`, `scanners`). A patient's volume is a function of
-the settings' seed, the patient's number and the scanner, so shards of the cohort can be written in any order.
+scanned by the signal equation of each sequence (`physics`, `tissues`, `scanners`, `acquisition`). A patient's volume is
+a function of the settings' seed and population, the patient's number and the scanner, so shards of the cohort can be
+written in any order. Each of the other populations (`populations`) changes one thing.
 """
 
 from __future__ import annotations
@@ -17,26 +18,23 @@ from typing import TYPE_CHECKING, Any
 import nibabel as nib
 import numpy as np
 
-from zetadp.cohort.anatomy import blur_of, healthy_fractions, load_atlas, sample
-from zetadp.cohort.deformation import atlas_coordinates, smooth_field
+from zetadp.cohort.acquisition import acquire
 from zetadp.cohort.grid import FIELD_OF_VIEW, SLICE_THICKNESS, Grid
-from zetadp.cohort.lesions import LABELS, add_tumour, draw_tumour, labels, with_no_lesion
-from zetadp.cohort.physics import rician
-from zetadp.cohort.scanners import SEQUENCES, Scanner, draw_scanner
+from zetadp.cohort.lesions import LABELS, labels
+from zetadp.cohort.populations import POPULATIONS
+from zetadp.cohort.scanners import SEQUENCES
 from zetadp.cohort.tissues import draw_tissues
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import write_json, write_text, written_whole
-from zetadp.validation import in_range
+from zetadp.validation import in_range, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from zetadp.cohort.scanners import Scanner
+
 FOLDER = "Task01_BrainTumour"
-NOISE_VOXEL = 3.75
-"""In-plane voxel size (mm) for which `PhantomSettings.noise` is stated."""
-BIAS_SPACING = 90.0
-"""Distance of the knots of the receive field, in mm."""
 
 
 class Draw(IntEnum):
@@ -73,6 +71,10 @@ class PhantomSettings:
         Standard deviation of the noise in each of the two parts of the signal, relative to the mean signal of the
         brain, on an average scanner, for voxels of 3.75 mm in the plane. Finer voxels hold less signal and are
         noisier, so that an average over a given area is equally noisy on every grid.
+    population
+        Which of `populations.POPULATIONS` the patients and their scanners are of: ``standard``; ``vendor``, the same
+        anatomies on scanners of another kind; ``healthy``, without tumours whatever their probability, and of any age;
+        ``heavy``, with several large lesions; ``procedural``, with brains that no atlas is behind.
     """
 
     train_patients: int = 176
@@ -83,6 +85,7 @@ class PhantomSettings:
     scanner_patients: tuple[int, ...] | None = None
     tumour_probability: float = 0.9
     noise: float = 0.03
+    population: str = "standard"
 
     def __post_init__(self) -> None:
         """Refuse settings from which no cohort can be made; turn lists, as configuration files have them, to tuples."""
@@ -99,6 +102,7 @@ class PhantomSettings:
         if len(self.grid) != 3 or min(self.grid[:2]) < 8 or not 1 <= self.grid[2] <= depth:
             msg = f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {self.grid}."
             raise ValueError(msg)
+        one_of(POPULATIONS, population=self.population)
         in_range(0, 1, tumour_probability=self.tumour_probability, noise=self.noise)
         if self.scanner_patients is not None:
             found, total = len(self.scanner_patients), sum(self.scanner_patients)
@@ -158,7 +162,7 @@ def scanner_of(settings: PhantomSettings, number: int) -> int:
 
 def scanner(settings: PhantomSettings, index: int) -> Scanner:
     """Return a scanner of the cohort by its index, from 0."""
-    return draw_scanner(_stream(settings, Draw.SCANNER, index))
+    return POPULATIONS[settings.population].scanner(_stream(settings, Draw.SCANNER, index))
 
 
 def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
@@ -178,45 +182,20 @@ def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
     index = scanner_of(settings, number)
     machine = scanner(settings, index)
     grid = Grid(settings.grid)
-    inside, fractions = _anatomy(settings, number, grid)
+    population = POPULATIONS[settings.population]
+    brain = population.brain(_stream(settings, Draw.SHAPE, number), grid)
+    inside = brain.inside
+    fractions = population.tissue(_stream(settings, Draw.TUMOUR, number), brain, settings.tumour_probability)
     tissues = draw_tissues(_stream(settings, Draw.TISSUES, number), machine.field_strength)
     volume = np.zeros((*grid.shape, len(SEQUENCES)), dtype=np.int16)
     for channel, (name, protocol) in enumerate(zip(SEQUENCES, machine.protocols, strict=True)):
         rng = _stream(settings, Draw.ACQUISITION, number, channel)
         present = tissues.after_contrast() if name == "t1gd" else tissues
         signal = protocol.jittered(rng, 0.05).signal(present).astype(np.float32) @ fractions
-        volume[inside, channel] = _acquire(signal, inside, grid, machine, settings.noise, rng)
+        volume[inside, channel] = acquire(signal, inside, grid, machine, channel, settings.noise, rng)
     label = np.zeros(grid.shape, dtype=np.uint8)
     label[inside] = labels(fractions)
     return Patient(volume=volume, label=label, affine=grid.affine, scanner=index)
-
-
-def _anatomy(settings: PhantomSettings, number: int, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return which voxels (x, y, z) lie in the brain, and the tissue fractions (7, n) there."""
-    atlas = load_atlas(blur_of(grid.voxel))
-    rng = _stream(settings, Draw.SHAPE, number)
-    # Tools that strip the skull cut a little inside or outside the surface.
-    cut, atrophy, vessels = rng.uniform(0.35, 0.65), rng.uniform(-0.5, 0.9), rng.uniform(0.12, 0.3)
-    place = atlas_coordinates(rng, grid)
-    inside = sample(atlas.brain, atlas, place) > cut
-    place = place[:, inside]
-    fractions = healthy_fractions(atlas, place, atrophy, vessels)
-    rng = _stream(settings, Draw.TUMOUR, number)
-    if rng.random() < settings.tumour_probability:
-        return inside, add_tumour(fractions, place, draw_tumour(rng, atlas))
-    return inside, with_no_lesion(fractions)
-
-
-def _acquire(
-    signal: np.ndarray, inside: np.ndarray, grid: Grid, machine: Scanner, noise: float, rng: np.random.Generator
-) -> np.ndarray:
-    """Turn the signal (n,) of the voxels in the brain into stored intensities (n,), int16, all above zero."""
-    bias = np.exp(machine.bias * smooth_field(rng, grid, BIAS_SPACING)[inside])
-    gain = rng.uniform(300, 3000)
-    signal = signal * bias
-    signal = signal / np.abs(signal).mean()
-    sigma = noise * machine.noise * NOISE_VOXEL / np.sqrt(grid.voxel[0] * grid.voxel[1])
-    return np.clip(np.rint(gain * rician(signal, sigma, rng)), 1, np.iinfo(np.int16).max).astype(np.int16)
 
 
 def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[int]) -> dict[str, dict[str, Any]]:
@@ -255,11 +234,12 @@ def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
     """Write ``dataset.json`` with the official keys, and ``participants.tsv`` with the scanner of each patient."""
     training = range(1, settings.train_patients + 1)
     test = range(settings.train_patients + 1, settings.patients + 1)
+    population = POPULATIONS[settings.population]
     content = {
         "name": "BRATS",
-        "description": "Simulated patients with gliomas, in the layout of the Decathlon brain task; not real data",
-        "reference": "zetadp simulated cohort; anatomy from ICBM 152, doi:10.1016/j.neuroimage.2010.07.033",
-        "licence": "simulated; the anatomy is grown from the ICBM 152 maps, see NOTICE",
+        "description": population.description,
+        "reference": population.reference,
+        "licence": population.licence,
         "release": f"simulated, seed {settings.seed}",
         "tensorImageSize": "4D",
         "modality": {str(channel): name for channel, name in enumerate(SEQUENCES)},

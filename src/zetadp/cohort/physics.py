@@ -29,9 +29,45 @@ def inversion_recovery(
     return np.asarray(density * (1 - 2 * np.exp(-ti / t1) + np.exp(-tr / t1)) * np.exp(-te / t2))
 
 
+def prepared_inversion_recovery(
+    density: np.ndarray, t1: np.ndarray, t2: np.ndarray, tr: float, te: float, ti: float, preparation: float
+) -> np.ndarray:
+    r"""Return the signed signal of a spin echo after T2 preparation and inversion.
+
+    :math:`\rho\,(1 - (1 + e^{-P/T_2}(1 - e^{-(TR - TI)/T_1}))\,e^{-TI/T_1})\,e^{-TE/T_2}` for a preparation of length
+    :math:`P`: tissue of short T2 is hardly inverted, fluid is. Without preparation it is `inversion_recovery`.
+    Used in Saranathan et al., Invest. Radiol. 49 (2014), doi:10.1097/RLI.0000000000000041.
+    """
+    before = np.exp(-preparation / t2) * (1 - np.exp(-(tr - ti) / t1))
+    return np.asarray(density * (1 - (1 + before) * np.exp(-ti / t1)) * np.exp(-te / t2))
+
+
+def spoiled_gradient_echo(
+    density: np.ndarray, t1: np.ndarray, t2_star: np.ndarray, tr: float, te: float, flip: float
+) -> np.ndarray:
+    r"""Return the signal of a spoiled gradient echo in the steady state, with the flip angle in radians.
+
+    :math:`\rho \sin\alpha\,(1 - E_1) / (1 - E_1 \cos\alpha)\,e^{-TE/T_2^*}` with :math:`E_1 = e^{-TR/T_1}`.
+    Ernst and Anderson, Rev. Sci. Instrum. 37 (1966) 93-102, doi:10.1063/1.1719961.
+    """
+    remaining = np.exp(-tr / t1)
+    steady = np.sin(flip) * (1 - remaining) / (1 - remaining * np.cos(flip))
+    return np.asarray(density * steady * np.exp(-te / t2_star))
+
+
 def nulling_time(t1: float, tr: float) -> float:
     r"""Return the inversion time that nulls a tissue, :math:`T_1 (\ln 2 - \ln(1 + e^{-TR/T_1}))`."""
     return float(t1 * (np.log(2) - np.log1p(np.exp(-tr / t1))))
+
+
+def prepared_nulling_time(t1: float, t2: float, tr: float, preparation: float) -> float:
+    r"""Return the inversion time that nulls a tissue after T2 preparation.
+
+    :math:`T_1 \ln\frac{1 + D}{1 + D e^{-TR/T_1}}` with :math:`D = e^{-P/T_2}`: the zero of
+    `prepared_inversion_recovery`.
+    """
+    kept = np.exp(-preparation / t2)
+    return float(t1 * (np.log1p(kept) - np.log1p(kept * np.exp(-tr / t1))))
 
 
 def shortened(time: np.ndarray, relaxivity: float, concentration: np.ndarray) -> np.ndarray:

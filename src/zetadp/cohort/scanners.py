@@ -12,6 +12,7 @@ from zetadp.cohort.physics import inversion_recovery, nulling_time, spin_echo
 from zetadp.cohort.tissues import T1
 
 if TYPE_CHECKING:
+    from zetadp.cohort.protocols import Acquisition
     from zetadp.cohort.tissues import Tissues
 
 SEQUENCES = ("FLAIR", "T1w", "t1gd", "T2w")
@@ -54,12 +55,24 @@ class Scanner:
         Standard deviation of the logarithm of the receive field over space.
     noise
         Noise relative to that of the average scanner.
+    array
+        How much brighter, as a logarithm, the surface of the brain is than its middle: coils near the head see it
+        best. Zero where the scanner corrects for it.
+    acceleration
+        How much noisier the middle of the brain is than its surface, where coils undersample in parallel: the
+        geometry factor of Pruessmann et al., Magn. Reson. Med. 42 (1999) 952-962, less one.
+    thickness
+        Thickness in mm of the slices in which each of `SEQUENCES` is acquired before it is resampled to the grid;
+        ``None`` for those of the grid.
     """
 
     field_strength: float
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[Acquisition, ...]
     bias: float
     noise: float
+    array: float = 0.0
+    acceleration: float = 0.0
+    thickness: tuple[float, ...] | None = None
 
 
 def draw_scanner(rng: np.random.Generator) -> Scanner:

@@ -1,0 +1,156 @@
+"""Populations of the simulated cohort: whose brains they are, what ails them and who scans them.
+
+All but the standard one are held apart, to see what becomes of a method on patients and scanners unlike those that it
+was made for. None is fitted to anything: they are only to be plausible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zetadp.cohort.anatomy import Tissue, blur_of, healthy_fractions, load_atlas, sample
+from zetadp.cohort.deformation import Variability, atlas_coordinates
+from zetadp.cohort.lesions import add_tumour, add_tumours, draw_tumour_in, hollowed, with_no_lesion
+from zetadp.cohort.procedural import draw_procedural_brain
+from zetadp.cohort.scanners import Scanner, draw_scanner
+from zetadp.cohort.vendor import draw_vendor_scanner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zetadp.cohort.grid import Grid
+
+
+@dataclass(frozen=True)
+class Brain:
+    """A brain before anything ails it.
+
+    Attributes
+    ----------
+    inside
+        Which voxels (x, y, z) lie in it.
+    place
+        Where these voxels lie (3, n), in mm, in the space in which lesions are described.
+    healthy
+        Fractions (4, n) of the healthy tissues in them.
+    white
+        Gives the share of white matter (n,) at places (3, n) of that space.
+    """
+
+    inside: np.ndarray
+    place: np.ndarray
+    healthy: np.ndarray
+    white: Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Population:
+    """How a population is drawn.
+
+    Attributes
+    ----------
+    brain
+        Draws a brain on a grid.
+    tissue
+        Draws what ails a brain, with the given probability that anything does, and returns the fractions (7, n).
+    scanner
+        Draws a scanner with its protocols.
+    description, reference, licence
+        What ``dataset.json`` says about it.
+    """
+
+    brain: Callable[[np.random.Generator, Grid], Brain]
+    tissue: Callable[[np.random.Generator, Brain, float], np.ndarray]
+    scanner: Callable[[np.random.Generator], Scanner] = draw_scanner
+    description: str = "Simulated patients with gliomas, in the layout of the Decathlon brain task; not real data"
+    reference: str = "zetadp simulated cohort; anatomy from ICBM 152, doi:10.1016/j.neuroimage.2010.07.033"
+    licence: str = "simulated; the anatomy is grown from the ICBM 152 maps, see NOTICE"
+
+
+def draw_patient_brain(rng: np.random.Generator, grid: Grid) -> Brain:
+    """Draw a brain from the atlas, of any adult age."""
+    # Tools that strip the skull cut a little inside or outside the surface.
+    cut, atrophy, vessels = rng.uniform(0.35, 0.65), rng.uniform(-0.5, 0.9), rng.uniform(0.12, 0.3)
+    return _from_atlas(atlas_coordinates(rng, grid), grid, cut, atrophy, vessels)
+
+
+def draw_healthy_brain(rng: np.random.Generator, grid: Grid) -> Brain:
+    """Draw a brain from the atlas whose sulci and ventricles widen together, with an age from 18 to 95 years."""
+    age = rng.uniform(18, 95)
+    old = (age - 18) / (95 - 18)
+    atrophy = float(np.clip(-0.7 + 1.5 * old + rng.normal(0, 0.12), -0.9, 0.95))
+    # Fluid in the ventricles grows slowly until sixty, then fast.
+    swelling = float(np.clip(-0.3 + 1.1 * old**1.7 + rng.normal(0, 0.08), -0.4, 0.95))
+    cut, vessels = rng.uniform(0.35, 0.65), rng.uniform(0.12, 0.3)
+    place = atlas_coordinates(rng, grid, Variability(ventricles=(swelling, swelling)))
+    return _from_atlas(place, grid, cut, atrophy, vessels)
+
+
+def draw_brain_without_atlas(rng: np.random.Generator, grid: Grid) -> Brain:
+    """Draw a procedural brain."""
+    shape = draw_procedural_brain(rng)
+    margin = rng.uniform(-0.5, 1.0)
+    place = atlas_coordinates(rng, grid, Variability(ventricles=(0.0, 0.0)))
+    inside = (shape.below_surface(place.reshape(3, -1)) > margin).reshape(grid.shape)
+    place = place[:, inside]
+    voxel = float(np.mean(grid.voxel))
+
+    def white(at: np.ndarray) -> np.ndarray:
+        # Shapes say what is below the surface; above it they mean nothing.
+        return np.where(shape.below_surface(at) > margin, shape.fractions(at, voxel)[Tissue.WHITE], 0)
+
+    return Brain(inside, place, shape.fractions(place, voxel), white)
+
+
+def _from_atlas(place: np.ndarray, grid: Grid, cut: float, atrophy: float, vessels: float) -> Brain:
+    atlas = load_atlas(blur_of(grid.voxel))
+    inside = sample(atlas.brain, atlas, place) > cut
+    place = place[:, inside]
+    healthy = healthy_fractions(atlas, place, atrophy, vessels)
+    return Brain(inside, place, healthy, white=lambda at: sample(atlas.white, atlas, at))
+
+
+def with_one_glioma(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
+    """Add a glioma, or nothing."""
+    if rng.random() < probability:
+        return add_tumour(brain.healthy, brain.place, draw_tumour_in(rng, brain.white))
+    return with_no_lesion(brain.healthy)
+
+
+def with_heavy_lesions(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
+    """Add two to four large gliomas with wide oedema, two patients in five with cavities, or nothing."""
+    if rng.random() >= probability:
+        return with_no_lesion(brain.healthy)
+    tumours = [
+        replace(draw_tumour_in(rng, brain.white), radius=float(rng.uniform(14, 27)), oedema=float(rng.uniform(8, 24)))
+        for _ in range(rng.integers(2, 5))
+    ]
+    fractions = add_tumours(brain.healthy, brain.place, tumours)
+    return hollowed(fractions) if rng.random() < 0.4 else fractions
+
+
+def with_nothing(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
+    """Add nothing, whatever the probability."""
+    return with_no_lesion(brain.healthy)
+
+
+POPULATIONS = {
+    "standard": Population(brain=draw_patient_brain, tissue=with_one_glioma),
+    "vendor": Population(scanner=draw_vendor_scanner, brain=draw_patient_brain, tissue=with_one_glioma),
+    "healthy": Population(
+        description="Simulated healthy adults, in the layout of the Decathlon brain task; not real data",
+        brain=draw_healthy_brain,
+        tissue=with_nothing,
+    ),
+    "heavy": Population(brain=draw_patient_brain, tissue=with_heavy_lesions),
+    "procedural": Population(
+        reference="zetadp simulated cohort; anatomy from implicit shapes, no atlas",
+        licence="simulated",
+        brain=draw_brain_without_atlas,
+        tissue=with_one_glioma,
+    ),
+}
+"""Populations by the name that `phantom.PhantomSettings` knows them by."""

@@ -1,0 +1,239 @@
+"""The public simulation: patients drawn as broadly as physics allows, for networks to learn from before any real one.
+
+Nothing here is anybody's data, so what is learned from it costs no privacy. Atlas and signal equations are those of the
+simulated cohort (`phantom`), distribution and random streams are not: orientation, shape, lesions, field strength,
+protocols and faults of the image are drawn from wide ranges, so that a hospital is one more variation. Such domain
+randomisation: Tobin et al., IROS (2017), doi:10.1109/IROS.2017.8202133; for brain images Billot et al., Med. Image
+Anal. 86 (2023) 102789, doi:10.1016/j.media.2023.102789.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import ndimage
+
+from zetadp.cohort.anatomy import Atlas, blur_of, healthy_fractions, load_atlas, sample
+from zetadp.cohort.deformation import Variability, atlas_coordinates, smooth_field
+from zetadp.cohort.grid import FIELD_OF_VIEW, SLICE_THICKNESS, Grid
+from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour, hollowed
+from zetadp.cohort.physics import rician
+from zetadp.cohort.public_protocols import draw_field_strength, draw_public_tissues, draw_signals
+from zetadp.cohort.scanners import SEQUENCES
+from zetadp.kspace.slicing import centre_slices, resize_area
+
+SHAPES = Variability(
+    rotation=5.0,
+    scale=0.08,
+    shift=4.0,
+    displacements=((60.0, 7.0), (25.0, 3.5), (14.0, 1.0)),
+    ventricles=(-0.3, 0.9),
+)
+"""How far patients differ in orientation, size and shape."""
+SLAB = 12.0
+"""Largest distance (mm) of the middle slice from its usual height, up or down."""
+BIAS_SPACINGS = (60.0, 80.0, 100.0, 120.0)
+"""Distances of the knots of the receive field, in mm."""
+REMNANT_SPACING = 40.0
+"""Distance of the knots of the field that decides where skull and scalp remain, in mm."""
+
+
+@dataclass(frozen=True)
+class PublicSettings:
+    """Which public patients there are.
+
+    Attributes
+    ----------
+    seed
+        Decides everything that is random.
+    patients
+        Number of patients; they are numbered from 0.
+    grid
+        Voxels along x, y, z over 240 mm x 240 mm, with slices of 1 mm.
+    hospitals
+        0 gives every patient a scanner of its own, as to learn from. Otherwise patients of one hospital share scanner
+        and protocol, as in a cohort: public patients to choose settings of private training on.
+    """
+
+    seed: int = 1
+    patients: int = 3000
+    grid: tuple[int, int, int] = (64, 64, 24)
+    hospitals: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse settings from which no patient can be made; turn a list, as configuration files have it, to tuple."""
+        object.__setattr__(self, "grid", tuple(self.grid))
+        for name, low in (("seed", 0), ("patients", 1), ("hospitals", 0)):
+            value = getattr(self, name)
+            if value < low:
+                msg = f"Expected {name} >= {low}, found {value}."
+                raise ValueError(msg)
+        depth = int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
+        if len(self.grid) != 3 or min(self.grid[:2]) < 8 or not 1 <= self.grid[2] <= depth:
+            msg = f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {self.grid}."
+            raise ValueError(msg)
+
+
+def public_name(number: int) -> str:
+    """Return the identifier of a public patient.
+
+    Examples
+    --------
+    >>> public_name(7)
+    'public-0007'
+    """
+    return f"public-{number:04d}"
+
+
+def simulate_public_patient(settings: PublicSettings, number: int, slices: int = 20, size: int = 32) -> np.ndarray:
+    """Simulate the images of one public patient.
+
+    Parameters
+    ----------
+    settings
+        The public simulation.
+    number
+        Number of the patient, from 0.
+    slices
+        Number of centre slices.
+    size
+        Rows and columns of an image, by area averaging.
+
+    Returns
+    -------
+    Array (sequence, slice, row, column), float32, in units of the mean signal of the brain; orientation as
+    `kspace.volumes.read_centre_slices` returns it, sequences as in `scanners.SEQUENCES`. A function of the settings'
+    seed and grid and of the number: the same on every call, whichever others are made.
+    """
+    rng = public_stream(settings, number)
+    grid = Grid(settings.grid)
+    inside, fractions = draw_anatomy(rng, grid)
+    scanner = scanner_stream(settings, number) if settings.hospitals else rng
+    tissues = draw_public_tissues(scanner, draw_field_strength(scanner))
+    signals = draw_signals(scanner, tissues)
+    thickness, sharpness = scanner.uniform(0, 2.0), scanner.uniform(0, 0.7)
+    images = np.empty((len(SEQUENCES), slices, size, size), dtype=np.float32)
+    for index, signal in enumerate(signals):
+        shown = np.zeros(grid.shape, dtype=np.float32)
+        shown[inside] = _shaded(rng, signal @ fractions, inside, grid)
+        mask = inside | _add_remnants(rng, shown, inside, grid)
+        shown = _blurred(rng, shown, sharpness, thickness)
+        shown = _noisy(rng, shown, mask)
+        shown = _clipped(rng, shown, mask)
+        # From left-posterior-superior voxels to (slice, row, column) with anterior up and left on the left.
+        images[index] = resize_area(np.transpose(shown[::-1, :, centre_slices(grid.shape[2], slices)], (2, 1, 0)), size)
+    return images
+
+
+def public_stream(settings: PublicSettings, number: int) -> np.random.Generator:
+    """Return the one stream of a public patient.
+
+    It is of another generator (PCG64) than the streams of the cohort and of training (Philox, `zetadp.randomness`), so
+    that no choice of seeds makes a public patient and a private one draw the same numbers.
+    """
+    if not 0 <= number < settings.patients:
+        msg = f"Expected a patient number from 0 to {settings.patients - 1}, found {number}."
+        raise ValueError(msg)
+    return np.random.Generator(np.random.PCG64([settings.seed, number]))
+
+
+def scanner_stream(settings: PublicSettings, number: int) -> np.random.Generator:
+    """Return the stream of the scanner of a patient's hospital, the same for all patients there."""
+    return np.random.Generator(np.random.PCG64([settings.seed, number % settings.hospitals, 1]))
+
+
+def draw_anatomy(rng: np.random.Generator, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a brain with or without lesions.
+
+    Returns
+    -------
+    Which voxels (x, y, z) lie in the brain, and the tissue fractions (7, n) there.
+    """
+    atlas = load_atlas(blur_of(grid.voxel))
+    place = atlas_coordinates(rng, grid, SHAPES)
+    place[2] += np.float32(rng.uniform(-SLAB, SLAB))
+    # The skull is stripped with a larger or a smaller margin.
+    inside = sample(atlas.brain, atlas, place) > rng.uniform(0.25, 0.75)
+    place = place[:, inside]
+    # From the full brain of the young to the wide sulci of the old, and beyond.
+    healthy = healthy_fractions(atlas, place, atrophy=rng.uniform(-0.6, 0.95), vessels=rng.uniform(0.05, 0.4))
+    tumours = draw_lesions(rng, atlas)
+    fractions = add_tumours(healthy, place, tumours)
+    if tumours and rng.random() < 0.15:
+        fractions = hollowed(fractions)
+    return inside, fractions
+
+
+def draw_lesions(rng: np.random.Generator, atlas: Atlas) -> list[Tumour]:
+    """Draw a patient's lesions: one or two gliomas of any size, several small lesions, or none (a quarter)."""
+    kind = rng.random()
+    if kind < 0.55:
+        return [_glioma(rng, atlas) for _ in range(1 + int(rng.random() < 0.2))]
+    if kind < 0.75:
+        return [_small_lesion(rng, atlas) for _ in range(rng.integers(2, 12))]
+    return []
+
+
+def _glioma(rng: np.random.Generator, atlas: Atlas) -> Tumour:
+    return replace(draw_tumour(rng, atlas), radius=float(rng.uniform(5, 32)))
+
+
+def _small_lesion(rng: np.random.Generator, atlas: Atlas) -> Tumour:
+    """Draw a lesion of some millimetres, as of small vessels, inflammation or a metastasis."""
+    return replace(
+        draw_tumour(rng, atlas),
+        radius=float(rng.uniform(2, 6)),
+        rim=1.0,
+        oedema=float(rng.uniform(0.5, 4)),
+        enhancing=bool(rng.random() < 0.15),
+    )
+
+
+def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, grid: Grid) -> np.ndarray:
+    """Return the signal (n,) of the brain under a receive field, scaled to a mean magnitude of one."""
+    depth = rng.uniform(0.03, 0.45)
+    field = smooth_field(rng, grid, float(rng.choice(BIAS_SPACINGS)))
+    shaded = signal * np.exp(depth * field[inside])
+    return np.asarray(shaded / np.abs(shaded).mean(), dtype=np.float32)
+
+
+def _add_remnants(rng: np.random.Generator, shown: np.ndarray, inside: np.ndarray, grid: Grid) -> np.ndarray:
+    """Leave, in some images, patches of skull or scalp around the brain; change ``shown`` and return where they are."""
+    if rng.random() >= 0.15:
+        return np.zeros_like(inside)
+    around = ndimage.binary_dilation(inside, iterations=int(rng.integers(1, 3))) & ~inside
+    patches = np.asarray(around & (smooth_field(rng, grid, REMNANT_SPACING) > rng.uniform(-0.5, 1.5)))
+    shown[patches] = rng.uniform(0.3, 2.0)
+    return patches
+
+
+def _blurred(rng: np.random.Generator, shown: np.ndarray, sharpness: float, thickness: float) -> np.ndarray:
+    """Blur most images as motion, coarse resolution and thick slices do.
+
+    Parameters
+    ----------
+    rng
+        Source of what differs between the images of a patient.
+    shown
+        Signal (x, y, z).
+    sharpness, thickness
+        Standard deviation in the plane and across slices, in voxels, the same for all images of a patient.
+    """
+    if rng.random() >= 0.6:
+        return shown
+    deviations = (sharpness * rng.uniform(0.5, 1.0), sharpness, thickness)
+    return np.asarray(ndimage.gaussian_filter(shown, deviations, truncate=3.0))
+
+
+def _noisy(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return magnitudes with noise of the receiver; one image in ten keeps the noise outside the brain."""
+    noisy = rician(shown, float(np.exp(rng.uniform(np.log(0.004), np.log(0.12)))), rng)
+    return np.where(mask, noisy, 0) if rng.random() < 0.9 else noisy
+
+
+def _clipped(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Saturate the brightest voxels of some images, as conversions between file formats do."""
+    if rng.random() >= 0.3:
+        return shown
+    return np.asarray(np.minimum(shown, np.quantile(shown[mask], rng.uniform(0.97, 0.999))))
