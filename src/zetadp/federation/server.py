@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zetadp.validation import in_range, positive
+from zetadp.validation import in_range, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptimiserSettings:
-    """The server's NAdam and its schedule.
+    """The server's optimiser and its schedule.
 
     Attributes
     ----------
@@ -30,23 +30,36 @@ class OptimiserSettings:
         Fraction of the rounds after which the rate is divided by ``drop_factor``.
     drop_factor
         Divisor of the rate.
+    name
+        ``nadam``, or ``sgd``: plain steps with momentum, whose length does not adapt to the noise.
+    momentum
+        Momentum of ``sgd``, as a running mean of the updates, so that the rate means the same for every momentum.
+    averaged
+        Fraction of the rounds, the last ones, whose weights are averaged into the final ones (Polyak and Juditsky,
+        doi:10.1137/0330046): post-processing that removes noise where the weights have settled.
     """
 
     learning_rate: float = 2e-4
     drop_after: float = 0.6
     drop_factor: float = 10.0
+    name: str = "nadam"
+    momentum: float = 0.0
+    averaged: float = 0.0
 
     def __post_init__(self) -> None:
         """Check every setting."""
         positive(learning_rate=self.learning_rate, drop_factor=self.drop_factor)
-        in_range(0, 1, drop_after=self.drop_after)
+        in_range(0, 1, drop_after=self.drop_after, averaged=self.averaged)
+        in_range(0, 0.999, momentum=self.momentum)
+        one_of(("nadam", "sgd"), name=self.name)
 
 
 class Server:
     """The model's weights and the optimiser that moves them.
 
     The weights are one flat real vector, in which real and imaginary parts have moments of their own: the same result
-    as PyTorch's NAdam on complex parameters, which works on their real view.
+    as PyTorch's NAdam on complex parameters, which works on their real view. Where weights are averaged, they are the
+    average once the last round is done.
 
     Parameters
     ----------
@@ -61,7 +74,14 @@ class Server:
     def __init__(self, weights: Tensor, settings: OptimiserSettings, rounds: int) -> None:
         self.settings, self.rounds = settings, rounds
         self.weights = torch.nn.Parameter(weights.clone())
-        self.optimiser = torch.optim.NAdam([self.weights], lr=settings.learning_rate)
+        self.optimiser: torch.optim.Optimizer
+        if settings.name == "nadam":
+            self.optimiser = torch.optim.NAdam([self.weights], lr=settings.learning_rate)
+        else:
+            self.optimiser = torch.optim.SGD(
+                [self.weights], lr=settings.learning_rate, momentum=settings.momentum, dampening=settings.momentum
+            )
+        self._average = torch.zeros_like(self.weights.data) if settings.averaged else None
 
     def learning_rate(self, round_number: int) -> float:
         """Return the rate of a round, counted from zero."""
@@ -76,16 +96,28 @@ class Server:
         self.optimiser.param_groups[0]["lr"] = self.learning_rate(round_number)
         self.weights.grad = messages.mean(dim=0)
         self.optimiser.step()
+        if self._average is None:
+            return
+        count = round_number + 1 - (self.rounds - max(1, round(self.settings.averaged * self.rounds)))
+        if count > 0:
+            self._average.lerp_(self.weights.data, 1 / count)
+        if round_number + 1 == self.rounds:
+            self.weights.data.copy_(self._average)
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed server needs, as tensors."""
         moments = self.optimiser.state_dict()["state"].get(0, {})
-        return {"weights": self.weights.detach(), **{f"optimiser.{key}": value for key, value in moments.items()}}
+        tensors = {f"optimiser.{key}": value for key, value in moments.items() if value is not None}
+        if self._average is not None:
+            tensors["average"] = self._average
+        return {"weights": self.weights.detach(), **tensors}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state that `state` returned."""
         with torch.no_grad():
             self.weights.copy_(state["weights"])
+            if self._average is not None:
+                self._average.copy_(state["average"])
         moments = {
             key.removeprefix("optimiser."): value for key, value in state.items() if key.startswith("optimiser.")
         }

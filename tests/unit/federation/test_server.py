@@ -93,7 +93,62 @@ def test_loading_forgets_the_moments_of_before():
     assert torch.equal(one.weights, other.weights)
 
 
-@pytest.mark.parametrize("wrong", [{"learning_rate": 0}, {"drop_factor": -1}, {"drop_after": 1.5}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": 0},
+        {"drop_factor": -1},
+        {"drop_after": 1.5},
+        {"momentum": 1.0},
+        {"averaged": 2},
+        {"name": "adam"},
+    ],
+)
 def test_settings_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         OptimiserSettings(**wrong)
+
+
+SGD = OptimiserSettings(0.3, drop_after=0.5, drop_factor=4, name="sgd", momentum=0.6, averaged=0.4)
+
+
+def test_plain_steps_follow_a_running_mean_of_the_updates():
+    server = Server(torch.zeros(10), OptimiserSettings(0.3, drop_after=1, name="sgd", momentum=0.6), 6)
+    expected, mean = torch.zeros(10), None
+    for number, sent in enumerate(messages(6)):
+        server.step(sent, number)
+        update = sent.mean(dim=0)
+        mean = update if mean is None else 0.6 * mean + 0.4 * update
+        expected -= 0.3 * mean
+    torch.testing.assert_close(server.weights.detach(), expected)
+
+
+@pytest.mark.parametrize(("averaged", "rounds", "last"), [(0.4, 10, 4), (0.01, 10, 1), (1.0, 5, 5), (0.0, 5, 1)])
+def test_the_final_weights_are_the_average_of_the_last_rounds(averaged, rounds, last):
+    settings = OptimiserSettings(0.3, drop_after=1, name="sgd", averaged=averaged)
+    server, plain = (
+        Server(torch.zeros(10), each, rounds) for each in (settings, OptimiserSettings(0.3, drop_after=1, name="sgd"))
+    )
+    passed = []
+    for number, sent in enumerate(messages(rounds)):
+        if number:  # until the end the average changes nothing that is trained
+            assert torch.equal(server.weights, plain.weights)
+        server.step(sent, number)
+        plain.step(sent, number)
+        passed.append(plain.weights.detach().clone())
+    torch.testing.assert_close(server.weights.detach(), torch.stack(passed[-last:]).mean(dim=0))
+
+
+@pytest.mark.parametrize("done", [0, 1, 7, 12])
+def test_a_server_with_momentum_and_average_goes_on_bit_by_bit(done):
+    sent = messages(15)
+    one = Server(torch.ones(10), SGD, 15)
+    for number in range(done):
+        one.step(sent[number], number)
+    kept = {key: value.clone() for key, value in one.state().items()}
+    other = Server(torch.zeros(10), SGD, 15)
+    other.load(kept)
+    for number in range(done, 15):
+        one.step(sent[number], number)
+        other.step(sent[number], number)
+    assert torch.equal(one.weights, other.weights)
