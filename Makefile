@@ -4,6 +4,7 @@
 # What takes longer or needs more than Python:
 #   make test-cluster        the workflow through a real Slurm, which it starts and stops (Debian: slurm-wlm and munge)
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile
+#   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #
@@ -26,11 +27,15 @@ TORCH := $(shell grep '^torch==' requirements.lock)
 # Snakemake finds the interpreter of its jobs on the path.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results test test-cluster test-environments lint unit benchmark accountants install clean
+.PHONY: results full test test-cluster test-environments lint unit benchmark accountants install clean
 
 results: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
 	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))
+
+full: install
+	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/phantom_full.yaml
+	$(RUN) python benchmarks/phantom_full.py
 
 test: install lint unit
 

@@ -32,13 +32,14 @@ rule all:
     input:
         TABLES,
         FIGURES,
-        f"{RESULTS}/duplicates.csv",
+        f"{COHORT}/duplicates/{config['name']}.csv",
         f"{RESULTS}/audit/audit.svg",
         collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
 
 
 include: "workflow/rules/cohort.smk"
 include: "workflow/rules/kspace.smk"
+include: "workflow/rules/pretraining.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/federation.smk"
 include: "workflow/rules/evaluation.smk"
@@ -55,7 +56,7 @@ rule cohort:
 rule kspace:
     input:
         collect(f"{COHORT}/whitened/shard-{{shard}}.h5", shard=SHARDS),
-        f"{RESULTS}/duplicates.csv",
+        rules.find_duplicates.output,
 
 
 rule train:

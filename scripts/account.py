@@ -47,6 +47,7 @@ def main(
         weights=dict.fromkeys(happened.nodes, 1.0),
         target_epsilon=epsilon_value(epsilon),
         earlier=earlier,
+        backbone=attempts[-1].header.get("backbone"),
     )
     write_json(privacy, statement)
     write_text(text, plain_text(statement))

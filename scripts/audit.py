@@ -24,8 +24,8 @@ def main(
     csv: Path,
     md: Path,
     picture: Path,
-    arms: dict[str, dict[str, Any]],
-    runs: list[tuple[str, str]],
+    plans: dict[str, dict[str, dict[str, Any]]],
+    runs: list[tuple[str, str, str]],
     delta: float,
     noise_source: str,
     settings: dict[str, Any],
@@ -33,7 +33,7 @@ def main(
     refuted: str,
 ) -> None:
     """Write table and figure; end in error if a claim fell."""
-    targets = targets_of(arms, runs, read_json(noise)["noise_multipliers"])
+    targets = targets_of(plans, runs, read_json(noise)["noise_multipliers"])
     findings = carry_out(plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings)))
     table = sheet(findings, experiment)
     logging.getLogger(__name__).info("\n%s", to_text(table))
@@ -45,16 +45,21 @@ def main(
 
 
 def targets_of(
-    arms: dict[str, dict[str, Any]], runs: list[tuple[str, str]], multipliers: dict[str, dict[str, float]]
+    plans: dict[str, dict[str, dict[str, Any]]],
+    runs: list[tuple[str, str, str]],
+    multipliers: dict[str, dict[str, dict[str, float]]],
 ) -> list[Target]:
-    """Return what is to be audited, once for all arms and targets that share sampling, noise and rounds."""
+    """Return what is to be audited, once for all runs that share sampling, noise and rounds."""
     names: dict[tuple[float, float, int], list[str]] = {}
-    for arm, epsilon in sorted(runs, key=lambda each: epsilon_value(each[1])):
+    for network, arm, epsilon in sorted(runs, key=lambda each: epsilon_value(each[2])):
         if math.isfinite(epsilon_value(epsilon)):
+            chosen = plans[network][arm]
             # The node that draws its patients most often; its epsilon is the one that the target binds.
-            probability = arms[arm]["expected"] / min(arms[arm]["sizes"])
-            mechanism = (probability, multipliers[arm][epsilon], arms[arm]["rounds"])
-            names.setdefault(mechanism, []).append(f"{arm} at ε = {epsilon_shown(epsilon)}")
+            probability = max(drawn / size for drawn, size in zip(chosen["expected"], chosen["sizes"], strict=True))
+            mechanism = (probability, multipliers[network][arm][epsilon], chosen["rounds"])
+            name = f"{arm} at ε = {epsilon_shown(epsilon)}"
+            if name not in names.setdefault(mechanism, []):
+                names[mechanism].append(name)
     return [
         Target(f"training, {' and '.join(shared)}, {mechanism[2]} rounds", *mechanism)
         for mechanism, shared in names.items()

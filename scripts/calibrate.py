@@ -13,16 +13,19 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(*, noise: Path, delta: float, arms: dict[str, dict[str, Any]], epsilons: list[str]) -> None:
-    """Write the noise multiplier of every arm and target; one that cannot be met ends the workflow here."""
-    multipliers: dict[str, dict[str, float]] = {}
-    for arm, plan in arms.items():
-        probabilities = [plan["expected"] / size for size in plan["sizes"]]
-        multipliers[arm] = {
-            epsilon: noise_for_nodes(epsilon_value(epsilon), delta, probabilities, plan["rounds"])
-            for epsilon in epsilons
-        }
-        logging.getLogger(__name__).info("%s: noise multipliers %s", arm, multipliers[arm])
+def main(*, noise: Path, delta: float, plans: dict[str, dict[str, dict[str, Any]]], epsilons: list[str]) -> None:
+    """Write the noise multiplier of every network, arm and target; one that cannot be met ends the workflow here."""
+    multipliers: dict[str, dict[str, dict[str, float]]] = {}
+    for network, arms in plans.items():
+        multipliers[network] = {}
+        for arm, plan in arms.items():
+            probabilities = [drawn / size for drawn, size in zip(plan["expected"], plan["sizes"], strict=True)]
+            found = {
+                epsilon: noise_for_nodes(epsilon_value(epsilon), delta, probabilities, plan["rounds"])
+                for epsilon in epsilons
+            }
+            multipliers[network][arm] = found
+            logging.getLogger(__name__).info("%s, %s: noise multipliers %s", network, arm, found)
     write_json(noise, {"delta": delta, "noise_multipliers": multipliers})
 
 

@@ -58,7 +58,7 @@ def main(
         settings=settings,
         training=training,
         plan=plan,
-        noise_multiplier=read_json(noise)["noise_multipliers"][arm][epsilon],
+        noise_multiplier=read_json(noise)["noise_multipliers"][network][arm][epsilon],
         noise_source=noise_source,
         cohort=cohort,
         division=division,

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from zetadp.checkpoint import save_tensors
+from zetadp.checkpoint import save_tensors, tensors_digest
 from zetadp.dataset import load_role, pick_device, to_records
 from zetadp.federation.partition import read_partition
-from zetadp.federation.server import OptimiserSettings
+from zetadp.memory import keep_freed_memory
+from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings
-from zetadp.pretrained import model_content
+from zetadp.pretrained import BACKBONE, model_content
 from zetadp.storage import read_json, written_whole
 from zetadp.training import NodePlan, RunName, TrainingSettings, finish, train
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
-OPTIMISER = ("learning_rate", "drop_after", "drop_factor")
 
 
 def main(
@@ -27,6 +27,7 @@ def main(
     images: list[Path],
     partition: Path,
     noise: Path,
+    backbone: list[Path],
     model: Path,
     history: Path,
     ledger: Path,
@@ -45,31 +46,42 @@ def main(
     checkpoint: str,
 ) -> None:
     """Train, then write the model, its history and a sealed copy of its ledger."""
+    keep_freed_memory()
     place = pick_device(device)
     table = read_partition(partition)
     stack, rows = load_role(images, table, "train")
     watched, _ = load_role(images, table, "validation")
     name = RunName(network, arm, epsilon, int(seed))
     architecture = NetworkSettings(**settings)
-    optimiser = OptimiserSettings(**{key: training[key] for key in OPTIMISER})
-    rest = {key: value for key, value in training.items() if key not in OPTIMISER}
     logging.getLogger(__name__).info(
         "%s: %d training records, %d rounds, on %s", name, len(rows), plan["rounds"], place
     )
-    multiplier = read_json(noise)["noise_multipliers"][arm][epsilon]
+    multiplier = read_json(noise)["noise_multipliers"][network][arm][epsilon]
+    public = load_backbone(backbone[0], place) if backbone else None
+    starting = public.start(architecture) if public is not None and architecture.start == "public" else None
+    used = {} if public is None else {"backbone": tensors_digest(public.tensors())}
     trained = train(
         name,
         architecture,
-        TrainingSettings(rounds=plan["rounds"], optimiser=optimiser, noise=noise_source, **rest),
+        TrainingSettings.from_section(training, rounds=plan["rounds"], noise=noise_source),
         plans(rows, arm, plan, multiplier),
         to_records(stack, place),
         to_records(watched, place),
         ledger_path=Path(ledger_file),
         checkpoint_path=Path(checkpoint),
-        context={"cohort": cohort, "partition": division},
+        start=starting,
+        context={"cohort": cohort, "partition": division} | used,
     )
-    content = {**model_content(settings, stack.sequences, stack.values.shape), "ledger_head": trained.ledger_head}
-    save_tensors(model, {key: value.detach().cpu() for key, value in trained.model.named_parameters()}, content)
+    tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
+    size = stack.values.shape[-1]
+    content = {"ledger_head": trained.ledger_head}
+    if public is not None and architecture.domain == "features":
+        # A head is of no use without the network whose features it takes: the model's file holds both.
+        tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in public.tensors().items()}
+        content |= {"public": public.content()}
+        size = public.size
+    content |= model_content(settings, stack.sequences, stack.values.shape[2], size)
+    save_tensors(model, tensors, content)
     with written_whole(history) as temporary:
         trained.history.to_csv(temporary, index=False)
     with written_whole(ledger) as temporary:
@@ -81,10 +93,11 @@ def plans(rows: pd.DataFrame, arm: str, plan: dict[str, Any], noise_multiplier: 
     """Return what each node holds; the central arm is one node that holds everybody."""
     holders = rows["node"] if arm == "federated" else rows["node"].map(lambda _: "central")
     result = []
-    for (name, group), population in zip(rows.groupby(holders.to_numpy(), sort=True), plan["sizes"], strict=True):
+    groups = rows.groupby(holders.to_numpy(), sort=True)
+    for (name, group), population, expected in zip(groups, plan["sizes"], plan["expected"], strict=True):
         patients = [tuple(positions) for positions in group.groupby("patient", sort=True).indices.values()]
         positions = [tuple(int(group.index[i]) for i in own) for own in patients]
-        result.append(NodePlan(str(name), positions, population, plan["expected"], noise_multiplier))
+        result.append(NodePlan(str(name), positions, population, expected, noise_multiplier))
     return result
 
 

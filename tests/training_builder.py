@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.federation.node import Records
+from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 
@@ -23,6 +25,10 @@ NETWORKS = {
     "real k-space": NetworkSettings("real", widths=(2, 4), convolutions=1, hidden=3, groups=2),
     "real image": NetworkSettings("real", "image", widths=(2, 4), convolutions=2, head="pooled", groups=2),
     "linear": NetworkSettings("linear"),
+    "complex fourier": NetworkSettings(
+        widths=(2, 4), convolutions=1, head="pooled", groups=2, transform="fourier", trained="norms"
+    ),
+    "head": NetworkSettings("head", "features", components=3),
 }
 
 
@@ -61,9 +67,21 @@ def records(count: int, images_per_class: int = 1, seed: int = 0) -> Records:
     return Records(images=values, labels=torch.arange(CLASSES).repeat_interleave(images_per_class))
 
 
+def backbone(seed: int = 0) -> Backbone:
+    """Return a backbone of random weights with public heads of random weights."""
+    settings = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, transform="fourier")
+    model = network(settings, seed).eval().requires_grad_(requires_grad=False)
+    random = torch.Generator().manual_seed(seed)
+    heads = {
+        n: (torch.randn(CLASSES, n, dtype=torch.complex64, generator=random), torch.zeros(CLASSES) + 0j) for n in (2, 4)
+    }
+    centre, projection = torch.randn(8, generator=random), torch.randn(8, 8, generator=random)
+    return Backbone(model, settings, SEQUENCES, SIZE, centre, projection, heads, {"made": "for tests"})
+
+
 def plain_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Return the gradient of one patient's mean loss as a flat real vector, by ordinary automatic differentiation."""
     loss = functional.cross_entropy(model(images), labels)
-    parameters = dict(model.named_parameters())
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad(loss, list(parameters.values()))
     return Layout.of(model).flatten(dict(zip(parameters, gradients, strict=True)))

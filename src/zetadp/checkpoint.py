@@ -5,6 +5,7 @@ Both are safetensors files: tensors plus text, no pickle, nothing that runs when
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,15 @@ class Checkpoint:
             ledger_head=content["ledger_head"],
             not_finite=content["not_finite"],
         )
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return a hash of named tensors."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:

@@ -109,7 +109,7 @@ def _run_plan(given: argparse.Namespace) -> None:
 
 def _drafted(content: dict[str, Any], network: str, epsilon: str, seed: str) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.config import GridRun, declared_nodes, grid, load_config, rounds_of
+    from zetadp.config import GridRun, grid, load_config, network_of, plan_of, training_of
     from zetadp.configdocs import SCHEMA
     from zetadp.epsilon import epsilon_label, epsilon_value
     from zetadp.federation.flower.drafting import draft
@@ -122,18 +122,18 @@ def _drafted(content: dict[str, Any], network: str, epsilon: str, seed: str) -> 
         known = "; ".join(f"{r.network} {r.epsilon} {r.seed}" for r in grid(config) if r.arm == "federated")
         msg = f"Expected a federated run of the configuration ({known}), found {network} {epsilon} {seed}."
         raise UserError(msg)
-    sizes, rounds = declared_nodes(config, "federated"), rounds_of(config, "federated")
-    expected = config["arms"]["federated"]["expected_patients"]
-    probabilities = [expected / size for size in sizes]
+    plan = plan_of(config, network, "federated")
+    probabilities = [drawn / size for drawn, size in zip(plan["expected"], plan["sizes"], strict=True)]
+    target = epsilon_value(run.epsilon)
     return draft(
         RunName(network, "federated", run.epsilon, int(seed)),
-        settings=config["networks"][network],
-        training=config["training"],
-        plan={"sizes": sizes, "expected": expected, "rounds": rounds},
-        noise_multiplier=noise_for_nodes(epsilon_value(run.epsilon), config["privacy"]["delta"], probabilities, rounds),
+        settings=network_of(config, network),
+        training=training_of(config, network),
+        plan=plan,
+        noise_multiplier=noise_for_nodes(target, config["privacy"]["delta"], probabilities, plan["rounds"]),
         noise_source=config["privacy"]["noise"],
         cohort=config["cohort"]["name"],
-        division={**config["partition"], "sizes": sizes},
+        division={**config["partition"], "sizes": plan["sizes"]},
         slice_count=config["slices"]["count"],
         size=config["slices"]["size"],
         update=config["federation"]["update"],

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 SIMULATED_NAME = "phantom"
 """Names of simulated cohorts begin with it; other patients need another name, and have ledgers of their own."""
 
+EVERYBODY = "all"
+"""A participation: every patient takes part in every round."""
+
+PLANNED = ("rounds", "participation", "expected_patients")
+"""What a network's own training settings say in place of its arm's."""
+
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -89,13 +95,33 @@ def declared_nodes(config: Mapping[str, Any], arm: str) -> list[int]:
     return node_sizes(PartitionSettings(**config["partition"]), cohort["train_patients"], scanners)
 
 
-def rounds_of(config: Mapping[str, Any], arm: str) -> int:
-    """Return the declared number of rounds of an arm: as given, or epochs * N / R for the node of median size."""
-    settings = config["arms"][arm]
-    if settings["rounds"] is not None:
-        return int(settings["rounds"])
-    passes, expected = float(settings["epochs"]), float(settings["expected_patients"])
-    return max(1, round(passes * median(declared_nodes(config, arm)) / expected))
+def network_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
+    """Return what defines a network, without how it is trained."""
+    return {key: value for key, value in config["networks"][network].items() if key != "training"}
+
+
+def training_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
+    """Return how a network is trained: the general settings, and its own in their place."""
+    own = config["networks"][network]["training"]
+    return {**config["training"], **{key: value for key, value in own.items() if key not in PLANNED}}
+
+
+def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]:
+    """Return the declared constants of a training.
+
+    Returns
+    -------
+    ``sizes`` and ``expected``, patients and expected patients in a round of each node, and ``rounds``: as given, or
+    epochs * N / R for the node of median size.
+    """
+    sizes = declared_nodes(config, arm)
+    own, given = config["networks"][network]["training"], config["arms"][arm]
+    wanted = float(own.get("expected_patients", given["expected_patients"]))
+    expected = [float(size) if own.get("participation") == EVERYBODY else wanted for size in sizes]
+    rounds = own.get("rounds", given["rounds"])
+    if rounds is None:
+        rounds = max(1, round(float(given["epochs"]) * median(sizes) / median(expected)))
+    return {"sizes": sizes, "expected": expected, "rounds": int(rounds)}
 
 
 def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: ANN401  (JSON is untyped)
@@ -169,15 +195,26 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong between keys that are each right."""
     from zetadp.nn.models import NetworkSettings
 
-    for name, settings in config["networks"].items():
+    for name in config["networks"]:
         try:
-            NetworkSettings(**settings)
+            NetworkSettings(**network_of(config, name))
         except ValueError as error:
             yield f"networks.{name}: {error}"
     cohort = config["cohort"]
     yield from _contradictions_of_cohort(cohort, config["privacy"]["noise"], has_real_patients(config))
     if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
         yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
+    public = [
+        name for name, each in config["networks"].items() if each["start"] == "public" or each["domain"] == "features"
+    ]
+    if config["engine"] == "flower" and public:
+        yield (
+            f"networks.{public[0]}: engine flower trains networks on k-space and images from random weights; found one "
+            "that needs the public backbone. Train it with engine simulation."
+        )
+    attacked = config["audit"]["membership"]["network"]
+    if attacked in public:
+        yield f"audit.membership.network: expected a network that needs no public backbone; found {attacked}."
     depth, count = cohort["simulated"]["grid"][2], config["slices"]["count"]
     if cohort["source"] == "simulated" and depth < count:
         yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."
@@ -201,11 +238,15 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         except UserError as error:
             yield f"partition: {error}"
             continue
-        if settings["expected_patients"] > smallest:
-            yield (
-                f"arms.{arm}.expected_patients: expected at most the {smallest} training patients of the smallest "
-                f"node; found {settings['expected_patients']}."
-            )
+        wanted = {f"arms.{arm}": settings} | {
+            f"networks.{name}.training": network["training"] for name, network in config["networks"].items()
+        }
+        for place, given in wanted.items():
+            if given.get("expected_patients", 0) > smallest:
+                yield (
+                    f"{place}.expected_patients: expected at most the {smallest} training patients of the smallest "
+                    f"node of arm {arm}; found {given['expected_patients']}."
+                )
     wanted = config["partition"]["nodes"] * config["partition"]["validation_patients"]
     if wanted >= cohort["test_patients"]:
         yield (

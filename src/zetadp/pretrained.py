@@ -11,6 +11,7 @@ from zetadp.checkpoint import load_tensors
 from zetadp.dataset import standardise
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
+from zetadp.nn.backbone import Backbone, from_tensors
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     import numpy as np
     from torch import Tensor, nn
+
+BACKBONE = "backbone."
+"""What the names of the public backbone's tensors begin with in a model's file."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class FinishedModel:
         Side of the slices in pixels.
     slices
         Centre slices of a volume that it was trained on.
+    backbone
+        The public backbone whose features the network takes, if it takes features.
     """
 
     network: nn.Module
@@ -45,17 +51,20 @@ class FinishedModel:
     sequences: tuple[str, ...]
     size: int
     slices: int
+    backbone: Backbone | None = None
 
     def prepare(self, values: np.ndarray) -> Tensor:
         """Turn slices or whitened k-space, shape (..., row, column), into what the network takes.
 
-        Slices are transformed and whitened for a network on k-space; whitened k-space is taken as it is.
+        Slices are transformed and whitened for a network on k-space; whitened k-space is taken as it is. Features are
+        computed of either; those that were computed already are taken as they are.
         """
-        if values.dtype.kind == "c":
-            return torch.from_numpy(values)
-        if self.settings.domain == "image":
+        if values.dtype.kind != "c" and self.settings.domain == "image":
             return torch.from_numpy(standardise(values))
-        return torch.from_numpy(whiten(to_kspace(values)))
+        if self.backbone is not None and values.shape[-2:] == (1, self.backbone.components):
+            return torch.from_numpy(values)
+        kspace = values if values.dtype.kind == "c" else whiten(to_kspace(values))
+        return torch.from_numpy(kspace if self.backbone is None else self.backbone.features(kspace))
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
@@ -70,15 +79,20 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
     try:
         settings = NetworkSettings(**content["network"])
         sequences, size, slices = tuple(content["sequences"]), content["size"], content["slices"]
-        network = build(settings, len(sequences), size, stream(0, Purpose.WEIGHTS)).to(device)
-        network.load_state_dict(tensors)
+        backbone = None
+        if settings.domain == "features":
+            public = {key.removeprefix(BACKBONE): value for key, value in tensors.items() if key.startswith(BACKBONE)}
+            backbone = from_tensors(public, content["public"], device)
+        inputs = size if backbone is None else backbone.components
+        network = build(settings, len(sequences), inputs, stream(0, Purpose.WEIGHTS)).to(device)
+        network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(BACKBONE)})
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         msg = f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
         raise UserError(msg) from error
     network.eval().requires_grad_(requires_grad=False)
-    return FinishedModel(network, settings, sequences, size, slices)
+    return FinishedModel(network, settings, sequences, size, slices, backbone)
 
 
-def model_content(settings: dict[str, Any], sequences: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return what a model's file says besides its weights; ``shape`` is (record, sequence, slice, row, column)."""
-    return {"network": settings, "sequences": list(sequences), "slices": shape[2], "size": shape[4]}
+def model_content(settings: dict[str, Any], sequences: tuple[str, ...], slices: int, size: int) -> dict[str, Any]:
+    """Return what a model's file says besides its weights: ``slices`` of each sequence, ``size`` pixels a side."""
+    return {"network": settings, "sequences": list(sequences), "slices": slices, "size": size}

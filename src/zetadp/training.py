@@ -12,13 +12,13 @@ import math
 import secrets
 import shutil
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
 
-from zetadp.checkpoint import Checkpoint
+from zetadp.checkpoint import Checkpoint, tensors_digest
 from zetadp.epsilon import UNCLIPPED
 from zetadp.evaluation import accuracy_and_loss
 from zetadp.federation.messages import MessageStore
@@ -104,8 +104,26 @@ class TrainingSettings:
     clip: float = 1.0
     evaluate_every: int = 20
     checkpoint_seconds: float = 30.0
-    chunk: int = 64
+    chunk: int = 96
     noise: str = "seeded"
+
+    @classmethod
+    def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
+        """Return the settings that a section of a configuration gives, in which the optimiser's stand among the others.
+
+        Parameters
+        ----------
+        section
+            Keys of `OptimiserSettings` and of this class; the optimiser's name is called ``optimiser``.
+        rounds, noise
+            What other sections say.
+        """
+        of_optimiser = {entry.name for entry in fields(OptimiserSettings)} - {"name"}
+        optimiser = {key: section[key] for key in of_optimiser & section.keys()}
+        if "optimiser" in section:
+            optimiser["name"] = section["optimiser"]
+        rest = {key: value for key, value in section.items() if key not in {*of_optimiser, "optimiser"}}
+        return cls(rounds=rounds, noise=noise, optimiser=OptimiserSettings(**optimiser), **rest)
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -183,6 +201,7 @@ def train(
     *,
     ledger_path: Path,
     checkpoint_path: Path,
+    start: Mapping[str, Tensor] | None = None,
     context: Mapping[str, Any] | None = None,
     after_round: Callable[[int, Tensor], None] | None = None,
 ) -> Trained:
@@ -204,6 +223,8 @@ def train(
         The run's ledger, which outlives failed and repeated jobs.
     checkpoint_path
         Where an interrupted training is kept, with its messages in a folder beside it; `finish` removes both.
+    start
+        Starting weights, which must be public: a function of no private patient. None draws them from the seed.
     context
         More facts for the ledger's header and for the check whether a checkpoint belongs to this run.
     after_round
@@ -219,6 +240,9 @@ def train(
     device = records.images.device
     check_images_per_patient(settings.images_per_patient, records.labels.cpu().numpy())
     model = build(network, records.classes, records.images.shape[-1], stream(run.seed, Purpose.WEIGHTS)).to(device)
+    if start is not None:
+        model.load_state_dict(dict(start))
+        context = {**(context or {}), "start": tensors_digest(start)}
     layout = Layout.of(model)
     server = Server(layout.flatten(dict(model.named_parameters())).detach(), settings.optimiser, settings.rounds)
     _attach(model, layout, server)

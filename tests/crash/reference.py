@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
-from crash.stages import LEDGER, RUN, STAGES, call
+from crash.stages import BACKBONE, LEDGER, RUN, STAGES, call
 
 from zetadp.checkpoint import load_tensors
 from zetadp.privacy.ledger import read_ledger
@@ -117,6 +117,7 @@ def _no_fewer_releases(found: Path, expected: Path) -> None:
 
 
 EQUAL: dict[str, Callable[[Path, Path], None]] = {
+    BACKBONE: _same_model,
     f"{RUN}/model.safetensors": _same_model,
     f"{RUN}/history.csv": _same_history,
     f"{RUN}/ledger.jsonl": _no_fewer_releases,

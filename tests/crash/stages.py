@@ -24,7 +24,7 @@ RUN = f"{RESULTS}/runs/complex/federated/eps-8/seed-0"
 NETWORK = {"widths": [2, 4], "convolutions": 1, "head": "pooled", "groups": 2}
 PHANTOM = {"train_patients": 5, "test_patients": 4, "seed": 7, "grid": [12, 12, 4], "scanners": 2}
 ROUNDS = 6
-PLAN = {"sizes": [3, 2], "expected": 1.0, "rounds": ROUNDS}
+PLAN = {"sizes": [3, 2], "expected": [1.0, 1.0], "rounds": ROUNDS}
 TRAINING = {
     "images_per_patient": 4,
     "learning_rate": 0.01,
@@ -38,8 +38,12 @@ DELTA = 1e-3
 RECEIPT = f"{COHORT}/receipts/shard-00.json"
 DATASET = f"{TASK}/dataset.json"
 INDEX = f"{COHORT}/index.csv"
+PUBLIC = "resources/public"
+BACKBONE = f"{PUBLIC}/backbone.safetensors"
+PRETRAINING = f"{PUBLIC}/checkpoint.safetensors"
 SLICES, KSPACE, WHITENED = (f"{COHORT}/{kind}/shard-00.h5" for kind in ("slices", "kspace", "whitened"))
-PARTITION = f"{RESULTS}/partition.csv"
+PARTITION = f"{COHORT}/partitions/tiny.csv"
+DUPLICATES = f"{COHORT}/duplicates/tiny.csv"
 MODEL, HISTORY, SEALED = f"{RUN}/model.safetensors", f"{RUN}/history.csv", f"{RUN}/ledger.jsonl"
 METRICS, PRIVACY = f"{RUN}/metrics.json", f"{RUN}/privacy.json"
 TOTAL = f"{RESULTS}/privacy_total.json"
@@ -129,16 +133,16 @@ STAGES = {
         Stage(
             "find_duplicates",
             inputs={"slices": [SLICES], "partition": PARTITION},
-            outputs={"duplicates": f"{RESULTS}/duplicates.csv"},
+            outputs={"duplicates": DUPLICATES},
         ),
         Stage(
             "calibrate",
             outputs={"noise": f"{RESULTS}/noise.json"},
-            params={"delta": DELTA, "arms": {"federated": PLAN}, "epsilons": ["8"]},
+            params={"delta": DELTA, "plans": {"complex": {"federated": PLAN}}, "epsilons": ["8"]},
         ),
         Stage(
             "train_model",
-            inputs={"images": [WHITENED], "partition": PARTITION, "noise": f"{RESULTS}/noise.json"},
+            inputs={"images": [WHITENED], "partition": PARTITION, "noise": f"{RESULTS}/noise.json", "backbone": []},
             outputs={"model": MODEL, "history": HISTORY, "ledger": SEALED},
             params={
                 **NAME,
@@ -152,6 +156,37 @@ STAGES = {
                 "ledger_file": LEDGER,
                 "checkpoint": CHECKPOINT,
             },
+        ),
+        Stage(
+            "simulate_public",
+            outputs={"images": f"{PUBLIC}/images/shard-00.h5"},
+            params={
+                "shard": "00",
+                "shards": 1,
+                "settings": {"seed": 3, "patients": 3, "grid": [12, 12, 4]},
+                "slice_count": 2,
+                "size": 8,
+            },
+        ),
+        Stage(
+            "pretrain",
+            inputs={"images": [f"{PUBLIC}/images/shard-00.h5"]},
+            outputs={"backbone": BACKBONE},
+            params={
+                "network": {**NETWORK, "transform": "fourier"},
+                "settings": {"steps": 4, "batch": 4, "checkpoint_seconds": 0.0, "components": [2, 4]},
+                "augmentation": {},
+                "held_out": 1,
+                "simulation": {"seed": 3},
+                "device": "cpu",
+                "checkpoint": PRETRAINING,
+            },
+        ),
+        Stage(
+            "extract_features",
+            inputs={"whitened": WHITENED, "backbone": BACKBONE},
+            outputs={"features": f"{COHORT}/features/shard-00.h5"},
+            params={"device": "cpu"},
         ),
         Stage(
             "evaluate",

@@ -61,11 +61,12 @@ def test_a_killed_stage_leaves_nothing_half_written_and_ends_the_same_when_run_a
         shutil.rmtree(place)
 
 
-@pytest.mark.parametrize("script", [script for script in STAGES if script != "train_model"])
+@pytest.mark.parametrize("script", [script for script in STAGES if script not in {"train_model", "pretrain"}])
 def test_a_stage_killed_between_two_of_its_files(zygote, reference, tmp_path, script):
     """Random moments seldom fall there. Each kill meets the next job in the same folder, and the last one ends.
 
-    Training has points of its own: `test_rounds_killed`.
+    Training has points of its own: `test_rounds_killed`. Pretraining writes one file, and a job that goes on passes
+    other points than one that begins.
     """
     stage = STAGES[script]
     points = zygote.run(call, stage.call, cwd=reference.prepare(script, tmp_path / "dry"), points=True).points

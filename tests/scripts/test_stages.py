@@ -25,7 +25,7 @@ from zetadp.cohort.index import index_cohort
 from zetadp.figures import training_curves
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
-from zetadp.privacy import accounting
+from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger
 from zetadp.storage import ImageStack, write_json, write_stack
@@ -181,20 +181,25 @@ def test_the_total_does_not_count_a_training_that_released_nothing(tmp_path):
 
 def test_calibration_meets_every_target_and_hardly_more(tmp_path):
     arms = {
-        "federated": {"sizes": [10, 40], "expected": 5.0, "rounds": 20},
-        "central": {"sizes": [50], "expected": 5.0, "rounds": 20},
+        "federated": {"sizes": [10, 40], "expected": [5.0, 5.0], "rounds": 20},
+        "central": {"sizes": [50], "expected": [5.0], "rounds": 20},
     }
-    stage("calibrate", noise=tmp_path / "noise.json", delta=1e-3, arms=arms, epsilons=["1", "8", "inf", "unclipped"])
+    everybody = {"federated": {"sizes": [10, 40], "expected": [10.0, 40.0], "rounds": 20}}
+    plans = {"complex": arms, "own": everybody}
+    stage("calibrate", noise=tmp_path / "noise.json", delta=1e-3, plans=plans, epsilons=["1", "8", "inf", "unclipped"])
     said = read(tmp_path / "noise.json")
+    mu = math.sqrt(20) / said["noise_multipliers"]["own"]["federated"]["8"]
+    assert 0.999 * 8 < gaussian.epsilon(1e-3, mu) <= 8
     assert said["delta"] == 1e-3
     for arm, probability in (("federated", 0.5), ("central", 0.1)):
-        sigmas = said["noise_multipliers"][arm]
+        sigmas = said["noise_multipliers"]["complex"][arm]
         assert sigmas["inf"] == sigmas["unclipped"] == 0
         for target in ("1", "8"):
             spent = accounting.epsilon({(probability, sigmas[target]): 20}, 1e-3)
             assert 0.99 * float(target) < spent <= float(target)
     # The small hospital of the federated arm draws its patients most often and needs the most noise.
-    assert said["noise_multipliers"]["federated"]["8"] > said["noise_multipliers"]["central"]["8"]
+    found = said["noise_multipliers"]["complex"]
+    assert found["federated"]["8"] > found["central"]["8"]
 
 
 def partition(folder: Path, table: pd.DataFrame, sizes: list[int], **settings: object) -> pd.DataFrame:
@@ -301,7 +306,7 @@ def cohort(tmp_path):
     nodes = ["node-01", "node-02"] * 2 + ["server"] * 2
     table = pd.DataFrame({"patient": names, "record": names, "role": roles, "node": nodes})
     table.to_csv(tmp_path / "partition.csv", index=False)
-    write_json(tmp_path / "noise.json", {"noise_multipliers": {"federated": {"8": 1.0}}})
+    write_json(tmp_path / "noise.json", {"noise_multipliers": {"small": {"federated": {"8": 1.0}}}})
     return {"images": [tmp_path / "whitened.h5"], "partition": tmp_path / "partition.csv"}
 
 
@@ -314,12 +319,13 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
             **cohort,
             **run,
             noise=tmp_path / "noise.json",
+            backbone=[],
             model=tmp_path / "model.safetensors",
             history=tmp_path / "history.csv",
             ledger=tmp_path / "ledger.jsonl",
             settings={"family": family, "widths": [4, 4], "convolutions": 1, "head": "pooled", "groups": 2},
             training={"images_per_patient": 4, "learning_rate": 1e-3, "drop_after": 0.6, "drop_factor": 10},
-            plan={"sizes": [2, 2], "expected": 1.0, "rounds": 3},
+            plan={"sizes": [2, 2], "expected": [1.0, 1.0], "rounds": 3},
             cohort="test",
             division={"by": "uniform"},
             noise_source="os",

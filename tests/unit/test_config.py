@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.config import GridRun, declared_nodes, grid, load_config, rounds_of
+from zetadp.config import GridRun, declared_nodes, grid, load_config, network_of, plan_of, training_of
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError
 
@@ -56,9 +56,10 @@ def faults(change: dict, base: dict | None = None) -> str:
 def test_every_scenario_over_the_default_is_right(path):
     config = load_config(merged(default(), yaml.safe_load(path.read_text())), SCHEMA)
     assert len(grid(config)) > 0
-    for arm in config["arms"]:
-        assert rounds_of(config, arm) > 0
-        assert min(declared_nodes(config, arm)) >= config["arms"][arm]["expected_patients"]
+    for run in grid(config):
+        plan = plan_of(config, run.network, run.arm)
+        assert plan["rounds"] > 0
+        assert all(0 < drawn <= size for drawn, size in zip(plan["expected"], plan["sizes"], strict=True))
 
 
 def test_there_are_scenarios_and_each_has_results_and_patients_of_its_own_name():
@@ -94,13 +95,27 @@ def test_500_epochs_are_917_rounds_at_a_node_of_44_and_10083_in_one_place():
     config = load_config(paper(), SCHEMA)
     assert declared_nodes(config, "federated") == [44] * 11
     assert declared_nodes(config, "central") == [484]
-    assert rounds_of(config, "federated") == 917
-    assert rounds_of(config, "central") == 10083
+    assert plan_of(config, "complex", "federated")["rounds"] == 917
+    assert plan_of(config, "complex", "central")["rounds"] == 10083
+
+
+def test_a_network_may_be_trained_in_its_own_way():
+    own = {"rounds": 7, "participation": "all", "optimiser": "sgd", "learning_rate": 0.5}
+    config = load_config(merged(paper(), {"networks": {"own": {"training": own}, "two": {}}}), SCHEMA)
+    assert plan_of(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 7}
+    assert plan_of(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 7}
+    assert plan_of(config, "two", "federated") == {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 917}
+    assert training_of(config, "two") == config["training"]
+    changed = {"optimiser": "sgd", "learning_rate": 0.5}
+    assert training_of(config, "own") == {**config["training"], **changed}
+    assert "training" not in network_of(config, "own")
+    fewer = load_config(merged(paper(), {"networks": {"own": {"training": {"expected_patients": 11}}}}), SCHEMA)
+    assert plan_of(fewer, "own", "federated") == {"sizes": [44] * 11, "expected": [11.0] * 11, "rounds": 2000}
 
 
 def test_given_rounds_are_taken_as_they_are():
     config = load_config(merged(paper(), {"arms": {"central": {"rounds": 12, "epochs": None}}}), SCHEMA)
-    assert rounds_of(config, "central") == 12
+    assert plan_of(config, "complex", "central")["rounds"] == 12
 
 
 def test_the_grid_holds_every_combination_once_in_a_fixed_order():
@@ -166,6 +181,11 @@ def test_an_epsilon_has_one_text(value, text):
             {"arms": {"federated": {"expected_patients": 45}}},
             ["arms.federated.expected_patients: expected at most the 44 training patients", "found 45"],
         ),
+        (
+            {"networks": {"complex": {"training": {"expected_patients": 45}}}},
+            ["networks.complex.training.expected_patients: expected at most the 44 training patients", "found 45"],
+        ),
+        ({"networks": {"complex": {"training": {"participation": "al"}}}}, ["Did you mean 'all'"]),
         (
             {"arms": {"central": {"expected_patients": 484.5}}},
             ["arms.central.expected_patients: expected at most the 484 training patients", "found 484.5"],
@@ -266,11 +286,11 @@ MINE = {"cohort": {"name": "mine", "unit": "record"}, "privacy": {"noise": "os"}
 
 
 def test_a_folder_takes_over_nothing_from_the_simulated_cohort_of_the_default():
-    """Laid over config.yaml, a folder would be called phantom-small, have seeded noise, and be one record a patient."""
+    """Laid over config.yaml, a folder would be called phantom, have seeded noise, and be one record a patient."""
     message = faults(FOLDER, default())
     assert "has 3 fault(s)" in message
     for part in (
-        "cohort.name: expected a name of its own for a cohort with source folder; found 'phantom-small'",
+        "cohort.name: expected a name of its own for a cohort with source folder; found 'phantom'",
         "cohort.unit: expected record for a cohort with source folder, or to be told",
         "cohort.patient_key, or say cohort.one_record_per_patient: true",
         "privacy.noise: expected os for real patients; found seeded",

@@ -494,3 +494,57 @@ def test_without_noise_there_is_no_grid(tmp_path):
     trained(fresh(tmp_path, "a"), settings=EXACT, plans=plans)
     (attempt,) = read_ledger(tmp_path / "a/ledger.jsonl")
     assert attempt.header["grid_bits"] is None
+
+
+HEAD = NetworkSettings("head", "features", components=3, start="public")
+PLAIN = OptimiserSettings(0.5, drop_after=1, name="sgd", averaged=0.6)
+
+
+def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights(paths):
+    """Against a loop over patients that knows neither heads, nodes nor flat vectors."""
+    data = records(6, images_per_class=2)
+    data = Records(data.images[:, :, :1], data.labels)  # images of one row, as features are
+    random = torch.Generator().manual_seed(5)
+    start = {
+        "affine.weight": torch.randn(4, 3, dtype=torch.complex64, generator=random),
+        "affine.bias": torch.randn(4, dtype=torch.complex64, generator=random),
+    }
+    settings = TrainingSettings(rounds=5, images_per_patient=8, optimiser=PLAIN, clip=0.4, chunk=20, evaluate_every=5)
+    result = train(replace(RUN, epsilon="inf"), HEAD, settings, EVERYBODY, data, data, **paths, start=start)
+    weight, bias = start["affine.weight"].clone(), start["affine.bias"].clone()
+    passed = []
+    for _ in range(5):
+        total = [torch.zeros_like(weight), torch.zeros_like(bias)]
+        for images in data.images:
+            parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+            scores = (images[:, 0, :3] @ parameters[0].T + parameters[1]).real
+            gradients = torch.autograd.grad(functional.cross_entropy(scores, data.labels), parameters)
+            norm = torch.sqrt(sum(g.abs().square().sum() for g in gradients))
+            for place, gradient in enumerate(gradients):
+                total[place] += gradient * min(1.0, 0.4 / float(norm))
+        weight, bias = weight - 0.5 * total[0] / 6, bias - 0.5 * total[1] / 6
+        passed.append((weight, bias))
+    found = dict(result.model.named_parameters())
+    for name, place in (("affine.weight", 0), ("affine.bias", 1)):
+        expected = torch.stack([step[place] for step in passed[-3:]]).mean(dim=0)
+        torch.testing.assert_close(found[name].detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_other_starting_weights_are_another_training(tmp_path):
+    def begun(name: str, value: float) -> tuple[Trained, dict]:
+        start = build(TINY, 4, SIZE, np.random.default_rng(0)).state_dict()
+        start = {key: tensor + value for key, tensor in start.items()}
+        result = trained(fresh(tmp_path, name), start=start)
+        return result, read_ledger(tmp_path / name / "ledger.jsonl")[0].header
+
+    (one, header), (same, _), (other, another) = begun("a", 0.0), begun("b", 0.0), begun("c", 0.1)
+    assert torch.equal(weights(one), weights(same))
+    assert not torch.equal(weights(one), weights(other))
+    assert header["start"] != another["start"]
+    assert "start" not in read_ledger(fresh_ledger(tmp_path))[0].header
+
+
+def fresh_ledger(tmp_path):
+    """Return the ledger of a training from random weights."""
+    trained(fresh(tmp_path, "random"))
+    return tmp_path / "random/ledger.jsonl"

@@ -75,7 +75,7 @@ def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh)
     for stack in stacks:
         assert stack.values.shape[1:] == (4, 4, 32, 32)
         assert stack.values.dtype == "complex64"
-    roles = pd.read_csv(fresh.root / "results/mine/partition.csv")
+    roles = pd.read_csv(fresh.root / "resources/mine/partitions/mine.csv")
     assert list(roles["role"]) == ["train"] * 3 + ["test"] * 2
 
     # The volume is damaged after the cohort was indexed, and all images have to be made anew.
@@ -115,5 +115,5 @@ def test_real_patients_go_to_kspace(fresh):
             assert abs(part.var(axis=-1, ddof=1) - 1).max() < 1e-3
         assert abs((real * imaginary).mean(axis=-1)).max() < 1e-3
     assert patients == ["BRATS_001", "BRATS_002", "BRATS_003"]
-    duplicates = pd.read_csv(fresh.root / "results/mine/duplicates.csv")
+    duplicates = pd.read_csv(fresh.root / "resources/mine/duplicates/mine.csv")
     assert duplicates.empty

@@ -27,8 +27,8 @@ rule audit:
         mem_mb=4000,
         runtime="2h",
     params:
-        arms={arm: plan_of(arm) for arm in config["arms"]},
-        runs=sorted({(run.arm, run.epsilon) for run in RUNS}),
+        plans=plans(),
+        runs=sorted({(run.network, run.arm, run.epsilon) for run in RUNS}),
         delta=config["privacy"]["delta"],
         noise_source=config["privacy"]["noise"],
         settings=config["audit"]["training"],

@@ -15,7 +15,15 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 from snakemake.exceptions import WorkflowError
 
-from zetadp.config import declared_nodes, grid, load_config, rounds_of
+from zetadp.config import (
+    declared_nodes,
+    grid,
+    load_config,
+    network_of,
+    plan_of,
+    training_of,
+)
+from zetadp.nn.shipped import SHIPPED
 from zetadp.validation import UserError
 from zetadp.workflow import code_of
 
@@ -31,6 +39,8 @@ SHARDS = [f"{number:02d}" for number in range(config["shards"])]
 COHORT = f"resources/{config['cohort']['name']}"
 TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"
 RESULTS = f"results/{config['name']}"
+# Who trained where is what the guarantee hides: it stays with the cohort, out of the folder that is shown around.
+PARTITION = f"{COHORT}/partitions/{config['name']}.csv"
 # Ledgers outlive results: what was released stays released, also when results are deleted or made anew.
 LEDGERS = f"ledgers/{config['cohort']['name']}"
 RUN = "runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
@@ -55,19 +65,30 @@ SIMULATED = config["cohort"]["source"] == "simulated"
 
 
 def images_for(wildcards):
-    """Return the image stacks that a network sees: whitened k-space, or slices."""
-    kind = {"kspace": "whitened", "image": "slices"}[
+    """Return the image stacks that a network sees: whitened k-space, slices, or the public backbone's features."""
+    kind = {"kspace": "whitened", "image": "slices", "features": "features"}[
         config["networks"][wildcards.network]["domain"]
     ]
     return [f"{COHORT}/{kind}/shard-{shard}.h5" for shard in SHARDS]
 
 
-def plan_of(arm):
-    """Return the declared constants of an arm: patients a node, expected draw, rounds."""
+def backbone_for(wildcards):
+    """Return the public backbone in a list where a network starts from it or takes its features."""
+    network = config["networks"][wildcards.network]
+    public = network["start"] == "public" or network["domain"] == "features"
+    return [BACKBONE] if public else []
+
+
+def plans():
+    """Return the declared constants of every network in every arm that it is trained in."""
+    wanted = sorted({(run.network, run.arm) for run in RUNS})
     return {
-        "sizes": declared_nodes(config, arm),
-        "expected": config["arms"][arm]["expected_patients"],
-        "rounds": rounds_of(config, arm),
+        network: {
+            arm: plan_of(config, network, arm)
+            for name, arm in wanted
+            if name == network
+        }
+        for network, _ in wanted
     }
 
 

@@ -95,7 +95,7 @@ rule write_model_card:
     conda:
         "../../envs/tables.yaml"
     params:
-        settings=lambda wildcards: config["networks"][wildcards.network],
+        settings=lambda wildcards: network_of(config, wildcards.network),
         cohort_label=cohort_label(),
         code=code_of("scripts/write_model_card.py"),
     script:

@@ -30,9 +30,9 @@ if config["engine"] == "flower":
             mem_mb=4000 + 500 * config["partition"]["nodes"],
             runtime="12h",
         params:
-            settings=lambda wildcards: config["networks"][wildcards.network],
-            training=config["training"],
-            plan=lambda wildcards: plan_of(wildcards.arm),
+            settings=lambda wildcards: network_of(config, wildcards.network),
+            training=lambda wildcards: training_of(config, wildcards.network),
+            plan=lambda wildcards: plan_of(config, wildcards.network, wildcards.arm),
             cohort=config["cohort"]["name"],
             division={
                 **config["partition"],

@@ -69,9 +69,10 @@ rule whiten:
 rule find_duplicates:
     input:
         slices=collect(f"{COHORT}/slices/shard-{{shard}}.h5", shard=SHARDS),
-        partition=f"{RESULTS}/partition.csv",
+        partition=PARTITION,
     output:
-        duplicates=f"{RESULTS}/duplicates.csv",
+        # Beside the cohort, for it names training patients.
+        duplicates=f"{COHORT}/duplicates/{config['name']}.csv",
     log:
         "logs/find_duplicates.log",
     conda:

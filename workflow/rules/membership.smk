@@ -26,7 +26,11 @@ rule audit_membership:
         runtime="4h",
     params:
         settings=config["audit"]["membership"],
-        network=config["networks"].get(config["audit"]["membership"]["network"]),
+        network=(
+            network_of(config, config["audit"]["membership"]["network"])
+            if config["audit"]["membership"]["network"] in config["networks"]
+            else None
+        ),
         delta=config["privacy"]["delta"],
         device=config["device"],
         code=code_of("scripts/audit_membership.py"),

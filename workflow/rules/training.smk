@@ -5,7 +5,7 @@ rule partition:
     input:
         table=rules.index_cohort.output.table,
     output:
-        partition=f"{RESULTS}/partition.csv",
+        partition=PARTITION,
     log:
         "logs/partition.log",
     localrule: True
@@ -31,7 +31,7 @@ rule calibrate:
         runtime="30m",
     params:
         delta=config["privacy"]["delta"],
-        arms={arm: plan_of(arm) for arm in config["arms"]},
+        plans=plans(),
         epsilons=sorted({run.epsilon for run in RUNS}),
         code=code_of("scripts/calibrate.py"),
     script:
@@ -43,6 +43,7 @@ rule train_model:
         images=images_for,
         partition=rules.partition.output.partition,
         noise=rules.calibrate.output.noise,
+        backbone=backbone_for,
     output:
         model=f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors",
         history=f"{RESULTS}/{RUN_WILDCARDS}/history.csv",
@@ -62,9 +63,9 @@ rule train_model:
         mem_mb=8000,
         runtime="12h",
     params:
-        settings=lambda wildcards: config["networks"][wildcards.network],
-        training=config["training"],
-        plan=lambda wildcards: plan_of(wildcards.arm),
+        settings=lambda wildcards: network_of(config, wildcards.network),
+        training=lambda wildcards: training_of(config, wildcards.network),
+        plan=lambda wildcards: plan_of(config, wildcards.network, wildcards.arm),
         cohort=config["cohort"]["name"],
         division={**config["partition"], "sizes": declared_nodes(config, "federated")},
         noise_source=config["privacy"]["noise"],

@@ -1,7 +1,7 @@
-"""The networks: complex ones, their real twins, and the linear baseline.
+"""The networks: complex ones, their real twins, the linear baseline, and heads on features of the public backbone.
 
 Every network takes images of shape (image, 1, row, column) — complex64 k-space or float32 images, as its ``domain``
-says — and returns real class scores of shape (image, class).
+says; features are complex64 images of one row — and returns real class scores of shape (image, class).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from zetadp.nn.initialisation import initialise
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.stacked import stack
-from zetadp.validation import one_of, positive
+from zetadp.validation import in_range, one_of, positive
 
 if TYPE_CHECKING:
     import numpy as np
 
-Domain = Literal["kspace", "image"]
-FAMILIES = ("complex", "real", "linear")
+Domain = Literal["kspace", "image", "features"]
+FAMILIES = ("complex", "real", "linear", "head")
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,11 @@ class NetworkSettings:
     ----------
     family
         ``complex``; ``real`` (the same shape with real weights, widths times the square root of two so that it has
-        about as many real numbers); or ``linear`` (softmax regression on log magnitude).
+        about as many real numbers); ``linear`` (softmax regression on log magnitude); or ``head`` (a complex affine map
+        of features).
     domain
-        What it sees: whitened ``kspace`` or the ``image``.
+        What it sees: whitened ``kspace``, the ``image``, or ``features`` that the public backbone computes of whitened
+        k-space.
     widths
         Filters of each block; each block halves the image side by average pooling.
     convolutions
@@ -52,6 +54,15 @@ class NetworkSettings:
         Groups of the group normalisation.
     activation
         Name of the activation of a complex network; real networks use Mish.
+    transform
+        ``fourier``: the inverse Fourier transform goes before the first convolution of a complex network; ``none``: the
+        convolutions slide over k-space.
+    components
+        Features that a head takes, the first of those there are; 0 takes all.
+    start
+        Where the weights start from: ``random``, or ``public``, the backbone's.
+    trained
+        What is trained: ``all``; ``norms``, scales and shifts of the normalisation with the head; or the ``head``.
     """
 
     family: str = "complex"
@@ -62,20 +73,40 @@ class NetworkSettings:
     hidden: int = 128
     groups: int = 16
     activation: str = "conj_mish"
+    transform: str = "none"
+    components: int = 0
+    start: str = "random"
+    trained: str = "all"
 
     def __post_init__(self) -> None:
         """Check every setting; lists from configuration files become tuples."""
         object.__setattr__(self, "widths", tuple(self.widths))
         one_of(FAMILIES, family=self.family)
-        one_of(("kspace", "image"), domain=self.domain)
+        one_of(("kspace", "image", "features"), domain=self.domain)
         one_of(("hidden", "pooled"), head=self.head)
+        one_of(("none", "fourier"), transform=self.transform)
+        one_of(("random", "public"), start=self.start)
+        one_of(("all", "norms", "head"), trained=self.trained)
+        in_range(0, 10**6, components=self.components)
         positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups)
         if self.family == "complex" and self.domain == "image":
             msg = "Expected family real or linear for domain image: slices have no phase, found family complex."
             raise ValueError(msg)
+        if (self.family == "head") != (self.domain == "features"):
+            msg = (
+                f"Expected domain features for family head and for no other, found family {self.family} with domain "
+                f"{self.domain}."
+            )
+            raise ValueError(msg)
+        if self.family != "complex" and self.transform != "none":
+            msg = f"Expected transform none for family {self.family}, found {self.transform}."
+            raise ValueError(msg)
+        if self.family not in {"complex", "head"} and self.start == "public":
+            msg = f"Expected start random for family {self.family}: the backbone is complex; found public."
+            raise ValueError(msg)
         for width in self.widths:
             positive(width=width)
-            if self.family != "linear" and width % self.groups:
+            if self.family in {"complex", "real"} and width % self.groups:
                 msg = f"Expected every width to be a multiple of groups={self.groups}, found {width}."
                 raise ValueError(msg)
 
@@ -89,6 +120,7 @@ class ConvolutionalClassifier(nn.Module):
     def __init__(self, settings: NetworkSettings, classes: int, size: int) -> None:
         super().__init__()
         self.complex = settings.family == "complex"
+        self.transform = settings.transform
         dtype = torch.complex64 if self.complex else torch.float32
         # A real network on k-space sees real and imaginary part as two channels.
         channels = 2 if not self.complex and settings.domain == "kspace" else 1
@@ -125,11 +157,17 @@ class ConvolutionalClassifier(nn.Module):
     def _activation(self, settings: NetworkSettings, channels: int) -> nn.Module:
         return activation(settings.activation, channels) if self.complex else Mish()
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""
+    def features(self, images: Tensor) -> Tensor:
+        """Return what the head sees, shape (image, feature), complex features stacked."""
+        if self.transform == "fourier":
+            images = to_image(images)
         x: Tensor = self.blocks(stack(images) if images.is_complex() else images)
         # Stacked tensors keep all real parts before all imaginary parts, so flattening and averaging act on both alike.
-        x = self.head(x.mean(dim=(2, 3)) if self.pooled else x.flatten(1))
+        return x.mean(dim=(2, 3)) if self.pooled else x.flatten(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""
+        x: Tensor = self.head(self.features(images))
         if not self.complex:
             return x
         real, imaginary = x.chunk(2, dim=1)
@@ -149,8 +187,32 @@ class LinearClassifier(nn.Module):
         return self.affine(functional.layer_norm(features, features.shape[1:]))  # type: ignore[no-any-return]
 
 
+class HeadClassifier(nn.Module):
+    """A complex affine map of complex features, with the real parts of its outputs as scores.
+
+    The loss is convex in its weights, which makes few rounds and averaged weights enough.
+    """
+
+    def __init__(self, components: int, classes: int) -> None:
+        super().__init__()
+        self.components = components
+        self.affine = Linear(components, classes, dtype=torch.complex64)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores of shape (image, class) for features of shape (image, 1, 1, feature)."""
+        real, _ = self.affine(stack(images.flatten(1)[:, : self.components])).chunk(2, dim=1)
+        return real  # type: ignore[no-any-return]
+
+
+def to_image(kspace: Tensor) -> Tensor:
+    """Transform centred k-space to complex images over the last two axes, as `zetadp.kspace.fourier.to_image`."""
+    axes = (-2, -1)
+    found: Tensor = torch.fft.fftshift(torch.fft.ifft2(torch.fft.ifftshift(kspace, dim=axes), norm="ortho"), dim=axes)
+    return found
+
+
 def build(settings: NetworkSettings, classes: int, size: int, generator: np.random.Generator) -> nn.Module:
-    """Return a network with freshly drawn weights.
+    """Return a network with freshly drawn weights, of which those that are trained require a gradient.
 
     Parameters
     ----------
@@ -159,19 +221,36 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     classes
         Number of classes.
     size
-        Side of the square images.
+        Side of the square images; for a head, the number of features.
     generator
         Source of the starting weights.
     """
+    model: nn.Module
     if settings.family == "linear":
-        model: nn.Module = LinearClassifier(classes, size)
+        model = LinearClassifier(classes, size)
+    elif settings.family == "head":
+        if settings.components > size:
+            msg = f"Expected at most the {size} components that the features have, found {settings.components}."
+            raise ValueError(msg)
+        model = HeadClassifier(settings.components or size, classes)
     else:
         if size % 2 ** len(settings.widths):
             msg = f"Expected an image side divisible by 2 for each of {len(settings.widths)} blocks, found {size}."
             raise ValueError(msg)
         model = ConvolutionalClassifier(settings, classes, size)
+        _freeze(model, settings.trained)
     initialise(model, generator)
     return model
+
+
+def _freeze(model: ConvolutionalClassifier, trained: str) -> None:
+    """Let only what is trained require a gradient."""
+    if trained == "all":
+        return
+    model.blocks.requires_grad_(requires_grad=False)
+    for module in model.blocks.modules():
+        if trained == "norms" and isinstance(module, (ComplexGroupNorm, GroupNorm)):
+            module.requires_grad_(requires_grad=True)
 
 
 def _real_width(width: int, groups: int) -> int:

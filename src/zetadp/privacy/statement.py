@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Mechanisms
 from zetadp.privacy.events import NodeHistory
@@ -64,6 +65,13 @@ _DOES_NOT_COVER = (
 )
 
 
+_PUBLIC = (
+    "Before any {unit} of this cohort took part, a network was trained on simulated patients, who are nobody; starting "
+    "weights or features come from it (sha256 {digest}). It is a function of no data of this cohort and spends no "
+    "privacy."
+)
+
+
 def run_statement(
     run: Run,
     *,
@@ -73,6 +81,7 @@ def run_statement(
     weights: Mapping[str, float],
     target_epsilon: float,
     earlier: Sequence[Run] = (),
+    backbone: str | None = None,
 ) -> dict[str, Any]:
     """Return the privacy statement of one run.
 
@@ -92,6 +101,8 @@ def run_statement(
         What the run was calibrated to.
     earlier
         Trainings of the same model that were begun before and given up, or made before: they released as well.
+    backbone
+        Hash of the public network that weights or features came from.
     """
     one_of(("patient", "record"), unit=unit)
     one_of(("seeded", "os"), noise_source=noise_source)
@@ -111,6 +122,7 @@ def run_statement(
         "statement": _sentence(guarantee, unit, epsilons[worst], delta) + _earlier_sentence(together),
         "guarantee": guarantee,
         "earlier_attempts": together,
+        "public": None if backbone is None else _PUBLIC.format(unit=unit, digest=backbone),
         **_setting(unit, noise_source, noisy=run.private),
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
@@ -215,6 +227,7 @@ def plain_text(statement: Mapping[str, Any]) -> str:
         f"Neighbours: {statement['neighbours']}",
         f"Sampling: {statement['sampling']}",
         f"Noise: {statement['noise']}.",
+        *([f"Public: {statement['public']}"] if statement.get("public") else []),
         "",
         *(_total_lines(statement) if statement["kind"] == "total" else _run_lines(statement)),
         "Not covered:",
@@ -411,14 +424,8 @@ def _number(value: float) -> float | str:
 
 
 def _shown(value: float | str) -> str:
-    """Return an epsilon for reading: three digits, rounded up so that the text never claims more than the figure."""
-    number = float(value)
-    if number == math.inf:
-        return "no guarantee"
-    if number == 0:
-        return "0"
-    unit = 10.0 ** (math.floor(math.log10(number)) - 2)
-    return f"{math.ceil(number / unit - 1e-9) * unit:.3g}"
+    """Return an epsilon for reading, or that there is none."""
+    return "no guarantee" if float(value) == math.inf else rounded_up(value, digits=3)
 
 
 def _percent_down(rate: float) -> str:

@@ -8,6 +8,7 @@ import math
 import runpy
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -107,6 +108,25 @@ def test_the_picture_is_the_same_bytes_each_time_and_shows_every_audit(tmp_path)
     assert ", refuted" not in text
 
 
+def test_numbers_of_audits_that_made_the_same_errors_stand_apart_and_inside():
+    same = [replace(honest()[0].result, name=f"audit {letter}") for letter in "abcd"]
+    figure = audit_figure(same, [0.99] * 4, "x")
+    figure.draw_without_rendering()
+    panel = figure.axes[-1]
+    boxes = {text.get_text(): text.get_window_extent() for text in panel.texts}
+    assert sorted(boxes) == ["1", "2", "3", "4"]
+    for one, other in combinations(boxes.values(), 2):
+        assert not one.overlaps(other)
+    assert all(panel.bbox.contains(*corner) for box in boxes.values() for corner in box.corners())
+
+
+def test_the_table_and_the_picture_print_no_claim_below_the_figure():
+    result = replace(honest()[2].result, claimed=7.9901)
+    assert sheet([Finding(result, "noise too small by √2", 0.9)], "default").rows[0][4] == "8"
+    texts = [text.get_text() for text in audit_figure([result], [0.9], "x").axes[0].texts]
+    assert any(text.startswith("ε ≥") and " of 8, power" in text for text in texts)
+
+
 def test_the_picture_marks_a_refuted_claim(tmp_path):
     findings = refuted()
     figure = audit_figure([f.result for f in findings], [f.power for f in findings], "x")
@@ -118,14 +138,14 @@ def test_the_picture_marks_a_refuted_claim(tmp_path):
 
 def script_arguments(tmp_path: Path) -> dict:
     noise = tmp_path / "noise.json"
-    noise.write_text(json.dumps({"noise_multipliers": {"federated": {"8": 2.0, "inf": 0.0}}}))
+    noise.write_text(json.dumps({"noise_multipliers": {"complex": {"federated": {"8": 2.0, "inf": 0.0}}}}))
     return {
         "noise": noise,
         "csv": tmp_path / "audit.csv",
         "md": tmp_path / "audit.md",
         "picture": tmp_path / "audit.svg",
-        "arms": {"federated": {"sizes": [12, 10], "expected": 5, "rounds": 3}},
-        "runs": [("federated", "8"), ("federated", "inf")],
+        "plans": {"complex": {"federated": {"sizes": [12, 10], "expected": [5, 5], "rounds": 3}}},
+        "runs": [("complex", "federated", "8"), ("complex", "federated", "inf")],
         "delta": 1e-3,
         "noise_source": "seeded",
         "settings": {"trials": None, "most_rounds": 1000},
@@ -156,13 +176,20 @@ def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_p
 
 def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draws_most():
     arms = {
-        "federated": {"sizes": [12, 10], "expected": 5, "rounds": 3},
-        "central": {"sizes": [20], "expected": 10, "rounds": 3},
+        "federated": {"sizes": [12, 10], "expected": [5, 5], "rounds": 3},
+        "central": {"sizes": [20], "expected": [10], "rounds": 3},
     }
+    everybody = {"federated": {"sizes": [12, 10], "expected": [12, 10], "rounds": 7}}
     multipliers = {arm: {"8": 2.0, "1": 9.0, "inf": 0.0} for arm in arms}
     runs = [("central", "8"), ("federated", "1"), ("federated", "8"), ("federated", "inf"), ("federated", "unclipped")]
-    targets = SCRIPT["targets_of"](arms, runs, multipliers)
-    assert [(t.probability, t.noise_multiplier, t.rounds) for t in targets] == [(0.5, 9.0, 3), (0.5, 2.0, 3)]
+    grid = [(network, *run) for network in ("complex", "twin") for run in runs] + [("own", "federated", "8")]
+    targets = SCRIPT["targets_of"](
+        {"complex": arms, "twin": arms, "own": everybody},
+        grid,
+        {"complex": multipliers, "twin": multipliers, "own": {"federated": {"8": 5.0}}},
+    )
+    found = [(t.probability, t.noise_multiplier, t.rounds) for t in targets]
+    assert found == [(0.5, 9.0, 3), (0.5, 2.0, 3), (1.0, 5.0, 7)]
     assert "central at ε = 8 and federated at ε = 8" in targets[1].name
     assert math.isfinite(targets[0].noise_multiplier)
 

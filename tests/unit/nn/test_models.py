@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
+from zetadp.kspace.fourier import to_kspace
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
 
 READINGS = {
     # convolutions a block, head: complex numbers that the specification counts, with biases of convolutions
@@ -100,9 +103,47 @@ def test_an_image_is_scored_alone(name):
         torch.testing.assert_close(model(images[0, index : index + 1])[0], together[index], atol=1e-12, rtol=1e-12)
 
 
+def test_the_transform_is_that_of_the_library():
+    """A network behind the inverse transform sees, of k-space, the image that the library transformed."""
+    settings = NETWORKS["complex fourier"]
+    behind = network(settings, dtype=torch.float64)
+    without = network(replace(settings, transform="none"), dtype=torch.float64)
+    image = np.random.default_rng(1).standard_normal((3, 1, SIZE, SIZE)) + 0j
+    torch.testing.assert_close(behind(torch.from_numpy(to_kspace(image))), without(torch.from_numpy(image)))
+
+
+@pytest.mark.parametrize(
+    ("trained", "words"),
+    [("all", ["blocks.0.", "blocks.1.", "head."]), ("norms", ["blocks.1.", "head."]), ("head", ["head."])],
+)
+def test_only_what_is_trained_requires_a_gradient(trained, words):
+    model = build(replace(NETWORKS["complex pooled"], trained=trained), CLASSES, SIZE, np.random.default_rng(0))
+    trained_names = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(any(name.startswith(word) for name in trained_names) for word in words)
+    assert ("blocks.0.weight" in trained_names) == (trained == "all")
+    assert any(name.startswith("blocks.1.") for name in trained_names) == (trained != "head")
+    assert set(Layout.of(model).names) == trained_names
+
+
+def test_a_head_scores_the_real_part_of_an_affine_map_of_its_first_components():
+    model = network(NETWORKS["head"], dtype=torch.float64)
+    features = torch.randn(5, 1, 1, SIZE, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+    expected = features[:, 0, 0, :3] @ model.affine.weight.T + model.affine.bias
+    torch.testing.assert_close(model(features), expected.real)
+    every = build(NetworkSettings("head", "features"), CLASSES, SIZE, np.random.default_rng(0))
+    assert every.affine.weight.shape == (CLASSES, SIZE)
+    with pytest.raises(ValueError, match="at most the 8 components"):
+        build(NetworkSettings("head", "features", components=9), CLASSES, SIZE, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"family": "head"}, "domain features for family head"),
+        ({"domain": "features"}, "domain features for family head"),
+        ({"family": "real", "transform": "fourier"}, "transform none for family real"),
+        ({"family": "real", "start": "public"}, "start random for family real"),
+        ({"trained": "norm"}, "Did you mean 'norms'"),
         ({"family": "komplex"}, "Did you mean 'complex'"),
         ({"domain": "k-space"}, "Did you mean 'kspace'"),
         ({"head": "flat"}, "one of hidden, pooled"),

@@ -17,7 +17,7 @@ def test_every_real_component_stands_in_the_vector_exactly_once():
         model = network(settings)
         layout = Layout.of(model)
         vector = layout.flatten(dict(model.named_parameters()))
-        numbers = [p.numel() * (2 if p.is_complex() else 1) for p in model.parameters()]
+        numbers = [p.numel() * (2 if p.is_complex() else 1) for p in model.parameters() if p.requires_grad]
         assert vector.dtype == torch.float32
         assert vector.shape == (layout.dimension,) == (sum(numbers),)
         # Moving one place of the vector moves one component of one parameter.

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.federation.flower.plan import Plan, PlannedNode
 from zetadp.federation.partition import node_name
-from zetadp.federation.server import OptimiserSettings
 from zetadp.nn.models import NetworkSettings
 from zetadp.training import RunName, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-OPTIMISER = ("learning_rate", "drop_after", "drop_factor")
 
 
 def draft(
@@ -39,7 +36,7 @@ def draft(
     settings, training
         The network's and the training's sections of the configuration.
     plan
-        Declared constants of the arm: ``sizes`` of the nodes, ``expected`` patients, ``rounds``.
+        What `config.plan_of` returned: ``sizes`` and ``expected`` patients of the nodes, ``rounds``.
     noise_multiplier
         sigma, the same at every node.
     noise_source
@@ -51,18 +48,16 @@ def draft(
     update
         How updates travel.
     """
-    optimiser = OptimiserSettings(**{key: training[key] for key in OPTIMISER})
-    rest = {key: value for key, value in training.items() if key not in OPTIMISER}
     return Plan(
         run=run,
         cohort=cohort,
         network=NetworkSettings(**{**settings, "widths": tuple(settings["widths"])}),
-        training=TrainingSettings(rounds=plan["rounds"], optimiser=optimiser, noise=noise_source, **rest),
+        training=TrainingSettings.from_section(training, rounds=plan["rounds"], noise=noise_source),
         slices=slice_count,
         size=size,
         nodes=tuple(
-            PlannedNode(node_name(number), population, plan["expected"], noise_multiplier)
-            for number, population in enumerate(plan["sizes"])
+            PlannedNode(node_name(number), population, expected, noise_multiplier)
+            for number, (population, expected) in enumerate(zip(plan["sizes"], plan["expected"], strict=True))
         ),
         update=update,
         partition=dict(division),

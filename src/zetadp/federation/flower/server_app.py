@@ -128,9 +128,8 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
         checkpoint_path=settings.checkpoint,
     )
     model = coordinator.run()
-    shape = (1, len(SEQUENCES), plan.slices, plan.size, plan.size)
-    network = plan.to_json()["network"]
-    content = {**model_content(network, SEQUENCES, shape), "ledger_head": coordinator.ledger_head}
+    described = model_content(plan.to_json()["network"], SEQUENCES, plan.slices, plan.size)
+    content = {**described, "ledger_head": coordinator.ledger_head}
     save_tensors(settings.model, {key: value.detach() for key, value in model.named_parameters()}, content)
     with written_whole(settings.history) as temporary:
         coordinator.history.astype({"round": int}).to_csv(temporary, index=False)

@@ -1,0 +1,141 @@
+"""Choose how the head on public features is trained, on public simulated hospitals that nothing was learned from.
+
+    python benchmarks/head_selection.py
+
+Two simulated consortia of 11 hospitals, 484 + 266 patients each, every hospital with a scanner from the public
+distribution. No patient of a private cohort is looked at. All patients take part in every round; local noise at every
+hospital; exact Gaussian composition. Written out in matrices, since a head's gradients need no network; what `zetadp`
+trains is the same descent. Writes head_selection.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from zetadp.cohort.public import PublicSettings, simulate_public_patient
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.privacy import gaussian
+
+ROOT = Path(__file__).parents[1]
+SEEDS, HOSPITALS, TRAINED, ALL = (71, 72), 11, 484, 750
+DELTA = 1e-3
+LABELS = np.repeat(np.arange(4), 20)
+ONE_HOT = np.eye(4, dtype=np.float32)[LABELS]
+
+
+def consortium(seed: int, backbone: Backbone, cache: Path) -> np.ndarray:
+    """Return the features of a consortium's patients as real numbers, shape (patient, image, 2 * component)."""
+    path = cache / f"consortium-{seed}.npy"
+    if not path.exists():
+        settings = PublicSettings(seed=seed, patients=ALL, hospitals=HOSPITALS)
+        images = np.stack([simulate_public_patient(settings, number) for number in range(ALL)])
+        cache.mkdir(parents=True, exist_ok=True)
+        np.save(path, images)
+    images = np.load(path, mmap_mode="r")
+    found = np.concatenate([backbone.features(whiten(to_kspace(np.asarray(part)))) for part in np.split(images, 25)])
+    return found.reshape(ALL, 80, -1).view(np.float32)
+
+
+def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the public head as a real matrix, shape (2 * component, class), and its bias."""
+    weight, bias = backbone.heads[components]
+    pairs = torch.view_as_real(weight.conj().resolve_conj()).reshape(len(weight), -1)
+    return pairs.T.numpy().copy(), bias.real.numpy().copy()
+
+
+def accuracy(weight: np.ndarray, bias: np.ndarray, features: np.ndarray) -> float:
+    """Return the share of images told right, in %."""
+    return 100 * float(((features @ weight + bias).argmax(axis=-1) == LABELS).mean())
+
+
+def trained(
+    features: np.ndarray,
+    start: tuple[np.ndarray, np.ndarray],
+    *,
+    rounds: int,
+    rate: float,
+    clip: float,
+    epsilon: float,
+    averaged: float,
+    random: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a head trained by all hospitals, each with noise of its own."""
+    weight, bias = (part.copy() for part in start)
+    hospital = np.arange(len(features)) % HOSPITALS
+    own = len(features) // HOSPITALS
+    sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
+    last = max(1, round(averaged * rounds))
+    sums = [np.zeros_like(weight), np.zeros_like(bias)]
+    for number in range(rounds):
+        scores = features @ weight + bias
+        scores -= scores.max(axis=-1, keepdims=True)
+        share = np.exp(scores)
+        share /= share.sum(axis=-1, keepdims=True)
+        error = share - ONE_HOT
+        of_weight = np.matmul(features.transpose(0, 2, 1), error) / features.shape[1]
+        of_bias = error.mean(axis=1)
+        norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_bias**2).sum(axis=1))
+        factors = np.minimum(1, clip / np.maximum(norms, 1e-12))
+        for value, gradients in ((weight, of_weight * factors[:, None, None]), (bias, of_bias * factors[:, None])):
+            messages = np.stack([gradients[hospital == place].sum(axis=0) for place in range(HOSPITALS)])
+            messages = messages + sigma * clip * random.standard_normal(messages.shape)
+            value -= (rate * messages.mean(axis=0) / own).astype(np.float32)
+        if number >= rounds - last:
+            sums = [total + value for total, value in zip(sums, (weight, bias), strict=True)]
+    return sums[0] / last, sums[1] / last
+
+
+def main() -> None:
+    """Try every setting on both consortia and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", type=Path, default=ROOT / "src/zetadp/data/backbone.safetensors")
+    parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
+    parser.add_argument("--output", type=Path, default=Path("docs/results/head_selection.csv"))
+    parser.add_argument("--repetitions", type=int, default=3, help="draws of the noise")
+    given = parser.parse_args()
+    torch.set_num_threads(2)
+    backbone = load_backbone(given.backbone)
+    cohorts = [consortium(seed, backbone, given.cache) for seed in SEEDS]
+    splits = [np.random.default_rng(seed).permutation(ALL) for seed in SEEDS]
+    rows = []
+
+    def measure(components: int, epsilon: float, **how: float) -> list[float]:
+        start = public_head(backbone, components)
+        found = []
+        for features, order in zip(cohorts, splits, strict=True):
+            part = features[..., : 2 * components]
+            for repetition in range(1 if math.isinf(epsilon) else given.repetitions):
+                random = np.random.default_rng(repetition)
+                head = trained(part[order[:TRAINED]], start, epsilon=epsilon, random=random, **how)
+                found.append(accuracy(*head, part[order[TRAINED:]]))
+        return found
+
+    for components in sorted(backbone.heads):
+        start = public_head(backbone, components)
+        found = [accuracy(*start, f[o[TRAINED:], :, : 2 * components]) for f, o in zip(cohorts, splits, strict=True)]
+        rows.append({"components": components, "rounds": 0, "epsilon": "public head", "mean": np.mean(found)})
+        print(rows[-1], flush=True)
+    for components, rounds, rate, clip in product((2, 4, 8, 16, 64), (5, 20), (1.0, 3.0, 10.0), (0.3, 1.0)):
+        how = {"rounds": rounds, "rate": rate, "clip": clip, "averaged": 0.5}
+        row = {"components": components, **how}
+        for epsilon in (math.inf, 8.0, 1.0):
+            rows.append({**row, "epsilon": f"{epsilon:g}", "mean": np.mean(measure(components, epsilon, **how))})
+        print(row, [round(r["mean"], 2) for r in rows[-3:]], flush=True)
+    table = pd.DataFrame(rows)
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(given.output, index=False, float_format="%.4g")
+    best = table[table["epsilon"] == "1"].nlargest(5, "mean")
+    print("\nbest at epsilon 1:\n", best.to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()

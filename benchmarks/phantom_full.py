@@ -1,0 +1,189 @@
+"""The extended table of accuracy against epsilon, from the finished runs of workflow/scenarios/phantom_full.yaml.
+
+    make full
+
+runs the scenario and this, which writes phantom_full.csv, phantom_full.md, phantom_full.svg (accuracy against epsilon)
+and phantom_full_weights.svg (accuracy against the number of privately trained weights).
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from zetadp.config import load_config, network_of
+from zetadp.configdocs import SCHEMA
+from zetadp.epsilon import epsilon_value
+from zetadp.figures import figure_style, save_svg
+from zetadp.nn.backbone import load_backbone
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.rendering import Sheet, to_markdown
+from zetadp.storage import read_json, write_text
+from zetadp.tables import PAPER_TABLE_1
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROOT = Path(__file__).parents[1]
+METHODS = {
+    "pretrained": "head of 4 components, from the public head",
+    "from_nothing": "head of 4 components, from random weights",
+    "all_components": "head of all components, from the public head",
+    "tuned": "whole backbone, from public weights",
+    "tuned_norms": "norms and head of the backbone, from public weights",
+    "complex": "from scratch",
+}
+
+
+def trained_weights(settings: dict[str, Any], features: int) -> int:
+    """Return how many real numbers are trained privately."""
+    network = NetworkSettings(**settings)
+    size = features if network.family == "head" else 32
+    return Layout.of(build(network, 4, size, np.random.default_rng(0))).dimension
+
+
+def hardware(results: Path, row: pd.Series) -> str:
+    """Return what a row's runs ran on."""
+    folder = results / "runs" / row["network"] / row["arm"] / f"eps-{row['epsilon']}"
+    places = {
+        (found["environment"]["device"], found["environment"]["cores"])
+        for found in (read_json(path) for path in sorted(folder.glob("seed-*/metrics.json")))
+    }
+    return ", ".join(f"{device}, {cores} cores" for device, cores in sorted(places))
+
+
+def collect(results: Path, config: dict[str, Any], features: int) -> pd.DataFrame:
+    """Return one row a method, arm and epsilon, the paper's printed figures among them."""
+    table = pd.read_csv(results / "tables/table1.csv", dtype={"epsilon": str}, comment="#")
+    rows = [
+        {
+            "method": METHODS.get(row["network"], row["network"]),
+            "network": row["network"],
+            "trained_weights": trained_weights(network_of(config, row["network"]), features),
+            "arm": row["arm"],
+            "epsilon": row["epsilon"],
+            "seeds": row["seeds"],
+            "mean": row["mean"],
+            "std": row["std"],
+            "unit": row["unit"],
+            "hardware": hardware(results, row),
+        }
+        for _, row in table.iterrows()
+    ]
+    printed = [
+        {"method": "the paper, as printed", "network": "paper", "arm": arm, "epsilon": epsilon, "seeds": 10}
+        | {"mean": mean, "std": std, "unit": "per image, as the figures suggest", "hardware": "as printed"}
+        for arm, cells in PAPER_TABLE_1.items()
+        for epsilon, (mean, std) in cells.items()
+    ]
+    return pd.DataFrame([*rows, *printed])
+
+
+def sheet(found: pd.DataFrame) -> Sheet:
+    """Lay the table out with one column an epsilon."""
+    labels = sorted(found["epsilon"].unique(), key=epsilon_value)
+    rows = []
+    for (method, arm), group in found.groupby(["method", "arm"], sort=False):
+        cells = []
+        for label in labels:
+            cell = group[group["epsilon"] == label]
+            if cell.empty:
+                cells.append("–")
+                continue
+            mean, std = cell["mean"].iloc[0], cell["std"].iloc[0]
+            cells.append(f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f} ± {std:.1f}")
+        seeds = f"{group['seeds'].min()}" if group["seeds"].nunique() == 1 else "several"
+        rows.append((method, arm, seeds, *cells))
+    notes = (
+        "Accuracy in % over the images of the held-out patients of the simulated cohort, mean and standard deviation "
+        "over seeds; the paper's row was measured on other patients, and its figures fit a guarantee per image.",
+    )
+    return Sheet("Accuracy against epsilon", ("method", "arm", "seeds", *labels), tuple(rows), notes, names=2)
+
+
+def accuracy_figure(found: pd.DataFrame) -> Figure:
+    """Draw accuracy against epsilon, federated, one line a method."""
+    import matplotlib.pyplot as plt
+
+    labels = sorted(found["epsilon"].unique(), key=epsilon_value)
+    with figure_style():
+        figure, axes = plt.subplots(figsize=(7, 4.5))
+        for (method, arm), group in found.groupby(["method", "arm"], sort=False):
+            if method == "the paper, as printed":
+                continue
+            group = group.assign(place=[labels.index(label) for label in group["epsilon"]]).sort_values("place")
+            style = "-" if arm == "federated" else "--"
+            axes.errorbar(
+                group["place"],
+                group["mean"],
+                yerr=group["std"].fillna(0),
+                fmt=f"o{style}",
+                capsize=3,
+                markersize=4,
+                label=f"{method}, {arm}",
+            )
+        axes.axhline(25, color="0.6", linewidth=1)
+        axes.text(len(labels) - 1, 25.7, "chance", ha="right", color="0.4", fontsize=8)
+        axes.set_xticks(range(len(labels)), ["∞" if label == "inf" else label for label in labels])
+        axes.set_xlabel("ε for each patient, against the server (δ = 0.001)")
+        axes.set_ylabel("accuracy on held-out patients (%)")
+        axes.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1, 0.08))
+        axes.set_title("Simulated cohort, 484 + 266 patients, 11 hospitals")
+    return figure
+
+
+def weights_figure(found: pd.DataFrame) -> Figure:
+    """Draw accuracy against the number of privately trained weights."""
+    import matplotlib.pyplot as plt
+
+    federated = found[(found["arm"] == "federated") & (found["network"] != "paper")]
+    with figure_style():
+        figure, axes = plt.subplots(figsize=(6.5, 4.2))
+        for label in ("1", "8", "inf"):
+            group = federated[federated["epsilon"] == label].sort_values("trained_weights")
+            shown = "∞" if label == "inf" else label
+            axes.plot(group["trained_weights"], group["mean"], "o", label=f"ε = {shown}", alpha=0.8)
+        for network, group in federated[federated["epsilon"] == "1"].groupby("network"):
+            axes.annotate(
+                network,
+                (group["trained_weights"].iloc[0], group["mean"].iloc[0]),
+                fontsize=7,
+                xytext=(4, -9),
+                textcoords="offset points",
+            )
+        axes.set_xscale("log")
+        axes.set_xlabel("real numbers trained privately")
+        axes.set_ylabel("accuracy on held-out patients (%)")
+        axes.legend(fontsize=8)
+    return figure
+
+
+def main() -> None:
+    """Write table and figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results/phantom-full"))
+    parser.add_argument("--output", type=Path, default=Path("docs/results"))
+    given = parser.parse_args()
+    content = yaml.safe_load((ROOT / "config.yaml").read_text())
+    scenario = yaml.safe_load((ROOT / "workflow/scenarios/phantom_full.yaml").read_text())
+    content["networks"] |= scenario.pop("networks")
+    config = load_config({**content, **scenario}, SCHEMA)
+    backbone = load_backbone(ROOT / "src/zetadp/data/backbone.safetensors")
+    found = collect(given.results, config, backbone.components)
+    laid_out = sheet(found)
+    write_text(given.output / "phantom_full.csv", found.to_csv(index=False, float_format="%.6g"))
+    write_text(given.output / "phantom_full.md", to_markdown(laid_out))
+    save_svg(accuracy_figure(found), given.output / "phantom_full.svg")
+    save_svg(weights_figure(found), given.output / "phantom_full_weights.svg")
+    print(to_markdown(laid_out), f"\nwritten to {given.output} on {platform.machine()}")
+
+
+if __name__ == "__main__":
+    main()

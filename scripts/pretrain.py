@@ -1,0 +1,66 @@
+"""Train the public backbone on public simulated patients."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zetadp.dataset import pick_device
+from zetadp.kspace.augmentation import AugmentationSettings
+from zetadp.nn.models import NetworkSettings
+from zetadp.pretraining import PretrainingSettings, pretrain
+from zetadp.storage import read_stack
+from zetadp.validation import UserError
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(
+    *,
+    images: list[Path],
+    backbone: Path,
+    network: dict[str, Any],
+    settings: dict[str, Any],
+    augmentation: dict[str, Any],
+    held_out: int,
+    simulation: dict[str, Any],
+    device: str,
+    checkpoint: str,
+) -> None:
+    """Write the backbone: network, what its features tell, and how it was made."""
+    values, sequences = read_public(images)
+    if held_out >= len(values):
+        msg = f"Expected pretraining.held_out below the {len(values)} public patients, found {held_out}."
+        raise UserError(msg)
+    logging.getLogger(__name__).info("%d public patients, %d of them held out", len(values), held_out)
+    made = pretrain(
+        NetworkSettings(**network),
+        PretrainingSettings(**settings, augmentation=AugmentationSettings(**augmentation)),
+        values[held_out:],
+        values[:held_out],
+        sequences,
+        checkpoint=Path(checkpoint),
+        device=pick_device(device),
+    )
+    made.provenance["simulation"] = simulation
+    made.save(backbone)
+    Path(checkpoint).unlink(missing_ok=True)
+
+
+def read_public(files: list[Path]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the images of all public patients in half precision, which is finer than their noise, and the classes."""
+    parts: list[np.ndarray] = []
+    sequences: tuple[str, ...] = ()
+    for file in files:
+        stack = read_stack(file)
+        sequences = stack.sequences
+        scale = stack.values.mean(axis=(2, 3, 4), keepdims=True)
+        parts.append((stack.values / scale).astype(np.float16))
+    return np.concatenate(parts), sequences
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,181 @@
+"""The public backbone: a network trained on simulated patients alone, frozen, and the features that it gives.
+
+No private patient takes part in it, so it costs no privacy. Of its features, the first are the most telling about the
+pulse sequence *on public images*; a head that takes few of them has few weights, and noise grows with their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from zetadp.checkpoint import load_tensors, save_tensors
+from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
+from zetadp.randomness import Purpose, stream
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen network, and what is known of its features on public images.
+
+    Attributes
+    ----------
+    network
+        The network, in evaluation and without gradients.
+    settings
+        Its architecture; a complex network with a pooled head.
+    sequences
+        Names of the classes, in the order of the scores.
+    size
+        Side of the slices that it was trained on, in pixels.
+    centre
+        Mean of the stacked features, real parts first, shape (2 * feature,).
+    projection
+        Turns centred stacked features, as rows, into real components with unit variance each, the most telling first;
+        shape (2 * feature, 2 * feature). Neighbours are real and imaginary part of a complex component.
+    heads
+        By number of complex components, the affine head that is best on public images: complex weight of shape
+        (class, component) and bias of shape (class,), whose outputs' real parts are the scores.
+    provenance
+        How it was made.
+    """
+
+    network: ConvolutionalClassifier
+    settings: NetworkSettings
+    sequences: tuple[str, ...]
+    size: int
+    centre: Tensor
+    projection: Tensor
+    heads: Mapping[int, tuple[Tensor, Tensor]]
+    provenance: Mapping[str, Any]
+
+    @property
+    def components(self) -> int:
+        """Number of complex components of a feature vector."""
+        return len(self.centre) // 2
+
+    @torch.no_grad()
+    def features(self, kspace: np.ndarray) -> np.ndarray:
+        """Return the features of whitened k-space.
+
+        Parameters
+        ----------
+        kspace
+            complex64 array of shape (..., row, column).
+
+        Returns
+        -------
+        complex64 array of shape (..., 1, component): images of one row, so that what handles images handles them.
+        Each image is treated by itself: no statistic crosses images, let alone patients.
+        """
+        if kspace.shape[-2:] != (self.size, self.size):
+            msg = (
+                f"The backbone was trained on slices of {self.size} x {self.size} pixels, found {kspace.shape[-2]} x "
+                f"{kspace.shape[-1]}. Set slices.size to {self.size}, or pretrain a backbone of that size."
+            )
+            raise UserError(msg)
+        images = torch.from_numpy(np.ascontiguousarray(kspace)).reshape(-1, 1, self.size, self.size)
+        device = self.centre.device
+        parts = [
+            (self.network.features(part.to(device)) - self.centre) @ self.projection
+            for part in torch.split(images, AT_ONCE)
+        ]
+        found = torch.view_as_complex(torch.cat(parts).view(-1, self.components, 2))
+        return found.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()
+
+    def start(self, settings: NetworkSettings) -> dict[str, Tensor]:
+        """Return the public starting weights of a network: those of a head, or all of a network of the same shape.
+
+        Raises
+        ------
+        UserError
+            If there is no public head for as many components, or the network has another shape.
+        """
+        if settings.family == "head":
+            wanted = settings.components or self.components
+            if wanted not in self.heads:
+                known = ", ".join(map(str, sorted(self.heads)))
+                msg = f"Expected a public head for one of {known} components, found {wanted}."
+                raise UserError(msg)
+            weight, bias = self.heads[wanted]
+            return {"affine.weight": weight, "affine.bias": bias}
+        shape = ("widths", "convolutions", "head", "groups", "activation", "transform")
+        other = [name for name in shape if getattr(settings, name) != getattr(self.settings, name)]
+        if other:
+            differing = ", ".join(f"{name} {getattr(self.settings, name)}" for name in other)
+            msg = f"A network that starts from the public backbone must have its shape: {differing}."
+            raise UserError(msg)
+        return dict(self.network.state_dict())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that `from_tensors` needs besides `content`."""
+        found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        found |= {"centre": self.centre, "projection": self.projection}
+        for count, (weight, bias) in self.heads.items():
+            found |= {f"head.{count}.weight": weight, f"head.{count}.bias": bias}
+        return {name: value.contiguous() for name, value in found.items()}
+
+    def content(self) -> dict[str, Any]:
+        """Return what the file says besides the tensors."""
+        return {
+            "backbone": {**asdict(self.settings), "widths": list(self.settings.widths)},
+            "sequences": list(self.sequences),
+            "size": self.size,
+            "provenance": dict(self.provenance),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the backbone to a safetensors file, whole or not at all."""
+        save_tensors(path, self.tensors(), self.content())
+
+
+def load_backbone(path: Path, device: torch.device | str = "cpu") -> Backbone:
+    """Read a backbone.
+
+    Raises
+    ------
+    UserError
+        If the file is absent, damaged or not a backbone.
+    """
+    tensors, content = load_tensors(path, device)
+    try:
+        return from_tensors(tensors, content, device)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        msg = f"Expected {path} to be a backbone of this version, found another file of zetadp: {error}."
+        raise UserError(msg) from error
+
+
+def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], device: torch.device | str) -> Backbone:
+    """Return the backbone that `Backbone.tensors` and `Backbone.content` describe; other tensors are left aside."""
+    settings = NetworkSettings(**content["backbone"])
+    sequences, size = tuple(content["sequences"]), int(content["size"])
+    network = build(settings, len(sequences), size, stream(0, Purpose.WEIGHTS)).to(device)
+    if not isinstance(network, ConvolutionalClassifier):
+        msg = f"expected a convolutional network, found family {settings.family}"
+        raise TypeError(msg)
+    own = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
+    network.load_state_dict(own)
+    network.eval().requires_grad_(requires_grad=False)
+    counts = [int(name.split(".")[1]) for name in tensors if name.startswith("head.") and name.endswith(".weight")]
+    return Backbone(
+        network=network,
+        settings=settings,
+        sequences=sequences,
+        size=size,
+        centre=tensors["centre"],
+        projection=tensors["projection"],
+        heads={count: (tensors[f"head.{count}.weight"], tensors[f"head.{count}.bias"]) for count in counts},
+        provenance=content["provenance"],
+    )

@@ -1,0 +1,74 @@
+"""Which directions of a feature space tell the classes apart, and the best public affine head on the first of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+RIDGE = 1e-3
+
+
+def fit_projection(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the centre of features and a matrix to uncorrelated components, the most telling first.
+
+    Components are the generalised eigenvectors of the covariance of class means against the covariance within classes
+    (Fisher's discriminants, at most one fewer than there are classes), followed by the principal components of what
+    these leave. All have unit variance.
+
+    Parameters
+    ----------
+    features
+        Real vectors, shape (image, feature).
+    labels
+        Class of each, shape (image,).
+
+    Returns
+    -------
+    centre, projection
+        Shapes (feature,) and (feature, feature): ``(x - centre) @ projection`` are the components.
+    """
+    x = features.double()
+    centre = x.mean(dim=0)
+    x = x - centre
+    covariance = x.T @ x / len(x)
+    covariance += RIDGE * covariance.diagonal().mean() * torch.eye(len(centre), dtype=torch.float64)
+    variances, axes = torch.linalg.eigh(covariance)
+    sphere = axes * variances.rsqrt()  # to unit covariance, where the discriminants are the spread of class means
+    means = torch.stack([(x[labels == c] @ sphere).mean(dim=0) for c in range(int(labels.max()) + 1)])
+    between = means.T @ means
+    count = len(means) - 1
+    telling = torch.linalg.eigh(between)[1].flip(1)[:, :count]
+    # The rest, in the space that is orthogonal to the discriminants, by variance of the features themselves.
+    rest = torch.linalg.svd(telling, full_matrices=True)[0][:, count:]
+    spread = rest.T @ torch.diag(variances) @ rest
+    order = torch.linalg.eigh(spread)[1].flip(1)
+    projection = sphere @ torch.cat((telling, rest @ order), dim=1)
+    return centre.float(), projection.float()
+
+
+def head_on(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the affine head of least cross-entropy on the first ``count`` pairs of real components.
+
+    Returns
+    -------
+    weight, bias
+        complex64 of shapes (class, count) and (class,): the real parts of their outputs are the scores.
+    """
+    x = components[:, : 2 * count]
+    classes = int(labels.max()) + 1
+    weight = torch.zeros(2 * count, classes, requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = functional.cross_entropy(x @ weight + bias, labels) + 1e-4 * weight.square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    # Re((a + ib)(x + iy)) = a x - b y.
+    pairs = weight.detach().T.reshape(classes, count, 2)
+    head = torch.complex(pairs[..., 0], -pairs[..., 1]).contiguous()
+    return head, torch.complex(bias.detach(), torch.zeros(classes))

@@ -1,0 +1,96 @@
+# What networks learn from before any private patient: public, simulated patients, who cost no privacy.
+
+# Seed, number and size are in the name: experiments with the same public patients share them, others do not collide.
+PUBLIC = (
+    f"resources/public-{config['pretraining']['simulation']['seed']}"
+    f"-{config['pretraining']['simulation']['patients']}"
+    f"-{config['slices']['count']}x{config['slices']['size']}"
+)
+PUBLIC_SHARDS = [
+    f"{number:02d}" for number in range(config["pretraining"]["simulation"]["shards"])
+]
+
+
+# The backbone that heads and networks with start: public begin from: the package's, or one that is trained here.
+BACKBONE = (
+    f"{workflow.basedir}/src/zetadp/{SHIPPED}"
+    if config["backbone"] == "shipped"
+    else f"{PUBLIC}/backbone.safetensors"
+)
+
+
+rule simulate_public:
+    output:
+        images=f"{PUBLIC}/images/shard-{{shard}}.h5",
+    log:
+        "logs/simulate_public/{shard}.log",
+    cache: True
+    conda:
+        "../../envs/data.yaml"
+    resources:
+        mem_mb=2000,
+        runtime="1h",
+    params:
+        shards=len(PUBLIC_SHARDS),
+        settings={
+            "seed": config["pretraining"]["simulation"]["seed"],
+            "patients": config["pretraining"]["simulation"]["patients"],
+        },
+        slice_count=config["slices"]["count"],
+        size=config["slices"]["size"],
+        code=code_of("scripts/simulate_public.py"),
+    script:
+        "../../scripts/simulate_public.py"
+
+
+rule pretrain:
+    input:
+        images=collect(f"{PUBLIC}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS),
+    output:
+        backbone=f"{PUBLIC}/backbone.safetensors",
+    log:
+        "logs/pretrain.log",
+    benchmark:
+        f"{PUBLIC}/pretrain.benchmark.tsv"
+    conda:
+        "../../envs/train.yaml"
+    threads: workflow.cores or 1
+    resources:
+        gpu=gpus(),
+        mem_mb=8000,
+        runtime="12h",
+    params:
+        network=config["pretraining"]["network"],
+        settings=config["pretraining"]["training"],
+        augmentation=config["pretraining"]["augmentation"],
+        held_out=config["pretraining"]["held_out"],
+        simulation={
+            **config["pretraining"]["simulation"],
+            "slices": config["slices"],
+        },
+        device=config["device"],
+        checkpoint=f"{PUBLIC}/checkpoint.safetensors",
+        code=code_of("scripts/pretrain.py"),
+    script:
+        "../../scripts/pretrain.py"
+
+
+rule extract_features:
+    input:
+        whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
+        backbone=BACKBONE,
+    output:
+        features=f"{COHORT}/features/shard-{{shard}}.h5",
+    log:
+        "logs/extract_features/{shard}.log",
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        gpu=gpus(),
+        mem_mb=4000,
+        runtime="1h",
+    params:
+        device=config["device"],
+        code=code_of("scripts/extract_features.py"),
+    script:
+        "../../scripts/extract_features.py"
