@@ -5,7 +5,8 @@ All kernels give the same numbers to rounding. The rule:
 - On a CPU a convolution takes one call of the backend for each patient, in place of autograd's own call for all and
   with the same arithmetic. A complex one takes three real convolutions of half the channels in place of four, where
   ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300: the arithmetic saved then outweighs the
-  sums that have to be written first (measured for 4 and 20 images a patient).
+  sums that have to be written first (measured for 4 and 20 images a patient, 1 and 2 threads). Then one call serves as
+  many patients as there are threads: with one patient a call, threads would wait for each other.
 - On other devices, where launches cost more than arithmetic, a convolution takes one batched matrix product over
   patients, of unfolded inputs. It is tested for equality on the CPU and was not timed on a GPU.
 - A matrix product takes one batched matrix product everywhere.
@@ -58,10 +59,17 @@ def by_patient(
     x: Tensor, gradient: Tensor, patients: int, kernel: int, *, stride: int, padding: int, is_complex: bool
 ) -> Tensor:
     """Return the gradients of `convolution_gradients` by one call of the backend for each patient."""
-    weight = x.new_empty(gradient.shape[1], x.shape[1], kernel, kernel)
+    outputs, inputs = gradient.shape[1], x.shape[1]
+    weight = x.new_empty(outputs, inputs, kernel, kernel)
     pairs = zip(x.chunk(patients), gradient.chunk(patients), strict=True)
-    found = torch.stack([_weight_gradient(own, g, weight, stride, padding) for own, g in pairs])
-    return fold_gradient(found) if is_complex else found
+    if not is_complex:
+        return torch.stack([_weight_gradient(own, g, weight, stride, padding) for own, g in pairs])
+    shape = (patients, outputs // 2, inputs // 2, kernel, kernel)
+    found = x.new_empty(shape, dtype=x.dtype.to_complex())
+    for mine, (own, g) in zip(found, pairs, strict=True):
+        # Folded while it is in cache.
+        mine.copy_(fold_gradient(_weight_gradient(own, g, weight, stride, padding).unsqueeze(0))[0])
+    return found
 
 
 def by_patient_in_three(
@@ -74,19 +82,40 @@ def by_patient_in_three(
 
     .. math:: p = (u + v) \star x, \quad q = u \star (x + y), \quad r = v \star (x - y)
 
-    that is :math:`(p - r) + i (p - q)`. The three are the groups of one call.
+    that is :math:`(p - r) + i (p - q)`. The three are groups of one call, which serves as many patients as there are
+    threads: three groups are not shared evenly by two threads, six are.
     """
-    real, imaginary = x.chunk(2, dim=1)
-    right = torch.cat((real, real + imaginary, real - imaginary), dim=1)
-    real, imaginary = gradient.chunk(2, dim=1)
-    left = torch.cat((real + imaginary, real, imaginary), dim=1)
     outputs, inputs = gradient.shape[1] // 2, x.shape[1] // 2
-    weight = x.new_empty(3 * outputs, inputs, kernel, kernel)
     found = x.new_empty(patients, outputs, inputs, kernel, kernel, dtype=x.dtype.to_complex())
-    for mine, own, g in zip(found, right.chunk(patients), left.chunk(patients), strict=True):
-        p, q, r = _weight_gradient(own, g, weight, stride, padding, groups=3).chunk(3)
-        torch.complex(p - r, p - q, out=mine)
+    images, together = len(x) // patients, min(patients, torch.get_num_threads())
+    even = patients - patients % together
+    for start, stop, size in ((0, even, together), (even, patients, patients - even)):
+        if start == stop:
+            continue
+        # (patient, image, part, channel, ...) -> (call, image, patient of the call, sum or part, channel, ...)
+        shape = (-1, size, images, 2)
+        real, imaginary = _in_calls(x[start * images : stop * images], shape)
+        right = x.new_empty(len(real), images, size, 3, *real.shape[3:])
+        right[:, :, :, 0] = real
+        torch.add(real, imaginary, out=right[:, :, :, 1])
+        torch.sub(real, imaginary, out=right[:, :, :, 2])
+        real, imaginary = _in_calls(gradient[start * images : stop * images], shape)
+        left = x.new_empty(len(real), images, size, 3, *real.shape[3:])
+        torch.add(real, imaginary, out=left[:, :, :, 0])
+        left[:, :, :, 1], left[:, :, :, 2] = real, imaginary
+        weight = x.new_empty(3 * size * outputs, inputs, kernel, kernel)
+        calls = zip(torch.split(found[start:stop], size), right.flatten(2, 4), left.flatten(2, 4), strict=True)
+        for mine, own, g in calls:
+            threes = _weight_gradient(own, g, weight, stride, padding, groups=3 * size)
+            p, q, r = threes.reshape(size, 3, *found.shape[1:]).unbind(1)
+            torch.complex(p - r, p - q, out=mine)
     return found
+
+
+def _in_calls(stacked: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Return real and imaginary parts of stacked images as (call, image, patient of the call, channel, row, column)."""
+    whole = stacked.view(*shape, stacked.shape[1] // 2, *stacked.shape[2:])
+    return whole.transpose(1, 2).unbind(3)
 
 
 def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor, stride: int, padding: int, groups: int = 1) -> Tensor:

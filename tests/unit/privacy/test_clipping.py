@@ -58,6 +58,21 @@ def test_clipped_norm_never_exceeds_the_bound_whatever_the_gradient(bound, expon
     assert (clipped - expected).norm() <= ROUNDING * expected.norm() + 1e-30
 
 
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 48, 100_001])
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-21, 1e-13, 1.0, 1e13, 3e18, 1e21, 1e30])
+def test_norms_hold_their_digits_wherever_float32_squares_leave_its_range(size, scale):
+    values = torch.randn(3, size, generator=torch.Generator().manual_seed(size)) * scale
+    values[1] = scale  # equal numbers: all roundings go the same way
+    expected = values.double().norm(dim=1)
+    bound = float(expected.min()) / 2
+    factors, finite = clip_factors([values], bound)
+    assert finite.all()
+    lengths = factors.double() * expected
+    assert (lengths <= bound).all()
+    # Rounded down by 2^-20, and by what float32 errs in a short sum and in the factor, which is less than that.
+    assert (lengths >= bound * (1 - 2 * 2.0**-20)).all()
+
+
 def test_norms_of_exactly_the_bound_stay_within_it():
     # In float32, factors computed to the nearest would push some of these over.
     gradients = torch.randn(20_000, 7, generator=torch.Generator().manual_seed(0))
