@@ -89,10 +89,10 @@ class Bench:
     gradient: Tensor
 
     @classmethod
-    def make(cls, network: str, patients: int, images: int, device: torch.device) -> Bench:
+    def make(cls, network: NetworkSettings, patients: int, images: int, device: torch.device) -> Bench:
         """Return a bench with random weights and random images."""
         random = np.random.default_rng(0)
-        model = build(NETWORKS[network], 4, 32, random).to(device)
+        model = build(network, 4, 32, random).to(device)
         layout = Layout.of(model)
         server = Server(layout.flatten(dict(model.named_parameters())).detach(), OptimiserSettings(), 1000)
         gradient = torch.zeros(layout.dimension, device=device)
@@ -104,7 +104,7 @@ class Bench:
             setattr(model.get_submodule(owner), leaf, parameter)
         parts = torch.from_numpy(random.standard_normal((2, patients, images, 1, 32, 32), dtype=np.float32))
         labels = torch.arange(images).remainder(4).repeat(patients, 1)
-        values = torch.complex(parts[0], parts[1])
+        values = torch.complex(parts[0], parts[1]) if network.domain == "kspace" else parts[0]
         return cls(model, layout, server, values.to(device), labels.to(device), NODES.get(patients, 1), gradient)
 
     def non_private(self, forward: Callable[[Tensor], Tensor], chunk: int) -> None:
@@ -328,10 +328,10 @@ def measure_memory(task: str) -> None:
     """Print what one kind of step adds to memory, in MB."""
     kind, network, patients, images, chunk, device, threads = json.loads(task)
     torch.set_num_threads(threads)
-    bench = Bench.make(network, patients, images, torch.device(device))
+    bench = Bench.make(NETWORKS[network], patients, images, torch.device(device))
     name = f"{kind} {min(chunk, patients * images) if kind == 'floor' else chunk}"
     # A first step on one patient loads libraries and fills tables.
-    small = Bench.make(network, 1, 4, torch.device(device))
+    small = Bench.make(NETWORKS[network], 1, 4, torch.device(device))
     small.private(4, np.random.default_rng(1))
     small.non_private(small.model, 4)
     print(added_memory(steps_of(bench, [chunk], [chunk], compiled=False)[name], torch.device(device)))
@@ -339,15 +339,14 @@ def measure_memory(task: str) -> None:
 
 def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, device: torch.device) -> dict[str, object]:
     """Time one case, print all its steps, and return its line of the table."""
-    bench = Bench.make(network, *case, device)
+    bench = Bench.make(NETWORKS[network], *case, device)
     check_equal(bench)
-    default = TrainingSettings(rounds=1).chunk
-    steps = steps_of(bench, chosen.chunks, sorted({default, *chosen.private_chunks}), compiled=chosen.compile)
+    steps = steps_of(bench, chosen.chunks, sorted({chosen.chunk, *chosen.private_chunks}), compiled=chosen.compile)
     clock = time.thread_time if chosen.clock == "cpu" else time.perf_counter
     # A few turns to choose the floor, which then takes turns with the private step alone.
     tried = timed(steps, chosen.tries, device, clock)
     floor = min((name for name in steps if name.startswith("floor")), key=lambda name: median(tried[name]))
-    private = f"private {default}"
+    private = f"private {chosen.chunk}"
     times = timed({name: steps[name] for name in (floor, private)}, chosen.repetitions, device, clock)
     print(f"\n{network}, {case[0]} patients x {case[1]} images, {device}")
     for name in steps:
@@ -357,12 +356,14 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     middle, low, high = ratio(times[private], times[floor])
     memory = float("nan")
     if not chosen.no_memory:
-        memory = memory_ratio(network, case, default, device.type, chosen.threads)
+        memory = memory_ratio(network, case, chosen.chunk, device.type, chosen.threads)
     line = {
         "case": f"{case[0]}x{case[1]}",
         "network": network,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "threads": chosen.threads,
+        "clock": chosen.clock,
+        "chunk": chosen.chunk,
         "floor_ms": round(1e3 * float(np.median(times[floor])), 2),
         "private_ms": round(1e3 * float(np.median(times[private])), 2),
         "ratio": round(middle, 4),
@@ -386,8 +387,10 @@ def main() -> None:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
     parser.add_argument("--repetitions", type=int, default=21)
     parser.add_argument("--tries", type=int, default=5, help="repetitions in which the floor is chosen (default: 5)")
+    usual = TrainingSettings(rounds=1).chunk
+    parser.add_argument("--chunk", type=int, default=usual, help=f"images in one pass of the private step ({usual})")
     parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS, help="images in one pass of the floor")
-    parser.add_argument("--private-chunks", type=int, nargs="+", default=CHUNKS, help="the same, private")
+    parser.add_argument("--private-chunks", type=int, nargs="+", default=CHUNKS, help="passes of further private steps")
     parser.add_argument("--compile", action="store_true", help="try torch.compile on the floor too (minutes)")
     parser.add_argument("--no-memory", action="store_true", help="leave memory out")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))

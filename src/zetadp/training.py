@@ -256,7 +256,7 @@ def train(
     clip = float("inf") if run.epsilon == UNCLIPPED else settings.clip
 
     with Ledger(ledger_path) as ledger:
-        start, history, not_finite = _begin(checkpoint_path, ledger, header, fingerprint, server, device)
+        first, history, not_finite = _begin(checkpoint_path, ledger, header, fingerprint, server, device)
         holders = [
             Node(
                 _mechanism(plan, place, clip=clip, noise=settings.noise, grid=grid, seed=entropy, ledger=ledger),
@@ -267,7 +267,7 @@ def train(
         # What cannot be computed again must be kept: a repeated round would be a second release.
         store = MessageStore(_messages_of(checkpoint_path), ledger.identity) if grid is not None else None
         protected = settings.noise == "os"
-        progress = _Progress(run, start, settings.rounds, timed=not protected)
+        progress = _Progress(run, first, settings.rounds, timed=not protected)
         seconds_before = float(history["seconds"].max()) if len(history) else 0.0
 
         def save(done: int) -> None:
@@ -275,10 +275,10 @@ def train(
             if store is not None:
                 store.discard(done)
 
-        if start == 0:
+        if first == 0:
             save(0)  # so that a training that is killed early goes on, and is not a second attempt
         saved = time.monotonic()
-        for number in range(start, settings.rounds):
+        for number in range(first, settings.rounds):
             messages, bad = simulate_round(
                 holders,
                 model,
