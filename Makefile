@@ -57,7 +57,7 @@ test-environments: install
 	$(RUN) TORCH_INDEX="$(TORCH_INDEX)" pytest tests/environments --durations 5
 
 benchmark: install
-	$(RUN) python benchmarks/step.py
+	$(RUN) python benchmarks/step.py --chunk 96
 
 accountants: install
 	$(RUN) python benchmarks/accountants.py

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 import yaml
 
 from zetadp.config import load_config, network_of
 from zetadp.configdocs import SCHEMA
-from zetadp.epsilon import epsilon_value
+from zetadp.dataset import load_role
+from zetadp.epsilon import epsilon_order
+from zetadp.federation.partition import read_partition
 from zetadp.figures import figure_style, save_svg
-from zetadp.nn.backbone import load_backbone
+from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.rendering import Sheet, to_markdown
@@ -40,6 +43,7 @@ METHODS = {
     "tuned_norms": "norms and head of the backbone, from public weights",
     "complex": "from scratch",
 }
+PUBLIC_HEAD = "public head, no private training"
 
 
 def trained_weights(settings: dict[str, Any], features: int) -> int:
@@ -59,8 +63,27 @@ def hardware(results: Path, row: pd.Series) -> str:
     return ", ".join(f"{device}, {cores} cores" for device, cores in sorted(places))
 
 
-def collect(results: Path, config: dict[str, Any], features: int) -> pd.DataFrame:
+def public_head(config: dict[str, Any], backbone: Backbone) -> dict[str, Any]:
+    """Return the row of the backbone as it comes, which no private patient has touched: any epsilon holds for it."""
+    folder = Path("resources") / config["cohort"]["name"]
+    partition = read_partition(folder / f"partitions/{config['name']}.csv")
+    stack, _ = load_role(sorted((folder / "features").glob("*.h5")), partition, "test")
+    weight, bias = backbone.heads[config["networks"]["pretrained"]["components"]]
+    records, sequences, slices = stack.values.shape[:3]
+    components = torch.from_numpy(stack.values).reshape(records, sequences, slices, -1)[..., : weight.shape[1]]
+    told = (components @ weight.T + bias).real.argmax(dim=-1)
+    right = (told == torch.arange(sequences)[:, None]).float().mean()
+    return {"method": PUBLIC_HEAD, "network": "public_head", "trained_weights": 0, "arm": "none", "epsilon": "0"} | {
+        "seeds": 1,
+        "mean": 100 * float(right),
+        "unit": config["cohort"]["unit"],
+        "hardware": "",
+    }
+
+
+def collect(results: Path, config: dict[str, Any], backbone: Backbone) -> pd.DataFrame:
     """Return one row a method, arm and epsilon, the paper's printed figures among them."""
+    features = backbone.components
     table = pd.read_csv(results / "tables/table1.csv", dtype={"epsilon": str}, comment="#")
     rows = [
         {
@@ -83,12 +106,12 @@ def collect(results: Path, config: dict[str, Any], features: int) -> pd.DataFram
         for arm, cells in PAPER_TABLE_1.items()
         for epsilon, (mean, std) in cells.items()
     ]
-    return pd.DataFrame([*rows, *printed])
+    return pd.DataFrame([*rows, public_head(config, backbone), *printed])
 
 
 def sheet(found: pd.DataFrame) -> Sheet:
     """Lay the table out with one column an epsilon."""
-    labels = sorted(found["epsilon"].unique(), key=epsilon_value)
+    labels = sorted(found["epsilon"].unique(), key=lambda label: (label != "0", label != "0" and epsilon_order(label)))
     rows = []
     for (method, arm), group in found.groupby(["method", "arm"], sort=False):
         cells = []
@@ -112,11 +135,14 @@ def accuracy_figure(found: pd.DataFrame) -> Figure:
     """Draw accuracy against epsilon, federated, one line a method."""
     import matplotlib.pyplot as plt
 
-    labels = sorted(found["epsilon"].unique(), key=epsilon_value)
+    labels = sorted(set(found["epsilon"]) - {"0"}, key=epsilon_order)
     with figure_style():
         figure, axes = plt.subplots(figsize=(7, 4.5))
         for (method, arm), group in found.groupby(["method", "arm"], sort=False):
             if method == "the paper, as printed":
+                continue
+            if method == PUBLIC_HEAD:
+                axes.axhline(group["mean"].iloc[0], color="0.3", linewidth=1, linestyle=":", label=method)
                 continue
             group = group.assign(place=[labels.index(label) for label in group["epsilon"]]).sort_values("place")
             style = "-" if arm == "federated" else "--"
@@ -176,7 +202,7 @@ def main() -> None:
     content["networks"] |= scenario.pop("networks")
     config = load_config({**content, **scenario}, SCHEMA)
     backbone = load_backbone(ROOT / "src/zetadp/data/backbone.safetensors")
-    found = collect(given.results, config, backbone.components)
+    found = collect(given.results, config, backbone)
     laid_out = sheet(found)
     write_text(given.output / "phantom_full.csv", found.to_csv(index=False, float_format="%.6g"))
     write_text(given.output / "phantom_full.md", to_markdown(laid_out))

@@ -34,8 +34,8 @@ def test_the_smoke_scenario_ends_with_its_results(finished: Finished) -> None:
     assert finished.said.code == 0, finished.said.text[-6000:]
     results = finished.checkout.root / "results/smoke"
     table = pd.read_csv(results / "tables/table1.csv", comment="#")
-    assert sorted(table["seeds"]) == [1, 1, 1, 2]
-    assert len(list(results.rglob("privacy.json"))) == len(list(results.rglob("MODEL_CARD.md"))) == 5
+    assert sorted(table["seeds"]) == [1, 1, 1, 1, 2]
+    assert len(list(results.rglob("privacy.json"))) == len(list(results.rglob("MODEL_CARD.md"))) == 6
     assert len(list((results / "figures").glob("*.svg"))) == 5
     assert not list((results / "checkpoints").glob("*"))
 
@@ -54,7 +54,7 @@ def test_the_models_are_those_of_a_run_on_one_machine(finished: Finished, fresh:
     said = fresh.run("train", "--cores", "2")
     assert said.code == 0, said.text[-6000:]
     models = sorted(path.relative_to(fresh.root) for path in fresh.root.rglob("model.safetensors"))
-    assert len(models) == 5
+    assert len(models) == 6
     for model in models:
         same_tensors(fresh.root / model, finished.checkout.root / model)
 
@@ -62,14 +62,14 @@ def test_the_models_are_those_of_a_run_on_one_machine(finished: Finished, fresh:
 def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(finished: Finished) -> None:
     kinds = finished.said.submitted()
     counted = Counter(kinds.values())
-    # Two shards by two stages, five trainings in packs of four, five runs to evaluate and to account for.
+    # Two shards by two stages, six trainings in packs of four, six runs to evaluate and to account for.
     assert (counted["kspace"], counted["training"], counted["evaluate"]) == (1, 2, 1)
     made = re.findall(r"^ *rule (\w+):$", finished.said.text, flags=re.MULTILINE)
     packed = [rule for rule in made if rule in {"make_kspace", "whiten", "train_model", "evaluate", "account"}]
-    assert len(packed) == 2 * 2 + 5 + 2 * 5
+    assert len(packed) == 2 * 2 + 6 + 2 * 6
     assert len(kinds) == len(made) - len(packed) + 4
     packs = [finished.jobs[number] for number, kind in kinds.items() if kind == "training"]
-    assert sorted(job["TimeLimit"] for job in packs) == ["12:00:00", "2-00:00:00"]
+    assert sorted(job["TimeLimit"] for job in packs) == ["1-00:00:00", "2-00:00:00"]
     for job in packs:
         assert (job["NumCPUs"], job["MinMemoryNode"], job["TresPerJob"]) == ("1", "8000M", "gres:gpu:1")
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 CELLS = {
+    ("pretrained", "federated", "8"): 1,
     ("complex", "federated", "8"): 1,
     ("complex", "central", "8"): 1,
     ("real_image", "federated", "inf"): 1,
@@ -131,7 +132,13 @@ def test_the_report_holds_figures_and_captions(copy):
 
 DATA = {"simulate_patients", "assemble_cohort", "index_cohort"}
 KSPACE = DATA | {"slice_volumes", "make_kspace", "whiten", "partition", "find_duplicates"}
-TRAIN = KSPACE - {"find_duplicates"} | {"calibrate", "train_model"}
+TRAIN = KSPACE - {"find_duplicates"} | {
+    "calibrate",
+    "train_model",
+    "simulate_public",
+    "pretrain",
+    "extract_features",
+}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,222 @@
+"""How time and memory of a round grow with patients, images, nodes, image side and width of the network.
+
+One thing grows at a time, the rest stays small. What is timed is the whole round of a simulation as training runs it:
+every patient is drawn, one clipped gradient each, sums, the ledger's entry, noise for every node and the server's step.
+Each point has a process of its own; memory is what its rounds add to that process at their highest.
+
+Time is fitted as a power of the work, by least squares of the logarithms; so is memory, as a power of what grows. Work
+is multiplications of the network's linear maps, over all images; every node holds one patient, so more nodes are more
+patients too. An exponent of at most one says that nothing grows faster than its work; less, that a part of the cost
+does not grow along. The exponent of the last step, between the two largest points, shows where it leads.
+
+    python benchmarks/growth.py
+    python benchmarks/growth.py --axes patients nodes --repetitions 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from step import added_memory
+from torch.utils.flop_counter import FlopCounterMode
+
+from zetadp.federation.node import Node, Records
+from zetadp.federation.server import OptimiserSettings, Server
+from zetadp.federation.simulation import simulate_round
+from zetadp.figures import save_svg
+from zetadp.memory import keep_freed_memory
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.storage import written_whole
+from zetadp.training import TrainingSettings
+
+RESULTS = Path(__file__).parents[1] / "docs/results/benchmarks"
+USUAL = {"patients": 24, "images": 4, "nodes": 1, "side": 32, "width": 8}
+AXES = {
+    "patients": (50, 150, 500, 1500, 5000),
+    "images": (4, 8, 20, 40, 80),
+    "nodes": (1, 3, 10, 30, 100, 300, 1000),
+    "side": (32, 64, 128, 256),
+    "width": (8, 16, 32, 64),
+}
+LABELS = {
+    "patients": "patients",
+    "images": "images a patient",
+    "nodes": "nodes of one patient",
+    "side": "side of an image",
+    "width": "width of the first block",
+}
+RECORDS = 50
+"""Different records: patients share them, as only their number matters here."""
+
+
+class Round:
+    """A small federation that repeats its round.
+
+    Parameters
+    ----------
+    patients, images, nodes, side, width
+        Its size; patients are spread evenly over nodes.
+    folder
+        Where its ledger is written.
+    """
+
+    def __init__(self, patients: int, images: int, nodes: int, side: int, width: int, folder: Path) -> None:
+        random = np.random.default_rng(0)
+        settings = NetworkSettings(widths=(width, 2 * width), convolutions=1, head="pooled", groups=4)
+        self.model = build(settings, 4, side, random)
+        self.layout = Layout.of(self.model)
+        start = self.layout.flatten(dict(self.model.named_parameters())).detach()
+        self.server = Server(start, OptimiserSettings(), 1000)
+        shape = (RECORDS, images, side, side)
+        values = torch.complex(*(torch.from_numpy(random.standard_normal(shape, dtype=np.float32)) for _ in range(2)))
+        self.records = Records(values, torch.arange(4).repeat_interleave(images // 4))
+        self.ledger = Ledger(folder / "ledger.jsonl")
+        self.ledger.start({"benchmark": "growth"})
+        own = [range(place, patients, nodes) for place in range(nodes)]
+        self.nodes = [
+            Node(
+                SampledGaussian(
+                    f"node-{place}",
+                    place,
+                    population=len(members),
+                    expected=len(members),
+                    noise_multiplier=42.55,
+                    clip=1.0,
+                    seed=0,
+                    ledger=self.ledger,
+                ),
+                [(member % RECORDS,) for member in members],
+            )
+            for place, members in enumerate(own)
+        ]
+        self.images, self.number = images, 0
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.model(values[:1, :1].flatten(0, 1).unsqueeze(1))
+        self.work = counter.get_total_flops() / 2 * patients * images
+
+    def __call__(self) -> None:
+        """Compute, record and release a round of all nodes, and move the server's weights."""
+        messages, _ = simulate_round(
+            self.nodes,
+            self.model,
+            self.layout,
+            self.records,
+            self.ledger,
+            self.number,
+            images_per_patient=self.images,
+            chunk=TrainingSettings(rounds=1).chunk,
+        )
+        self.server.step(messages, self.number)
+        self.number += 1
+
+
+def point(task: dict[str, Any]) -> None:
+    """Print work, seconds and memory of one point."""
+    torch.set_num_threads(task["threads"])
+    with tempfile.TemporaryDirectory() as folder:
+        small, whole = Path(folder) / "small", Path(folder) / "whole"
+        Round(**{**USUAL, "patients": 1}, folder=small)()  # loads libraries and fills tables
+        one = Round(**task["sizes"], folder=whole)
+        memory = added_memory(one, torch.device("cpu"))
+        clock = time.thread_time if task["clock"] == "cpu" else time.perf_counter
+        times = []
+        for _ in range(task["repetitions"]):
+            began = clock()
+            one()
+            times.append(clock() - began)
+    print(json.dumps({"work": one.work, "seconds": float(np.median(times)), "memory_mb": memory}))
+
+
+def exponent(x: pd.Series[float], y: pd.Series[float]) -> float:
+    """Return the power of ``x`` that fits ``y`` best."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def add_exponents(table: pd.DataFrame) -> None:
+    """Add the fitted exponents to the lines of each thing that grows."""
+    for axis, own in table.groupby("axis"):
+        # Less than a megabyte is what an earlier step left free.
+        last, large = own.iloc[-2:], own[own["memory_mb"] > 1]
+        fits = {
+            "time_exponent": exponent(own["work"], own["seconds"]),
+            "last_time_exponent": exponent(last["work"], last["seconds"]),
+            "memory_exponent": exponent(large["value"], large["memory_mb"]),
+        }
+        for name, value in fits.items():
+            table.loc[table["axis"] == axis, name] = round(value, 3)
+
+
+def drawn(table: pd.DataFrame) -> Figure:
+    """Draw time and memory against what grows, one column each, with the fitted exponents."""
+    axes = list(dict.fromkeys(table["axis"]))
+    figure = Figure(figsize=(9.6, 4.8), layout="constrained")
+    grid = figure.subplots(2, len(axes), squeeze=False, sharey="row")
+    for column, axis in enumerate(axes):
+        lines = table[table["axis"] == axis]
+        for row, (value, unit) in enumerate((("seconds", "seconds a round"), ("memory_mb", "added memory, MB"))):
+            panel = grid[row, column]
+            # Less than a megabyte is what an earlier step left free.
+            shown = lines[lines[value] > 1] if value == "memory_mb" else lines
+            panel.loglog(shown["value"], shown[value], marker="o", color="#0072B2")
+            fitted = lines[("time" if row == 0 else "memory") + "_exponent"].iloc[0]
+            panel.set_title(f"exponent {fitted:.2f}", fontsize=10)
+            panel.minorticks_off()
+            places = list(lines["value"])[:: max(1, len(lines) // 3)]
+            panel.set_xticks(places, [str(place) for place in places])
+            if column == 0:
+                panel.set_ylabel(unit)
+        grid[1, column].set_xlabel(LABELS[axis])
+    return figure
+
+
+def main() -> None:
+    """Measure all points, fit, and write table and figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=RESULTS / "growth.csv", help="table; the figure goes beside it")
+    parser.add_argument("--point", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.clock == "cpu" and chosen.threads != 1:
+        parser.error("--clock cpu needs --threads 1")
+    keep_freed_memory()
+    if chosen.point:
+        point(json.loads(chosen.point))
+        return
+    lines = []
+    for axis in chosen.axes:
+        for value in AXES[axis]:
+            sizes = {**USUAL, axis: value}
+            if axis == "nodes":
+                sizes["patients"] = value
+            task = {"sizes": sizes, **{key: getattr(chosen, key) for key in ("threads", "clock", "repetitions")}}
+            command = [sys.executable, __file__, "--point", json.dumps(task)]
+            found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            lines.append({"axis": axis, "value": value, **json.loads(found.stdout)})
+            print(lines[-1], flush=True)
+    table = pd.DataFrame(lines)
+    add_exponents(table)
+    with written_whole(chosen.output) as path:
+        table.to_csv(path, index=False, float_format="%.6g")
+    save_svg(drawn(table), chosen.output.with_suffix(".svg"))
+    print(f"\n{table.to_string(index=False)}\nwritten to {chosen.output}")
+
+
+if __name__ == "__main__":
+    main()
