@@ -109,7 +109,7 @@ def _run_plan(given: argparse.Namespace) -> None:
 
 def _drafted(content: dict[str, Any], network: str, epsilon: str, seed: str) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.config import GridRun, grid, load_config, network_of, plan_of, training_of
+    from zetadp.config import GridRun, grid, load_config, needs_backbone, network_of, plan_of, training_of
     from zetadp.configdocs import SCHEMA
     from zetadp.epsilon import epsilon_label, epsilon_value
     from zetadp.federation.flower.drafting import draft
@@ -121,6 +121,9 @@ def _drafted(content: dict[str, Any], network: str, epsilon: str, seed: str) -> 
     if run not in grid(config):
         known = "; ".join(f"{r.network} {r.epsilon} {r.seed}" for r in grid(config) if r.arm == "federated")
         msg = f"Expected a federated run of the configuration ({known}), found {network} {epsilon} {seed}."
+        raise UserError(msg)
+    if needs_backbone(config, network):
+        msg = f"Expected a network from random weights on k-space or images, found {network}, on the public backbone."
         raise UserError(msg)
     plan = plan_of(config, network, "federated")
     probabilities = [drawn / size for drawn, size in zip(plan["expected"], plan["sizes"], strict=True)]

@@ -100,6 +100,12 @@ def network_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
     return {key: value for key, value in config["networks"][network].items() if key != "training"}
 
 
+def needs_backbone(config: Mapping[str, Any], network: str) -> bool:
+    """Tell whether a network starts from the public backbone or takes its features."""
+    settings = config["networks"][network]
+    return bool(settings["start"] == "public" or settings["domain"] == "features")
+
+
 def training_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
     """Return how a network is trained: the general settings, and its own in their place."""
     own = config["networks"][network]["training"]
@@ -204,16 +210,8 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _contradictions_of_cohort(cohort, config["privacy"]["noise"], has_real_patients(config))
     if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
         yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
-    public = [
-        name for name, each in config["networks"].items() if each["start"] == "public" or each["domain"] == "features"
-    ]
-    if config["engine"] == "flower" and public:
-        yield (
-            f"networks.{public[0]}: engine flower trains networks on k-space and images from random weights; found one "
-            "that needs the public backbone. Train it with engine simulation."
-        )
     attacked = config["audit"]["membership"]["network"]
-    if attacked in public:
+    if attacked in config["networks"] and needs_backbone(config, attacked):
         yield f"audit.membership.network: expected a network that needs no public backbone; found {attacked}."
     depth, count = cohort["simulated"]["grid"][2], config["slices"]["count"]
     if cohort["source"] == "simulated" and depth < count:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -78,6 +79,15 @@ def start(stack: ExitStack, folder: Path, *arguments: str) -> subprocess.Popen[b
     return process
 
 
+def wait_until_it_listens(port: int, server: subprocess.Popen[bytes]) -> None:
+    """Wait until something answers at a port of this machine."""
+    while server.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+
+
 def assert_all_end(processes: Collection[psutil.Process]) -> None:
     assert len(processes) >= 3  # a forge, and what it forked
     _, left = psutil.wait_procs(processes, timeout=20)
@@ -99,6 +109,7 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
     with ExitStack() as stack:
         serve = ["server.yaml", "--credentials", "keys", "--host", "127.0.0.1", "--port", str(port)]
         server = start(stack, tmp_path, "serve", *serve)
+        wait_until_it_listens(port, server)  # what a service manager's restarts do for a node that is early
         nodes = []
         for place, name in enumerate(names):
             site = tmp_path / name

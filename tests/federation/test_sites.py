@@ -94,7 +94,9 @@ def test_the_plan_of_a_configuration_meets_its_epsilon(tmp_path, capsys):
 
 def test_a_run_that_the_configuration_lacks_is_a_users_error(capsys):
     assert main(["federation", "plan", str(ROOT / "config.yaml"), "--network", "complex", "--epsilon", "3"]) == 1
-    assert "Expected a federated run of the configuration (complex 8 0" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Expected a federated run of the configuration (" in said
+    assert "complex 8 0; " in said
 
 
 def test_keys_and_certificates_are_made_and_never_overwritten(tmp_path, capsys):

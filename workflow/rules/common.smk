@@ -19,6 +19,7 @@ from zetadp.config import (
     declared_nodes,
     grid,
     load_config,
+    needs_backbone,
     network_of,
     plan_of,
     training_of,
@@ -74,9 +75,7 @@ def images_for(wildcards):
 
 def backbone_for(wildcards):
     """Return the public backbone in a list where a network starts from it or takes its features."""
-    network = config["networks"][wildcards.network]
-    public = network["start"] == "public" or network["domain"] == "features"
-    return [BACKBONE] if public else []
+    return [BACKBONE] if needs_backbone(config, wildcards.network) else []
 
 
 def plans():

@@ -2,7 +2,12 @@
 # simulation, so everything after training is the same; the arm with one holder has nothing to federate.
 
 
-if config["engine"] == "flower":
+# Networks on the public backbone are trained by the simulation under either engine.
+FEDERATED_NETWORKS = [
+    name for name in config["networks"] if not needs_backbone(config, name)
+]
+
+if config["engine"] == "flower" and FEDERATED_NETWORKS:
 
     ruleorder: train_federated > train_model
 
@@ -22,6 +27,7 @@ if config["engine"] == "flower":
             f"{RESULTS}/{RUN_WILDCARDS}/benchmark.tsv"
         wildcard_constraints:
             arm="federated",
+            network="|".join(FEDERATED_NETWORKS),
         conda:
             "../../envs/federation.yaml"
         threads: config["partition"]["nodes"]

@@ -101,9 +101,11 @@ def simulate_round(
         draws, result = computed(times - 1)
         messages = released(draws, result.sums, times - 1)
         digest, sent = _digest(messages), ledger.sent(round_number, times - 1)
-        if sent is None:
-            ledger.note_sent(round_number, times - 1, digest)
         if sent in (None, digest):
+            if store is not None:  # it died before it was kept, and may be asked for again
+                store.keep(round_number, weights, messages, ledger.head)
+            if sent is None:
+                ledger.note_sent(round_number, times - 1, digest)
             return messages, result.not_finite
     # Two releases of one draw would tell more than two that are independent, as the accountant takes them.
     draws, result = computed(times)
