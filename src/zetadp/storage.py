@@ -30,7 +30,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(path)
+        remove_leftovers(path)
     except OSError as error:
         raise UserError(_cannot_write(path, error)) from error
     # The suffix stays last: some writers choose the format by it.
@@ -56,10 +56,10 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _remove_leftovers(path: Path) -> None:
+def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of processes that were killed while they wrote ``path``."""
     before, after = f".{path.stem}.", f".partial{path.suffix}"
-    for other in path.parent.iterdir():
+    for other in path.parent.iterdir() if path.parent.is_dir() else ():
         process = other.name.removeprefix(before).removesuffix(after)
         if other.name == f"{before}{process}{after}" and process.isdecimal() and not _alive(int(process)):
             other.unlink(missing_ok=True)

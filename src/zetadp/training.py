@@ -32,6 +32,7 @@ from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose, stream
+from zetadp.storage import remove_leftovers
 from zetadp.validation import UserError, in_range, one_of, positive
 
 if TYPE_CHECKING:
@@ -353,6 +354,7 @@ def finish(checkpoint_path: Path) -> None:
     """Remove the checkpoint and the kept messages of a run whose outputs are all written."""
     # The checkpoint goes first: messages without one are never read, a checkpoint without its messages would be.
     checkpoint_path.unlink(missing_ok=True)
+    remove_leftovers(checkpoint_path)  # of a job that died while it wrote one
     _remove_messages(checkpoint_path)
 
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -548,3 +551,16 @@ def fresh_ledger(tmp_path):
     """Return the ledger of a training from random weights."""
     trained(fresh(tmp_path, "random"))
     return tmp_path / "random/ledger.jsonl"
+
+
+def test_nothing_of_a_checkpoint_is_left_at_the_end(tmp_path):
+    path = tmp_path / "run.safetensors"
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    own = tmp_path / f".run.{os.getpid()}.partial.safetensors"
+    for file in (path, own, tmp_path / f".run.{dead.pid}.partial.safetensors", tmp_path / "other.safetensors"):
+        file.write_bytes(b"half")
+    finish(path)
+    # What a living process writes is its own business.
+    assert {file.name for file in tmp_path.iterdir()} == {own.name, "other.safetensors"}
+    finish(tmp_path / "absent/run.safetensors")
