@@ -32,6 +32,7 @@ from zetadp.storage import read_json, write_text
 from zetadp.tables import PAPER_TABLE_1
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
@@ -137,32 +138,42 @@ def accuracy_figure(found: pd.DataFrame) -> Figure:
 
     labels = sorted(set(found["epsilon"]) - {"0"}, key=epsilon_order)
     with figure_style():
-        figure, axes = plt.subplots(figsize=(7, 4.5))
-        for (method, arm), group in found.groupby(["method", "arm"], sort=False):
-            if method == "the paper, as printed":
-                continue
-            if method == PUBLIC_HEAD:
-                axes.axhline(group["mean"].iloc[0], color="0.3", linewidth=1, linestyle=":", label=method)
-                continue
-            group = group.assign(place=[labels.index(label) for label in group["epsilon"]]).sort_values("place")
-            style = "-" if arm == "federated" else "--"
-            axes.errorbar(
-                group["place"],
-                group["mean"],
-                yerr=group["std"].fillna(0),
-                fmt=f"o{style}",
-                capsize=3,
-                markersize=4,
-                label=f"{method}, {arm}",
-            )
-        axes.axhline(25, color="0.6", linewidth=1)
-        axes.text(len(labels) - 1, 25.7, "chance", ha="right", color="0.4", fontsize=8)
-        axes.set_xticks(range(len(labels)), ["∞" if label == "inf" else label for label in labels])
-        axes.set_xlabel("ε for each patient, against the server (δ = 0.001)")
-        axes.set_ylabel("accuracy on held-out patients (%)")
-        axes.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1, 0.08))
-        axes.set_title("Simulated cohort, 484 + 266 patients, 11 hospitals")
+        figure, panels = plt.subplots(2, 1, figsize=(7, 7.5), sharex=True, height_ratios=(1, 1.2), layout="constrained")
+        for axes in panels:
+            _draw_lines(axes, found, labels)
+        panels[0].axhline(25, color="0.6", linewidth=1)
+        panels[0].text(0, 26, "chance", color="0.4", fontsize=8)
+        best = found[(found["network"] != "paper") & (found["mean"] > 85)]["mean"]
+        panels[1].set_ylim(best.min() - 1.2, best.max() + 0.8)
+        panels[1].set_xticks(range(len(labels)), ["∞" if label == "inf" else label for label in labels])
+        panels[1].set_xlabel("ε for each patient, against the server (δ = 0.001)")
+        figure.supylabel("accuracy on held-out patients (%)", fontsize=10)
+        figure.suptitle(
+            "Simulated cohort, 484 + 266 patients, 11 hospitals; below: the upper part enlarged", fontsize=10
+        )
+        figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=1)
     return figure
+
+
+def _draw_lines(axes: Axes, found: pd.DataFrame, labels: list[str]) -> None:
+    """Draw one line a method and arm, and the public head as a level."""
+    for (method, arm), group in found.groupby(["method", "arm"], sort=False):
+        if method == "the paper, as printed":
+            continue
+        if method == PUBLIC_HEAD:
+            axes.axhline(group["mean"].iloc[0], color="0.3", linewidth=1, linestyle=":", label=method)
+            continue
+        group = group.assign(place=[labels.index(label) for label in group["epsilon"]]).sort_values("place")
+        style = "-" if arm == "federated" else "--"
+        axes.errorbar(
+            group["place"],
+            group["mean"],
+            yerr=group["std"].fillna(0),
+            fmt=f"o{style}",
+            capsize=3,
+            markersize=4,
+            label=f"{method}, {arm}",
+        )
 
 
 def weights_figure(found: pd.DataFrame) -> Figure:

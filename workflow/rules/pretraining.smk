@@ -54,7 +54,8 @@ rule pretrain:
         f"{PUBLIC}/pretrain.benchmark.tsv"
     conda:
         "../../envs/train.yaml"
-    threads: workflow.cores or 1
+    # Convolutions this small gain little from more.
+    threads: 2
     resources:
         gpu=gpus(),
         mem_mb=8000,
