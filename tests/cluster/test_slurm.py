@@ -62,12 +62,12 @@ def test_the_models_are_those_of_a_run_on_one_machine(finished: Finished, fresh:
 def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(finished: Finished) -> None:
     kinds = finished.said.submitted()
     counted = Counter(kinds.values())
-    # Two shards by two stages, six trainings in packs of four, six runs to evaluate and to account for.
-    assert (counted["kspace"], counted["training"], counted["evaluate"]) == (1, 2, 1)
+    # Two shards by two stages; six trainings in packs of four; twelve jobs that evaluate or account, in packs of ten.
+    assert (counted["kspace"], counted["training"], counted["evaluate"]) == (1, 2, 2)
     made = re.findall(r"^ *rule (\w+):$", finished.said.text, flags=re.MULTILINE)
     packed = [rule for rule in made if rule in {"make_kspace", "whiten", "train_model", "evaluate", "account"}]
     assert len(packed) == 2 * 2 + 6 + 2 * 6
-    assert len(kinds) == len(made) - len(packed) + 4
+    assert len(kinds) == len(made) - len(packed) + 5
     packs = [finished.jobs[number] for number, kind in kinds.items() if kind == "training"]
     assert sorted(job["TimeLimit"] for job in packs) == ["1-00:00:00", "2-00:00:00"]
     for job in packs:
