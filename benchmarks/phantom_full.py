@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 import yaml
 
-from zetadp.config import load_config, network_of
+from zetadp.config import load_config, network_of, overlay
 from zetadp.configdocs import SCHEMA
 from zetadp.dataset import load_role
 from zetadp.epsilon import epsilon_order
@@ -27,6 +27,7 @@ from zetadp.figures import figure_style, save_svg
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
+from zetadp.nn.projection import head_scores
 from zetadp.rendering import Sheet, to_markdown
 from zetadp.storage import read_json, write_text
 from zetadp.tables import PAPER_TABLE_1
@@ -69,10 +70,9 @@ def public_head(config: dict[str, Any], backbone: Backbone) -> dict[str, Any]:
     folder = Path("resources") / config["cohort"]["name"]
     partition = read_partition(folder / f"partitions/{config['name']}.csv")
     stack, _ = load_role(sorted((folder / "features").glob("*.h5")), partition, "test")
-    weight, bias = backbone.heads[config["networks"]["pretrained"]["components"]]
+    head = backbone.heads[config["networks"]["pretrained"]["components"]]
     records, sequences, slices = stack.values.shape[:3]
-    components = torch.from_numpy(stack.values).reshape(records, sequences, slices, -1)[..., : weight.shape[1]]
-    told = (components @ weight.T + bias).real.argmax(dim=-1)
+    told = head_scores(torch.from_numpy(stack.values).reshape(records, sequences, slices, -1), head).argmax(dim=-1)
     right = (told == torch.arange(sequences)[:, None]).float().mean()
     return {"method": PUBLIC_HEAD, "network": "public_head", "trained_weights": 0, "arm": "none", "epsilon": "0"} | {
         "seeds": 1,
@@ -112,7 +112,7 @@ def collect(results: Path, config: dict[str, Any], backbone: Backbone) -> pd.Dat
 
 def sheet(found: pd.DataFrame) -> Sheet:
     """Lay the table out with one column an epsilon."""
-    labels = sorted(found["epsilon"].unique(), key=lambda label: (label != "0", label != "0" and epsilon_order(label)))
+    labels = ["0", *sorted(set(found["epsilon"]) - {"0"}, key=epsilon_order)]
     rows = []
     for (method, arm), group in found.groupby(["method", "arm"], sort=False):
         cells = []
@@ -210,8 +210,8 @@ def main() -> None:
     given = parser.parse_args()
     content = yaml.safe_load((ROOT / "config.yaml").read_text())
     scenario = yaml.safe_load((ROOT / "workflow/scenarios/phantom_full.yaml").read_text())
-    content["networks"] |= scenario.pop("networks")
-    config = load_config({**content, **scenario}, SCHEMA)
+    overlay(content, scenario)
+    config = load_config(content, SCHEMA)
     backbone = load_backbone(ROOT / "src/zetadp/data/backbone.safetensors")
     found = collect(given.results, config, backbone)
     laid_out = sheet(found)

@@ -19,6 +19,7 @@ from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import load_backbone
+from zetadp.nn.projection import head_scores
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,10 +39,10 @@ def main() -> None:
     features = [
         torch.from_numpy(backbone.features(whiten(to_kspace(each)))).reshape(len(labels), -1) for each in images
     ]
-    for components, (weight, bias) in sorted(backbone.heads.items()):
+    for components, head in sorted(backbone.heads.items()):
         shares, volumes = [], []
         for each in features:
-            told = (each[:, :components] @ weight.T + bias).real.argmax(dim=1).numpy()
+            told = head_scores(each, head).argmax(dim=1).numpy()
             votes = [np.bincount(part, minlength=4).argmax() for part in np.split(told, 4)]
             shares.append(100 * (told == labels).mean())
             volumes.append(sum(vote == place for place, vote in enumerate(votes)))
@@ -53,9 +54,9 @@ def main() -> None:
             f"{sum(volumes)} of {4 * len(files)} volumes"
         )
     counts = np.zeros((4, 4), dtype=int)
-    weight, bias = backbone.heads[max(backbone.heads)]
+    head = backbone.heads[max(backbone.heads)]
     for each in features:
-        np.add.at(counts, (labels, (each @ weight.T + bias).real.argmax(dim=1).numpy()), 1)
+        np.add.at(counts, (labels, head_scores(each, head).argmax(dim=1).numpy()), 1)
     print("\nrows: true; columns: told as", ", ".join(SEQUENCES))
     for name, row in zip(SEQUENCES, counts, strict=True):
         print(f"{name:6}", *(f"{count:4d}" for count in row))

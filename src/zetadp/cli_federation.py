@@ -93,10 +93,12 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_plan(given: argparse.Namespace) -> None:
+    from zetadp.config import overlay
+
     content: dict[str, Any] = {}
     for path in given.configuration:
         try:
-            _overlay(content, yaml.safe_load(path.read_text(encoding="utf-8")))
+            overlay(content, yaml.safe_load(path.read_text(encoding="utf-8")))
         except (OSError, yaml.YAMLError) as error:
             msg = f"Cannot read the configuration {path}: {error}."
             raise UserError(msg) from error
@@ -141,15 +143,6 @@ def _drafted(content: dict[str, Any], network: str, epsilon: str, seed: str) -> 
         size=config["slices"]["size"],
         update=config["federation"]["update"],
     )
-
-
-def _overlay(below: dict[str, Any], above: dict[str, Any]) -> None:
-    """Lay one configuration over another as Snakemake does: section by section."""
-    for key, value in above.items():
-        if isinstance(value, dict) and isinstance(below.get(key), dict):
-            _overlay(below[key], value)
-        else:
-            below[key] = value
 
 
 def _key(parser: argparse.ArgumentParser) -> None:

@@ -68,6 +68,15 @@ def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
     return filled
 
 
+def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """Lay one configuration over another, in place, as Snakemake does: section by section."""
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(key), dict):
+            overlay(below[key], value)
+        else:
+            below[key] = value
+
+
 def has_real_patients(config: Mapping[str, Any]) -> bool:
     """Tell whether the volumes are of real people: as declared, else of every cohort that is not simulated."""
     cohort = config["cohort"]

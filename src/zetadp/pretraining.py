@@ -20,7 +20,7 @@ from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
-from zetadp.nn.projection import fit_projection, head_on
+from zetadp.nn.projection import fit_projection, head_on, head_scores
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError, in_range, positive
 
@@ -220,14 +220,9 @@ def _stacked_features(backbone: Backbone, images: np.ndarray) -> tuple[Tensor, T
 
 
 def _accuracy(features: Tensor, labels: Tensor, head: tuple[Tensor, Tensor]) -> float:
-    weight, bias = head
-    scores = features[:, : 2 * weight.shape[1]] @ _real_weight(weight) + bias.real
-    return float((scores.argmax(dim=1) == labels).float().mean())
-
-
-def _real_weight(weight: Tensor) -> Tensor:
-    """Return the real matrix of shape (2 * component, class) with which pairs give the real part of the outputs."""
-    return torch.view_as_real(weight.conj().resolve_conj()).reshape(len(weight), -1).T
+    """Return the share of images that a head tells right; ``features`` are pairs of real and imaginary part."""
+    components = torch.view_as_complex(features.reshape(len(features), -1, 2))
+    return float((head_scores(components, head).argmax(dim=1) == labels).float().mean())
 
 
 def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:

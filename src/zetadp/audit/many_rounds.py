@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +41,7 @@ from zetadp.audit.detection import (
     result_of_epsilon,
     trials_for_curve,
 )
+from zetadp.audit.quiet import quiet_trainings
 from zetadp.federation.node import Records
 from zetadp.federation.server import OptimiserSettings, Server
 from zetadp.nn.models import NetworkSettings, build
@@ -53,7 +53,6 @@ from zetadp.training import NodePlan, RunName, TrainingSettings, train
 from zetadp.validation import in_range, one_of, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -165,7 +164,7 @@ def audit_training(
         records = _records(run, NETWORKS[family])
         attacker = _Attacker(run, NETWORKS[family], settings, records, plans[0], nodes, view)
         place = folder / f"training-{number:05d}"
-        with _quiet():
+        with quiet_trainings():
             train(
                 run,
                 NETWORKS[family],
@@ -325,15 +324,3 @@ def _records(run: RunName, network: NetworkSettings, size: int = 8) -> Records:
         key=lambda images: float(np.linalg.norm(_gradient(model, layout, start, images.unsqueeze(1), labels))),
     )
     return Records(images=torch.stack([canary, torch.full_like(canary, torch.nan)]), labels=labels)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the log of trainings out of the log of the audit: thousands of lines, and warnings that are meant to be."""
-    trainings = logging.getLogger("zetadp.training")
-    level = trainings.level
-    trainings.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        trainings.setLevel(level)

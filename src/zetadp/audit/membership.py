@@ -24,7 +24,6 @@ import math
 import os
 import time
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from zetadp.audit.quiet import quiet_trainings
 from zetadp.audit.roc import Claim, against, roc_band
 from zetadp.epsilon import UNCLIPPED, rounded_up
 from zetadp.evaluation import class_scores
@@ -46,7 +46,7 @@ from zetadp.training import NodePlan, RunName, TrainingSettings, train
 from zetadp.validation import UserError, in_range, one_of, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import pandas as pd
     from torch import nn
@@ -290,7 +290,7 @@ def train_models(
     shown: list[tuple[np.ndarray, np.ndarray]] = []
     exposures: list[Run] = []
     reported = time.monotonic()
-    with _quiet():
+    with quiet_trainings():
         for number, row in enumerate(members):
             model, run = _train_one(arm, settings, network, training, with_nobody, row, number)
             shown.append(_shown(model, records))
@@ -453,15 +453,3 @@ def _mechanisms(run: Run) -> tuple[object, ...]:
     """Return all that the claims depend on, to compare."""
     nodes = {name: (tuple(sorted(Counter(h.mechanisms).items())), h.releases) for name, h in run.nodes.items()}
     return run.declared_rounds, tuple(sorted(nodes.items()))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep trainings from reporting each end, and each patient that is out as a gradient that is not finite."""
-    talkative = logging.getLogger("zetadp.training")
-    before = talkative.level
-    talkative.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        talkative.setLevel(before)

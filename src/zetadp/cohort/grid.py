@@ -14,6 +14,20 @@ CENTRE = (0.0, -17.0, 10.0)
 """Centre of the field of view in MNI coordinates (mm, right-anterior-superior)."""
 
 
+def check_shape(shape: tuple[int, ...]) -> None:
+    """Refuse voxel counts along x, y, z that no volume here can have.
+
+    Raises
+    ------
+    ValueError
+        If there are not three, fewer than 8 in the plane, or more slices than the full volume has.
+    """
+    depth = int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
+    if len(shape) != 3 or min(shape[:2]) < 8 or not 1 <= shape[2] <= depth:
+        msg = f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {shape}."
+        raise ValueError(msg)
+
+
 @dataclass(frozen=True)
 class Grid:
     """A regular grid of voxels around `CENTRE`.

@@ -19,7 +19,7 @@ import nibabel as nib
 import numpy as np
 
 from zetadp.cohort.acquisition import acquire
-from zetadp.cohort.grid import FIELD_OF_VIEW, SLICE_THICKNESS, Grid
+from zetadp.cohort.grid import Grid, check_shape
 from zetadp.cohort.lesions import LABELS, labels
 from zetadp.cohort.populations import POPULATIONS
 from zetadp.cohort.scanners import SEQUENCES
@@ -98,10 +98,7 @@ class PhantomSettings:
             if value < low:
                 msg = f"Expected {name} >= {low}, found {value}."
                 raise ValueError(msg)
-        depth = int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
-        if len(self.grid) != 3 or min(self.grid[:2]) < 8 or not 1 <= self.grid[2] <= depth:
-            msg = f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {self.grid}."
-            raise ValueError(msg)
+        check_shape(self.grid)
         one_of(POPULATIONS, population=self.population)
         in_range(0, 1, tumour_probability=self.tumour_probability, noise=self.noise)
         if self.scanner_patients is not None:

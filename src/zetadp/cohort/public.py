@@ -16,7 +16,7 @@ from scipy import ndimage
 
 from zetadp.cohort.anatomy import Atlas, blur_of, healthy_fractions, load_atlas, sample
 from zetadp.cohort.deformation import Variability, atlas_coordinates, smooth_field
-from zetadp.cohort.grid import FIELD_OF_VIEW, SLICE_THICKNESS, Grid
+from zetadp.cohort.grid import Grid, check_shape
 from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour, hollowed
 from zetadp.cohort.physics import rician
 from zetadp.cohort.public_protocols import draw_field_strength, draw_public_tissues, draw_signals
@@ -69,10 +69,7 @@ class PublicSettings:
             if value < low:
                 msg = f"Expected {name} >= {low}, found {value}."
                 raise ValueError(msg)
-        depth = int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
-        if len(self.grid) != 3 or min(self.grid[:2]) < 8 or not 1 <= self.grid[2] <= depth:
-            msg = f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {self.grid}."
-            raise ValueError(msg)
+        check_shape(self.grid)
 
 
 def public_name(number: int) -> str:

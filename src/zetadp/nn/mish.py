@@ -53,6 +53,13 @@ def pooled_mish(x: Tensor) -> Tensor:
     return pooled
 
 
+def _keep_slope(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+    """Save the slope, the second output, which nothing differentiates."""
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1])
+
+
 class _Mish(torch.autograd.Function):
     """Mish, and its slope for the way back."""
 
@@ -65,11 +72,7 @@ class _Mish(torch.autograd.Function):
             value[part].mul_(x[part])
         return value, slope
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1])
+    setup_context = staticmethod(_keep_slope)
 
     @staticmethod
     @once_differentiable
@@ -100,11 +103,7 @@ class _PooledMish(torch.autograd.Function):
             half[part].addcmul_(lower, lower_factor)
         return (half[..., 0::2] + half[..., 1::2]).mul_(0.25), slope
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1])
+    setup_context = staticmethod(_keep_slope)
 
     @staticmethod
     @once_differentiable

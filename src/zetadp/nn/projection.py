@@ -47,6 +47,15 @@ def fit_projection(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return centre.float(), projection.float()
 
 
+def head_scores(components: Tensor, head: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the scores of an affine head, shape (..., class), for complex components of shape (..., component).
+
+    The head takes the first components, as many as it has weights a class.
+    """
+    weight, bias = head
+    return (components[..., : weight.shape[1]] @ weight.T + bias).real
+
+
 def head_on(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the affine head of least cross-entropy on the first ``count`` pairs of real components.
 

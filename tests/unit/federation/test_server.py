@@ -65,9 +65,12 @@ def test_the_dropped_rate_is_the_one_used():
     assert step_size(1) == pytest.approx(step_size(4) / 10, rel=1e-4)
 
 
-@pytest.mark.parametrize("done", [0, 1, 7])
-def test_a_server_that_took_over_a_state_goes_on_bit_by_bit(done):
-    settings = OptimiserSettings(0.05)
+SGD = OptimiserSettings(0.3, drop_after=0.5, drop_factor=4, name="sgd", momentum=0.6, averaged=0.4)
+
+
+@pytest.mark.parametrize("settings", [OptimiserSettings(0.05), SGD], ids=["nadam", "sgd"])
+@pytest.mark.parametrize("done", [0, 1, 7, 12])
+def test_a_server_that_took_over_a_state_goes_on_bit_by_bit(done, settings):
     sent = messages(15)
     one = Server(torch.ones(10), settings, 15)
     for number in range(done):
@@ -109,9 +112,6 @@ def test_settings_are_checked(wrong):
         OptimiserSettings(**wrong)
 
 
-SGD = OptimiserSettings(0.3, drop_after=0.5, drop_factor=4, name="sgd", momentum=0.6, averaged=0.4)
-
-
 def test_plain_steps_follow_a_running_mean_of_the_updates():
     server = Server(torch.zeros(10), OptimiserSettings(0.3, drop_after=1, name="sgd", momentum=0.6), 6)
     expected, mean = torch.zeros(10), None
@@ -137,18 +137,3 @@ def test_the_final_weights_are_the_average_of_the_last_rounds(averaged, rounds, 
         plain.step(sent, number)
         passed.append(plain.weights.detach().clone())
     torch.testing.assert_close(server.weights.detach(), torch.stack(passed[-last:]).mean(dim=0))
-
-
-@pytest.mark.parametrize("done", [0, 1, 7, 12])
-def test_a_server_with_momentum_and_average_goes_on_bit_by_bit(done):
-    sent = messages(15)
-    one = Server(torch.ones(10), SGD, 15)
-    for number in range(done):
-        one.step(sent[number], number)
-    kept = {key: value.clone() for key, value in one.state().items()}
-    other = Server(torch.zeros(10), SGD, 15)
-    other.load(kept)
-    for number in range(done, 15):
-        one.step(sent[number], number)
-        other.step(sent[number], number)
-    assert torch.equal(one.weights, other.weights)
