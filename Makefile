@@ -36,6 +36,7 @@ results: install
 full: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/phantom_full.yaml
 	$(RUN) python benchmarks/phantom_full.py
+	$(RUN) python benchmarks/ablation.py
 
 test: install lint unit
 

@@ -43,6 +43,12 @@ METHODS = {
     "all_components": "head of all components, from the public head",
     "tuned": "whole backbone, from public weights",
     "tuned_norms": "norms and head of the backbone, from public weights",
+    "tuned_long": "whole backbone, from public weights, 400 rounds",
+    "shaped": "the backbone's shape, from scratch",
+    "head_sampled": "head of all components, random weights, sampled patients",
+    "head_public": "head of all components, public head, sampled patients",
+    "head_everybody": "head of all components, public head, all patients",
+    "head_every_image": "head of all components, public head, all patients and images",
     "complex": "from scratch",
 }
 PUBLIC_HEAD = "public head, no private training"
