@@ -5,6 +5,7 @@
 #   make test-cluster        the workflow through a real Slurm, which it starts and stops (Debian: slurm-wlm and munge)
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
+#   make held-apart          the same method on four cohorts from other distributions (minutes each)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #
@@ -27,7 +28,7 @@ TORCH := $(shell grep '^torch==' requirements.lock)
 # Snakemake finds the interpreter of its jobs on the path.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full test test-cluster test-environments lint unit benchmark accountants install clean
+.PHONY: results full held-apart test test-cluster test-environments lint unit benchmark accountants install clean
 
 results: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
@@ -39,6 +40,12 @@ full: install
 	$(RUN) python benchmarks/ablation.py
 
 test: install lint unit
+
+held-apart: install
+	for cohort in vendor healthy heavy procedural; do \
+		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/held_apart_$$cohort.yaml || exit 1; \
+	done
+	$(RUN) python benchmarks/held_apart.py
 
 lint: install
 	$(BIN)/ruff check .
