@@ -28,6 +28,12 @@ NETWORKS = {
     "complex fourier": NetworkSettings(
         widths=(2, 4), convolutions=1, head="pooled", groups=2, transform="fourier", trained="norms"
     ),
+    "complex low rank": NetworkSettings(
+        widths=(2, 4), convolutions=2, head="pooled", groups=2, transform="fourier", trained="low_rank", rank=2
+    ),
+    "real low rank": NetworkSettings(
+        "real", widths=(2, 4), convolutions=1, hidden=3, groups=2, trained="low_rank_outer", rank=2
+    ),
     "head": NetworkSettings("head", "features", components=3),
 }
 

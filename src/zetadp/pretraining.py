@@ -182,7 +182,7 @@ def _with_features(
 ) -> Backbone:
     """Learn centre, projection and heads from half of the public patients, and measure on the held-out ones."""
     count = network.widths[-1]
-    shown = json.loads(json.dumps({"network": asdict(network), "pretraining": asdict(settings)}))
+    shown = json.loads(json.dumps({"network": network.described(), "pretraining": asdict(settings)}))
     shown |= {"patients": len(images), "digest": digest}
     plain = Backbone(
         network=model,
@@ -228,7 +228,7 @@ def _accuracy(features: Tensor, labels: Tensor, head: tuple[Tensor, Tensor]) -> 
 def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:
     """Return a hash of all that the backbone depends on."""
     relevant = {key: value for key, value in asdict(settings).items() if key != "checkpoint_seconds"}
-    digest = hashlib.sha256(json.dumps([asdict(network), relevant, images.shape], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([network.described(), relevant, images.shape], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(images).data)
     return digest.hexdigest()
 

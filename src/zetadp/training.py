@@ -25,6 +25,7 @@ from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient
 from zetadp.federation.server import OptimiserSettings, Server
 from zetadp.federation.simulation import simulate_round
+from zetadp.nn.low_rank import updates
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
@@ -226,6 +227,7 @@ def train(
         Where an interrupted training is kept, with its messages in a folder beside it; `finish` removes both.
     start
         Starting weights, which must be public: a function of no private patient. None draws them from the seed.
+        Low-rank updates of these weights need not be among them: they are drawn, and change nothing at first.
     context
         More facts for the ledger's header and for the check whether a checkpoint belongs to this run.
     after_round
@@ -242,7 +244,7 @@ def train(
     check_images_per_patient(settings.images_per_patient, records.labels.cpu().numpy())
     model = build(network, records.classes, records.images.shape[-1], stream(run.seed, Purpose.WEIGHTS)).to(device)
     if start is not None:
-        model.load_state_dict(dict(start))
+        model.load_state_dict({**updates(model), **start})
         context = {**(context or {}), "start": tensors_digest(start)}
     layout = Layout.of(model)
     server = Server(layout.flatten(dict(model.named_parameters())).detach(), settings.optimiser, settings.rounds)
@@ -400,7 +402,7 @@ def _header(
         relevant.pop(key)
     header = {
         "run": asdict(run),
-        "network": asdict(network),
+        "network": network.described(),
         "training": relevant,
         "nodes": plans,
         "noise": settings.noise,

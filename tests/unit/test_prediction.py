@@ -72,7 +72,7 @@ def test_input_is_prepared_as_in_training(tmp_path, brain):
     np.testing.assert_allclose(images, standardise(slices), rtol=0, atol=rounding / slices.std(axis=(-2, -1)).min())
 
 
-@pytest.mark.parametrize("name", ["complex pooled", "real image", "linear"])
+@pytest.mark.parametrize("name", ["complex pooled", "complex low rank", "real image", "linear"])
 def test_orientation_and_axes_do_not_matter(tmp_path, brain, name):
     model = finished(tmp_path, NETWORKS[name])
     first = predict_volume(model, write_volume(tmp_path / "ras.nii.gz", brain, "RAS"))

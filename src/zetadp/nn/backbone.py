@@ -6,7 +6,7 @@ pulse sequence *on public images*; a head that takes few of them has few weights
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,7 +130,7 @@ class Backbone:
     def content(self) -> dict[str, Any]:
         """Return what the file says besides the tensors."""
         return {
-            "backbone": {**asdict(self.settings), "widths": list(self.settings.widths)},
+            "backbone": {**self.settings.described(), "widths": list(self.settings.widths)},
             "sequences": list(self.sequences),
             "size": self.size,
             "provenance": dict(self.provenance),

@@ -6,9 +6,10 @@ says; features are complex64 images of one row — and returns real class scores
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.nn import functional
 from zetadp.nn.activations import ConjMish, Mish, activation
 from zetadp.nn.initialisation import initialise
 from zetadp.nn.layers import Conv2d, Linear
+from zetadp.nn.low_rank import LowRankConv2d
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.stacked import stack
 from zetadp.validation import in_range, one_of, positive
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 Domain = Literal["kspace", "image", "features"]
 FAMILIES = ("complex", "real", "linear", "head")
+LOW_RANK = ("low_rank", "low_rank_outer")
+"""What is trained where convolutions are frozen and updated by `zetadp.nn.low_rank`: both factors, or the outer."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,11 @@ class NetworkSettings:
     start
         Where the weights start from: ``random``, or ``public``, the backbone's.
     trained
-        What is trained: ``all``; ``norms``, scales and shifts of the normalisation with the head; or the ``head``.
+        What is trained: ``all``; ``norms``, scales and shifts of the normalisation with the head; ``low_rank``, both
+        factors of an update ``U V`` of every convolution with the head; ``low_rank_outer``, the same with V as drawn;
+        or the ``head``.
+    rank
+        Rank of the updates, where there are any.
     """
 
     family: str = "complex"
@@ -77,6 +85,7 @@ class NetworkSettings:
     components: int = 0
     start: str = "random"
     trained: str = "all"
+    rank: int = 4
 
     def __post_init__(self) -> None:
         """Check every setting; lists from configuration files become tuples."""
@@ -86,9 +95,9 @@ class NetworkSettings:
         one_of(("hidden", "pooled"), head=self.head)
         one_of(("none", "fourier"), transform=self.transform)
         one_of(("random", "public"), start=self.start)
-        one_of(("all", "norms", "head"), trained=self.trained)
+        one_of(("all", "norms", *LOW_RANK, "head"), trained=self.trained)
         in_range(0, 10**6, components=self.components)
-        positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups)
+        positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups, rank=self.rank)
         if self.family == "complex" and self.domain == "image":
             msg = "Expected family real or linear for domain image: slices have no phase, found family complex."
             raise ValueError(msg)
@@ -104,11 +113,24 @@ class NetworkSettings:
         if self.family not in {"complex", "head"} and self.start == "public":
             msg = f"Expected start random for family {self.family}: the backbone is complex; found public."
             raise ValueError(msg)
+        if self.family not in {"complex", "real"} and self.trained in LOW_RANK:
+            msg = (
+                f"Expected family complex or real for trained {self.trained}: only they have convolutions; found "
+                f"{self.family}."
+            )
+            raise ValueError(msg)
         for width in self.widths:
             positive(width=width)
             if self.family in {"complex", "real"} and width % self.groups:
                 msg = f"Expected every width to be a multiple of groups={self.groups}, found {width}."
                 raise ValueError(msg)
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings that tell this network from others, as ledgers and hashes name it."""
+        found = asdict(self)
+        if self.trained not in LOW_RANK:
+            del found["rank"]  # runs from before there were updates keep their fingerprint, and with it their draws
+        return found
 
 
 class ConvolutionalClassifier(nn.Module):
@@ -126,11 +148,12 @@ class ConvolutionalClassifier(nn.Module):
         channels = 2 if not self.complex and settings.domain == "kspace" else 1
         widths = settings.widths if self.complex else tuple(_real_width(w, settings.groups) for w in settings.widths)
         norm = ComplexGroupNorm if self.complex else GroupNorm
+        convolution = partial(LowRankConv2d, rank=settings.rank) if settings.trained in LOW_RANK else Conv2d
         blocks: list[nn.Module] = []
         for before, width in pairwise((channels, *widths)):
             for index in range(settings.convolutions):
                 blocks += [
-                    Conv2d(before if index == 0 else width, width, dtype=dtype),
+                    convolution(before if index == 0 else width, width, dtype=dtype),
                     norm(settings.groups, width),
                     self._activation(settings, width),
                 ]
@@ -251,6 +274,9 @@ def _freeze(model: ConvolutionalClassifier, trained: str) -> None:
     for module in model.blocks.modules():
         if trained == "norms" and isinstance(module, (ComplexGroupNorm, GroupNorm)):
             module.requires_grad_(requires_grad=True)
+        if isinstance(module, LowRankConv2d):
+            module.outer.requires_grad_(requires_grad=True)
+            module.inner.requires_grad_(requires_grad=trained == "low_rank")
 
 
 def _real_width(width: int, groups: int) -> int:

@@ -114,14 +114,21 @@ def test_the_transform_is_that_of_the_library():
 
 @pytest.mark.parametrize(
     ("trained", "words"),
-    [("all", ["blocks.0.", "blocks.1.", "head."]), ("norms", ["blocks.1.", "head."]), ("head", ["head."])],
+    [
+        ("all", ["blocks.0.", "blocks.1.", "head."]),
+        ("norms", ["blocks.1.", "head."]),
+        ("low_rank", ["blocks.0.inner.", "blocks.0.outer.", "head."]),
+        ("low_rank_outer", ["blocks.0.outer.", "head."]),
+        ("head", ["head."]),
+    ],
 )
 def test_only_what_is_trained_requires_a_gradient(trained, words):
     model = build(replace(NETWORKS["complex pooled"], trained=trained), CLASSES, SIZE, np.random.default_rng(0))
     trained_names = {name for name, p in model.named_parameters() if p.requires_grad}
     assert all(any(name.startswith(word) for name in trained_names) for word in words)
     assert ("blocks.0.weight" in trained_names) == (trained == "all")
-    assert any(name.startswith("blocks.1.") for name in trained_names) == (trained != "head")
+    assert ("blocks.0.inner.weight" in trained_names) == (trained == "low_rank")
+    assert any(name.startswith("blocks.1.") for name in trained_names) == (trained in {"all", "norms"})
     assert set(Layout.of(model).names) == trained_names
 
 
@@ -144,6 +151,12 @@ def test_a_head_scores_the_real_part_of_an_affine_map_of_its_first_components():
         ({"family": "real", "transform": "fourier"}, "transform none for family real"),
         ({"family": "real", "start": "public"}, "start random for family real"),
         ({"trained": "norm"}, "Did you mean 'norms'"),
+        ({"family": "linear", "trained": "low_rank"}, "family complex or real for trained low_rank"),
+        (
+            {"family": "head", "domain": "features", "trained": "low_rank_outer"},
+            "low_rank_outer: only they have convolutions; found head",
+        ),
+        ({"rank": 0}, "rank > 0"),
         ({"family": "komplex"}, "Did you mean 'complex'"),
         ({"domain": "k-space"}, "Did you mean 'kspace'"),
         ({"head": "flat"}, "one of hidden, pooled"),
@@ -162,3 +175,12 @@ def test_images_that_cannot_be_halved_are_refused():
     with pytest.raises(ValueError, match="divisible by 2 for each of 3 blocks, found 20"):
         build(NetworkSettings(), CLASSES, 20, np.random.default_rng(0))
     assert build(NetworkSettings("linear"), CLASSES, SIZE + 1, np.random.default_rng(0)) is not None
+
+
+def test_the_rank_describes_only_networks_that_have_one():
+    plain, low = NetworkSettings(), NetworkSettings(trained="low_rank", rank=2)
+    assert plain.described() == replace(plain, rank=7).described()
+    assert "rank" not in plain.described()
+    assert low.described()["rank"] == 2
+    for settings in (plain, low):
+        assert NetworkSettings(**settings.described()) == settings

@@ -189,7 +189,7 @@ class Plan:
         grid = self.grid(Layout.of(self.model()))
         return {
             "run": asdict(self.run),
-            "network": asdict(self.network),
+            "network": self.network.described(),
             "training": training,
             "nodes": [asdict(node) for node in self.nodes],
             "noise": self.training.noise,
