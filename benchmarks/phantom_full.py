@@ -49,7 +49,12 @@ METHODS = {
     "head_public": "head of all components, public head, sampled patients",
     "head_everybody": "head of all components, public head, all patients",
     "head_every_image": "head of all components, public head, all patients and images",
+    "tuned_low_rank": "low-rank updates and head of the backbone, from public weights",
     "complex": "from scratch",
+    "scratch_full": "from scratch, every patient in every round",
+    "scratch_small": "from scratch, half the filters",
+    "scratch_smaller": "from scratch, a quarter of the filters",
+    "scratch_tiny": "from scratch, two blocks of 4 and 8 filters",
 }
 PUBLIC_HEAD = "public head, no private training"
 
