@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from zetadp.federation.messages import Kept, MessageStore
     from zetadp.nn.parameters import Layout
+    from zetadp.privacy.clipping import PatientStatistic
     from zetadp.privacy.ledger import Ledger
     from zetadp.privacy.mechanism import Draw
 
@@ -38,6 +39,7 @@ def simulate_round(
     images_per_patient: int,
     chunk: int,
     store: MessageStore | None = None,
+    statistic: PatientStatistic | None = None,
 ) -> tuple[Tensor, int]:
     """Compute, record, keep and release one round of all nodes; or send again what an interrupted run had sent.
 
@@ -64,6 +66,8 @@ def simulate_round(
         last bits, on who else was drawn.
     store
         Where messages are kept before they are sent. Nodes that cannot repeat their noise need one.
+    statistic
+        What a patient contributes in place of its gradient.
 
     Returns
     -------
@@ -85,7 +89,7 @@ def simulate_round(
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
         draws = [node.mechanism.draw(round_number, again=again) for node in nodes]
-        return draws, _clipped_sums(nodes, draws, model, layout, records, images_per_patient, chunk)
+        return draws, _clipped_sums(nodes, draws, model, layout, records, images_per_patient, chunk, statistic)
 
     def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
         parts = zip(nodes, draws, sums, strict=True)
@@ -125,8 +129,9 @@ def _clipped_sums(
     records: Records,
     images_per_patient: int,
     chunk: int,
+    statistic: PatientStatistic | None,
 ) -> ClippedSums:
-    """Sum the clipped gradients of the patients drawn, node by node."""
+    """Sum the clipped gradients, or what stands for them, of the patients drawn, node by node."""
     labels = records.labels.cpu().numpy()
     choices = [choose_images(node, draw, labels, images_per_patient) for node, draw in zip(nodes, draws, strict=True)]
     chosen_records, chosen_images = (np.concatenate(part) for part in zip(*choices, strict=True))
@@ -144,6 +149,7 @@ def _clipped_sums(
         bound=clip if np.isfinite(clip) else None,
         chunk=chunk,
         grid=nodes[0].mechanism.grid,
+        statistic=statistic,
     )
 
 

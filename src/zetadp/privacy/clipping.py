@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.func import functional_call, grad, vmap
@@ -37,6 +37,25 @@ SMALLEST = 1e-9
 """Below this norm what counts may be numbers whose squares float32 cannot hold."""
 COLUMNS = 1 << 16
 """Numbers of one patient in one call where norms are taken in float64."""
+
+
+class PatientStatistic(Protocol):
+    """What a patient contributes in place of its gradient: one real vector, a function of this patient alone."""
+
+    @property
+    def dimension(self) -> int:
+        """Length of the vector."""
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return real vectors of shape (patient, dimension).
+
+        Parameters
+        ----------
+        images
+            Tensor of shape (patient, image, 1, row, column).
+        labels
+            Integer class labels of shape (patient, image).
+        """
 
 
 @dataclass(frozen=True)
@@ -179,6 +198,7 @@ def clipped_sums(
     bound: float | None,
     chunk: int,
     grid: Grid | None = None,
+    statistic: PatientStatistic | None = None,
 ) -> ClippedSums:
     """Return, for each group of patients, the sum of their clipped gradients.
 
@@ -203,9 +223,12 @@ def clipped_sums(
         Images in one pass at most; a pass holds at least one patient.
     grid
         Truncate each clipped gradient onto this grid, check its norm in integers, and sum integers.
+    statistic
+        Makes the vector that takes the place of a patient's gradient, and is clipped in the same way.
     """
+    sizes = layout.sizes if statistic is None else (statistic.dimension,)
     kind = torch.float32 if grid is None else torch.int64
-    sums = torch.zeros(count, layout.dimension, dtype=kind, device=images.device)
+    sums = torch.zeros(count, sum(sizes), dtype=kind, device=images.device)
     most = max(1, chunk // max(1, images.shape[1]))
     # Passes of nearly equal size: a short last one would cost more than its share.
     patients_at_once = math.ceil(len(images) / max(1, math.ceil(len(images) / most)))
@@ -216,7 +239,10 @@ def clipped_sums(
     while start < len(images):
         part = slice(start, start + patients_at_once)
         try:
-            gradients = patient_gradients(model, layout, images[part], labels[part])
+            if statistic is None:
+                gradients = patient_gradients(model, layout, images[part], labels[part])
+            else:
+                gradients = [statistic(images[part], labels[part])]
         except torch.OutOfMemoryError:
             # The same patients in smaller passes: same draw, same noise, same entry in the ledger, same sums.
             if patients_at_once == 1:
@@ -234,7 +260,7 @@ def clipped_sums(
             first, last = min(node_of[part]), max(node_of[part]) + 1
             membership = torch.zeros(last - first, len(factors), device=images.device)
             membership[groups[part] - first, torch.arange(len(factors), device=images.device)] = factors
-            for total, g in zip(torch.split(sums[first:last], list(layout.sizes), dim=1), gradients, strict=True):
+            for total, g in zip(torch.split(sums[first:last], list(sizes), dim=1), gradients, strict=True):
                 total.addmm_(membership, g)
         else:
             values, within = to_grid(torch.cat([g * factors[:, None] for g in gradients], dim=1), grid)
