@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -81,3 +83,26 @@ def head_on(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Ten
     pairs = weight.detach().T.reshape(classes, count, 2)
     head = torch.complex(pairs[..., 0], -pairs[..., 1]).contiguous()
     return head, torch.complex(bias.detach(), torch.zeros(classes))
+
+
+def public_means(weight: Tensor) -> Tensor:
+    r"""Return the class means that a public head's weights imply, shape (class, component), complex128.
+
+    Take classes of equal size that are Gaussian with a common covariance about means m, features whose covariance over
+    all classes is the identity and whose mean is zero, as components have on public images. The best scores are then
+    :math:`W = (I - m m^T / K)^{-1} m` up to what all classes share. In the singular directions of :math:`m / \sqrt K`,
+    a singular value s of the means is one :math:`\sigma = s / (1 - s^2)` of the weights, which is solved for s.
+
+    Parameters
+    ----------
+    weight
+        Complex weights of shape (class, component).
+    """
+    pairs = torch.view_as_real(weight.to(torch.complex128).conj().resolve_conj()).flatten(1)
+    centred = pairs - pairs.mean(dim=0)
+    root = math.sqrt(len(weight))
+    left, sigma, right = torch.linalg.svd(centred / root, full_matrices=False)
+    # The root below one of s^2 sigma + s - sigma = 0, without cancellation.
+    values = 2 * sigma / (1 + (1 + 4 * sigma.square()).sqrt())
+    means = root * (left * values) @ right
+    return torch.view_as_complex(means.reshape(len(weight), -1, 2))

@@ -1,0 +1,231 @@
+r"""Heads in closed form: what each patient contributes in one round, and the head that follows from the noisy mean.
+
+The rival of gradient descent where only a head is trained. A patient's contribution is a mean over its images, whose
+features z are clipped to norm at most C each; all that is private is in this one vector, and the head is computed from
+the mean of the nodes' messages, which is post-processing. With :math:`s_c` the share of class c in a patient's images,
+a public constant:
+
+- Class means: the crossed moments :math:`x_c`, the mean over all images of z where the class is c and of zero
+  elsewhere. Their norm over all classes together is at most :math:`C \sqrt{\sum_c s_c^2}`, which is C / 2 for four
+  classes of equally many images.
+- Least squares: also the second moments, the mean of :math:`z z^H`, whose Frobenius norm is at most :math:`C^2`, as a
+  real vector (`zetadp.nn.hermitian`). The column of a constant feature, the intercept's, is the sum of the crossed
+  moments and the class shares, so it needs no noise, and no sensitivity, of its own.
+
+Every vector is scaled so that its greatest norm is the clipping norm B of the run. The guarantee does not rest on
+that: the vector is clipped to B like a gradient.
+
+Ridge least squares from perturbed moments: Vu and Slavkovic 2009, doi:10.1109/ICDMW.2009.52; Wang 2018,
+arXiv:1803.02596.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from zetadp.estimators import CLASS_MEANS, LEAST_SQUARES
+from zetadp.nn import hermitian
+from zetadp.nn.projection import public_means
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COMPONENT_VARIANCE = 2.0
+"""Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.projection`."""
+# What follows was chosen on public simulation (docs/pretraining.md).
+BALANCE = 4.0
+"""Greatest norm of the crossed moments beside that of the second moments, after weighting; a public constant."""
+SPREAD = 0.05
+"""Assumed standard deviation of a private class mean about the public one, in each real part."""
+RIDGE = 10.0
+"""Ridge, in units of the norm that the noise on the second moments has about."""
+LEAST_RIDGE = 1e-3
+"""Ridge where there is no noise."""
+
+
+@dataclass(frozen=True)
+class ClosedForm(ABC):
+    """An estimator in closed form; called, it makes the patients' contributions.
+
+    Attributes
+    ----------
+    components
+        Complex components of the features that the head takes, the first of those there are.
+    shares
+        Share of each class in a patient's images; public constants.
+    norm
+        Norm C of an image's features, in units of the root of `COMPONENT_VARIANCE` times their number.
+    bound
+        The clipping norm B of the run.
+    clipped
+        Whether features are clipped; without, there is no guarantee.
+    """
+
+    components: int
+    shares: tuple[float, ...]
+    norm: float
+    bound: float
+    clipped: bool = True
+
+    @property
+    def feature_bound(self) -> float:
+        """The norm C that an image's features have at most."""
+        return self.norm * math.sqrt(COMPONENT_VARIANCE * self.components)
+
+    @property
+    def crossed_bound(self) -> float:
+        """The norm that the crossed moments of a patient have at most."""
+        return self.feature_bound * math.hypot(*self.shares)
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Real numbers in a contribution."""
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """What moments are multiplied by, so that a contribution has norm at most B."""
+
+    @abstractmethod
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return contributions of shape (patient, dimension), of norm at most B, up to rounding, if clipped.
+
+        Parameters
+        ----------
+        images
+            Complex features of shape (patient, image, 1, 1, component).
+        labels
+            Integer class labels of shape (patient, image).
+        """
+
+    @abstractmethod
+    def head(self, mean: Tensor, deviation: float, public: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the affine head that follows from the mean contribution.
+
+        Parameters
+        ----------
+        mean
+            Mean of what the nodes sent, shape (dimension,).
+        deviation
+            Standard deviation of the noise in each of its coordinates, a public constant.
+        public
+            Weights of a public head, shape (class, component), towards whose classes the head is drawn, the more, the
+            more noise there is.
+
+        Returns
+        -------
+        weight, bias
+            Complex tensors of shapes (class, component) and (class,): the real parts of their outputs are the scores.
+        """
+
+    def _clipped(self, images: Tensor) -> Tensor:
+        """Return clipped features of shape (patient, image, component)."""
+        features = images.flatten(2)[..., : self.components]
+        if not self.clipped:
+            return features
+        norms = torch.linalg.vector_norm(features, dim=2, keepdim=True)
+        return features * (self.feature_bound / norms.clamp_min(self.feature_bound))
+
+    def _crossed(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Return crossed moments as real numbers, shape (patient, 2 * class * component)."""
+        member = functional.one_hot(labels, len(self.shares)).to(features.dtype) / labels.shape[1]
+        return torch.view_as_real(member.mT @ features).flatten(1)
+
+    def _uncrossed(self, vector: Tensor) -> Tensor:
+        """Return crossed moments, shape (class, component), from their real numbers."""
+        return torch.view_as_complex(vector.reshape(len(self.shares), self.components, 2).contiguous())
+
+
+class ClassMeans(ClosedForm):
+    """The nearest class mean."""
+
+    @property
+    def dimension(self) -> int:
+        """Real numbers in a contribution."""
+        return 2 * len(self.shares) * self.components
+
+    @property
+    def scale(self) -> float:
+        """What crossed moments are multiplied by."""
+        return self.bound / self.crossed_bound
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return contributions of shape (patient, dimension)."""
+        return self.scale * self._crossed(self._clipped(images), labels)
+
+    def head(self, mean: Tensor, deviation: float, public: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the head whose scores fall with the squared distances to the class means.
+
+        Each class mean is the posterior one: between the noisy and the public mean, by the noise's variance and
+        `SPREAD`.
+        """
+        shares = torch.tensor(self.shares, dtype=torch.float64, device=mean.device)[:, None]
+        means = self._uncrossed(mean.double() / self.scale) / shares
+        if public is not None:
+            noise = (deviation / self.scale / shares).square()
+            means = torch.lerp(means, public_means(public), (noise / (noise + SPREAD**2)).to(means.dtype))
+        # |z|^2 - |z - m|^2 = 2 Re(conj(m) z) - |m|^2.
+        return means.conj().resolve_conj(), (-0.5 * means.abs().square().sum(dim=1)).to(means.dtype)
+
+
+class LeastSquares(ClosedForm):
+    """Ridge regression of the classes, as numbers zero and one, on the features and an intercept."""
+
+    @property
+    def dimension(self) -> int:
+        """Real numbers in a contribution."""
+        return self.components**2 + 2 * len(self.shares) * self.components
+
+    @property
+    def scale(self) -> float:
+        """What second moments are multiplied by."""
+        return self.bound / (self.feature_bound**2 * math.hypot(1, BALANCE))
+
+    @property
+    def crossed_scale(self) -> float:
+        """What crossed moments are multiplied by."""
+        return self.scale * BALANCE * self.feature_bound**2 / self.crossed_bound
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return contributions of shape (patient, dimension)."""
+        features = self._clipped(images)
+        second = features.mT @ features.conj() / labels.shape[1]
+        crossed = self._crossed(features, labels)
+        return torch.cat((self.scale * hermitian.to_vector(second), self.crossed_scale * crossed), dim=1)
+
+    def head(self, mean: Tensor, deviation: float, public: Tensor | None) -> tuple[Tensor, Tensor]:
+        r"""Return the head of least squared error, with a ridge about zero or about what the public classes give.
+
+        The ridge is `RIDGE` times :math:`2 s \sqrt d`, the norm of Hermitian noise of standard deviation s and side d.
+        Negative eigenvalues, which noise alone can cause, become zero before it is added.
+        """
+        second, crossed = mean.double().split((self.components**2, len(mean) - self.components**2))
+        gram = hermitian.to_matrix(second / self.scale)
+        moments = self._uncrossed(crossed / self.crossed_scale)
+        centre = moments.sum(dim=0)
+        shares = torch.tensor(self.shares, dtype=moments.dtype, device=mean.device)
+        # Centred moments, so that the intercept is left out of the ridge.
+        covariance = gram - torch.outer(centre, centre.conj())
+        slopes = (moments - torch.outer(shares, centre)).conj()
+        ridge = LEAST_RIDGE + RIDGE * 2 * deviation / self.scale * math.sqrt(self.components)
+        if public is not None:
+            # On public images the covariance is a multiple of the identity.
+            slopes = slopes + ridge * (shares[:, None] * public_means(public)).conj() / COMPONENT_VARIANCE
+        values, axes = torch.linalg.eigh(covariance)
+        weight = ((slopes @ axes) / (values.clamp_min(0) + ridge)) @ axes.mH
+        return weight, shares - weight @ centre
+
+
+def closed_form(
+    estimator: str, *, components: int, shares: tuple[float, ...], norm: float, bound: float, clipped: bool
+) -> ClosedForm:
+    """Return the estimator of that name; parameters as in `ClosedForm`."""
+    kind = {CLASS_MEANS: ClassMeans, LEAST_SQUARES: LeastSquares}[estimator]
+    return kind(components=components, shares=shares, norm=norm, bound=bound, clipped=clipped)
