@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from zetadp.epsilon import epsilon_label, epsilon_value
+from zetadp.estimators import DESCENT
 from zetadp.validation import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -127,10 +128,12 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     Returns
     -------
     ``sizes`` and ``expected``, patients and expected patients in a round of each node, and ``rounds``: as given, or
-    epochs * N / R for the node of median size.
+    epochs * N / R for the node of median size. An estimator in closed form has one round of all patients.
     """
     sizes = declared_nodes(config, arm)
     own, given = config["networks"][network]["training"], config["arms"][arm]
+    if own.get("estimator", DESCENT) != DESCENT:
+        return {"sizes": sizes, "expected": [float(size) for size in sizes], "rounds": 1}
     wanted = float(own.get("expected_patients", given["expected_patients"]))
     expected = [float(size) if own.get("participation") == EVERYBODY else wanted for size in sizes]
     rounds = own.get("rounds", given["rounds"])
@@ -215,6 +218,7 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             NetworkSettings(**network_of(config, name))
         except ValueError as error:
             yield f"networks.{name}: {error}"
+        yield from _contradictions_of_estimator(f"networks.{name}", config["networks"][name])
     cohort = config["cohort"]
     yield from _contradictions_of_cohort(cohort, config["privacy"]["noise"], has_real_patients(config))
     if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
@@ -259,6 +263,34 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"partition.validation_patients: {wanted} test patients would be watched, of {cohort['test_patients']}; "
             "none would be left to test."
+        )
+
+
+def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a training says that its estimator does not do."""
+    own = network["training"]
+    estimator = own.get("estimator", DESCENT)
+    if estimator == DESCENT:
+        if "feature_norm" in own:
+            yield (
+                f"{where}.training.feature_norm: expected only with estimator class_means or least_squares; found with "
+                f"{DESCENT}, which clips gradients alone. Leave it out."
+            )
+        return
+    if network["family"] != "head":
+        yield (
+            f"{where}.training.estimator: expected {DESCENT} for family {network['family']}; found {estimator}, which "
+            "is for family head."
+        )
+    if own.get("rounds", 1) != 1:
+        yield (
+            f"{where}.training.rounds: expected 1 for estimator {estimator}, whose nodes send one message; found "
+            f"{own['rounds']}. Leave it out."
+        )
+    if own.get("participation", EVERYBODY) != EVERYBODY or "expected_patients" in own:
+        yield (
+            f"{where}.training: expected participation {EVERYBODY} and no expected_patients for estimator {estimator}, "
+            "in which all patients take part. Leave both out."
         )
 
 

@@ -20,13 +20,16 @@ import torch
 
 from zetadp.checkpoint import Checkpoint, tensors_digest
 from zetadp.epsilon import UNCLIPPED
+from zetadp.estimators import CLOSED_FORMS, DESCENT
 from zetadp.evaluation import accuracy_and_loss
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient
 from zetadp.federation.server import OptimiserSettings, Server
 from zetadp.federation.simulation import simulate_round
+from zetadp.federation.solver import Solver
+from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.low_rank import updates
-from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.models import HeadClassifier, NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
@@ -98,6 +101,11 @@ class TrainingSettings:
     noise
         ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
         from the operating system's generator. Only the starting weights then come from the seed.
+    estimator
+        ``descent``; or, for a head, one of `zetadp.estimators.CLOSED_FORMS`, which has one round and no optimiser.
+    feature_norm
+        Of an estimator in closed form, the norm that each image's features are clipped to, in units of their root mean
+        square on public images.
     """
 
     rounds: int
@@ -108,6 +116,8 @@ class TrainingSettings:
     checkpoint_seconds: float = 30.0
     chunk: int = 96
     noise: str = "seeded"
+    estimator: str = DESCENT
+    feature_norm: float = 0.8
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
@@ -133,6 +143,22 @@ class TrainingSettings:
         positive(evaluate_every=self.evaluate_every)
         one_of(("seeded", "os"), noise=self.noise)
         in_range(0, 1e9, checkpoint_seconds=self.checkpoint_seconds)
+        positive(feature_norm=self.feature_norm)
+        one_of((DESCENT, *CLOSED_FORMS), estimator=self.estimator)
+        if self.estimator != DESCENT and self.rounds != 1:
+            msg = f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1."
+            raise UserError(msg)
+
+    def stated(self) -> dict[str, Any]:
+        """Return what ledgers say of the settings: all that changes what is trained, as JSON."""
+        content = asdict(self)
+        # How often one looks or saves, and how much fits in memory, does not change what is trained.
+        for key in ("evaluate_every", "checkpoint_seconds", "chunk", "noise"):
+            content.pop(key)
+        # Descents keep the header, and with it the draws, that they had before there were other estimators.
+        for key in ("estimator", "feature_norm") if self.estimator == DESCENT else ("optimiser",):
+            content.pop(key)
+        return content
 
 
 @dataclass(frozen=True)
@@ -207,7 +233,7 @@ def train(
     context: Mapping[str, Any] | None = None,
     after_round: Callable[[int, Tensor], None] | None = None,
 ) -> Trained:
-    """Train a network by zeta-DP-SGD across nodes, from the start or from its checkpoint.
+    """Train a network across nodes, by zeta-DP-SGD or in closed form, from the start or from its checkpoint.
 
     Parameters
     ----------
@@ -247,9 +273,15 @@ def train(
         model.load_state_dict({**updates(model), **start})
         context = {**(context or {}), "start": tensors_digest(start)}
     layout = Layout.of(model)
-    server = Server(layout.flatten(dict(model.named_parameters())).detach(), settings.optimiser, settings.rounds)
+    statistic = _statistic(run, settings, model, records)
+    weights = layout.flatten(dict(model.named_parameters())).detach()
+    server: Server | Solver
+    if statistic is None:
+        server = Server(weights, settings.optimiser, settings.rounds)
+    else:
+        server = Solver(weights, layout, statistic, deviation=_deviation(settings, nodes), public=start is not None)
     _attach(model, layout, server)
-    grid = _grid(settings, nodes, layout)
+    grid = _grid(settings, nodes, layout.dimension if statistic is None else statistic.dimension)
     header = _header(run, network, settings, nodes, {**(context or {}), "grid_bits": grid.bits if grid else None})
     # Runs that differ in anything, the data included, share no draw: under common noise two gradients would show their
     # difference bare, and their guarantees would not compose as independent. The same run, made again, releases the
@@ -292,6 +324,7 @@ def train(
                 images_per_patient=settings.images_per_patient,
                 chunk=settings.chunk,
                 store=store,
+                statistic=statistic,
             )
             not_finite += 0 if protected else bad
             server.step(messages, number)
@@ -324,7 +357,7 @@ def train(
     )
 
 
-def _grid(settings: TrainingSettings, nodes: Sequence[NodePlan], layout: Layout) -> Grid | None:
+def _grid(settings: TrainingSettings, nodes: Sequence[NodePlan], dimension: int) -> Grid | None:
     """Return the grid of integer sums that all nodes of a run share, where their noise is exact."""
     least = min(plan.noise_multiplier for plan in nodes)
     if settings.noise != "os" or all(plan.noise_multiplier == 0 for plan in nodes):
@@ -333,7 +366,32 @@ def _grid(settings: TrainingSettings, nodes: Sequence[NodePlan], layout: Layout)
         msg = "Expected noise at all nodes or at none where it comes from the operating system, found some without."
         raise ValueError(msg)
     population = max(plan.population for plan in nodes)
-    return Grid.choose(settings.clip, noise_multiplier=least, population=population, dimension=layout.dimension)
+    return Grid.choose(settings.clip, noise_multiplier=least, population=population, dimension=dimension)
+
+
+def _statistic(run: RunName, settings: TrainingSettings, model: nn.Module, records: Records) -> ClosedForm | None:
+    """Return what patients contribute in place of gradients, None for descent."""
+    if settings.estimator == DESCENT:
+        return None
+    if not isinstance(model, HeadClassifier):
+        msg = f"Expected estimator {DESCENT} for a network that is not of family head, found {settings.estimator}."
+        raise UserError(msg)
+    counts = torch.bincount(records.labels, minlength=records.classes)
+    if settings.images_per_patient < len(records.labels):
+        counts = torch.ones_like(counts)  # equally many of every class are chosen
+    return closed_form(
+        settings.estimator,
+        components=model.components,
+        shares=tuple((counts / counts.sum()).tolist()),
+        norm=settings.feature_norm,
+        bound=settings.clip,
+        clipped=run.epsilon != UNCLIPPED,
+    )
+
+
+def _deviation(settings: TrainingSettings, nodes: Sequence[NodePlan]) -> float:
+    """Return the standard deviation of the noise in each coordinate of the mean of all nodes' messages."""
+    return settings.clip * math.hypot(*(plan.noise_multiplier / plan.expected for plan in nodes)) / len(nodes)
 
 
 def _mechanism(
@@ -377,7 +435,7 @@ def _fingerprint(header: Mapping[str, Any], nodes: Sequence[NodePlan], records: 
     return digest.hexdigest()
 
 
-def _attach(model: nn.Module, layout: Layout, server: Server) -> None:
+def _attach(model: nn.Module, layout: Layout, server: Server | Solver) -> None:
     """Make the network's parameters views of the server's flat weights, so that a step needs no copy."""
     for name, view in layout.unflatten(server.weights.data).items():
         owner, _, leaf = name.rpartition(".")
@@ -396,14 +454,10 @@ def _header(
         {"name": n.name, "population": n.population, "expected": n.expected, "noise_multiplier": n.noise_multiplier}
         for n in nodes
     ]
-    relevant = asdict(settings)
-    # How often one looks or saves, and how much fits in memory, does not change what is trained.
-    for key in ("evaluate_every", "checkpoint_seconds", "chunk", "noise"):
-        relevant.pop(key)
     header = {
         "run": asdict(run),
         "network": network.described(),
-        "training": relevant,
+        "training": settings.stated(),
         "nodes": plans,
         "noise": settings.noise,
     }
@@ -414,7 +468,7 @@ def _header(
 
 
 def _begin(
-    path: Path, ledger: Ledger, header: dict[str, Any], fingerprint: str, server: Server, device: torch.device
+    path: Path, ledger: Ledger, header: dict[str, Any], fingerprint: str, server: Server | Solver, device: torch.device
 ) -> tuple[int, pd.DataFrame, int]:
     """Continue from the run's checkpoint if there is one, else start a new attempt in the ledger.
 

@@ -113,6 +113,36 @@ def test_a_network_may_be_trained_in_its_own_way():
     assert plan_of(fewer, "own", "federated") == {"sizes": [44] * 11, "expected": [11.0] * 11, "rounds": 2000}
 
 
+def test_an_estimator_in_closed_form_has_one_round_of_everybody():
+    head = {"family": "head", "domain": "features", "components": 4, "training": {"estimator": "class_means"}}
+    config = load_config(merged(paper(), {"networks": {"own": head}}), SCHEMA)
+    assert plan_of(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 1}
+    assert plan_of(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 1}
+    assert training_of(config, "own") == {**config["training"], "estimator": "class_means"}
+
+
+ESTIMATOR_FAULTS = {
+    "rounds": ({"rounds": 20}, "networks.own.training.rounds: expected 1 for estimator least_squares"),
+    "sampling": ({"participation": "sampled"}, "networks.own.training: expected participation all"),
+    "patients": ({"expected_patients": 4}, "networks.own.training: expected participation all"),
+    "descent": ({"estimator": "descent", "feature_norm": 1.0}, "feature_norm: expected only with estimator"),
+    "name": ({"estimator": "least_square"}, "least_squares"),
+}
+
+
+@pytest.mark.parametrize("what", ESTIMATOR_FAULTS)
+def test_what_an_estimator_does_not_do_is_refused(what):
+    change, message = ESTIMATOR_FAULTS[what]
+    head = {"family": "head", "domain": "features", "training": {"estimator": "least_squares", **change}}
+    assert message in faults({"networks": {"own": head}})
+
+
+def test_an_estimator_in_closed_form_is_for_heads():
+    assert "expected descent for family complex" in faults(
+        {"networks": {"own": {"training": {"estimator": "class_means"}}}}
+    )
+
+
 def test_given_rounds_are_taken_as_they_are():
     config = load_config(merged(paper(), {"arms": {"central": {"rounds": 12, "epochs": None}}}), SCHEMA)
     assert plan_of(config, "complex", "central")["rounds"] == 12

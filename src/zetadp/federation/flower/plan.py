@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.epsilon import UNCLIPPED
+from zetadp.estimators import DESCENT
 from zetadp.federation.flower.updates import FORMATS
 from zetadp.federation.server import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
@@ -106,6 +107,9 @@ class Plan:
         if not names or len(set(names)) != len(names):
             msg = f"Expected nodes with names of their own, found {names}."
             raise ValueError(msg)
+        if self.training.estimator != DESCENT:
+            msg = f"Expected estimator {DESCENT} in a federation, found {self.training.estimator}."
+            raise ValueError(msg)
         if self.training.noise == "os" and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
             msg = "Expected noise at all nodes or at none where it comes from the operating system, found some without."
             raise ValueError(msg)
@@ -183,14 +187,11 @@ class Plan:
 
     def header(self) -> dict[str, Any]:
         """Return what ledgers say of the run in the first line of an attempt, as those of simulations do."""
-        training = asdict(self.training)
-        for key in ("evaluate_every", "checkpoint_seconds", "chunk", "noise"):
-            training.pop(key)
         grid = self.grid(Layout.of(self.model()))
         return {
             "run": asdict(self.run),
             "network": self.network.described(),
-            "training": training,
+            "training": self.training.stated(),
             "nodes": [asdict(node) for node in self.nodes],
             "noise": self.training.noise,
             "cohort": self.cohort,

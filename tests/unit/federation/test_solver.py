@@ -1,0 +1,151 @@
+"""Whole trainings in closed form: one round, counted and repeated like any other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from training_builder import CLASSES
+
+from zetadp.estimators import CLOSED_FORMS
+from zetadp.federation.node import Records
+from zetadp.federation.solver import Solver
+from zetadp.nn.closed_form import closed_form
+from zetadp.nn.models import NetworkSettings
+from zetadp.privacy.exposure import run_of
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import run_statement
+from zetadp.training import NodePlan, RunName, Trained, TrainingSettings, train
+from zetadp.validation import UserError
+
+COMPONENTS, PATIENTS = 3, 5
+HEAD = NetworkSettings("head", "features", components=COMPONENTS)
+LABELS = torch.arange(CLASSES).repeat_interleave(2)
+RUN = RunName("own", "federated", "8", 0)
+PLANS = [
+    NodePlan("node-01", [[0], [1]], 2, expected=2, noise_multiplier=0.8),
+    NodePlan("node-02", [[2], [3], [4]], 3, expected=3, noise_multiplier=0.8),
+]
+
+
+class KilledError(Exception):
+    """Stands for a job that is killed."""
+
+
+def settings(estimator: str, **more) -> TrainingSettings:
+    options = {"rounds": 1, "images_per_patient": len(LABELS), "clip": 0.5, "checkpoint_seconds": 0}
+    return TrainingSettings(estimator=estimator, **(options | more))
+
+
+def data() -> Records:
+    values = np.random.default_rng(0).standard_normal((2, PATIENTS, len(LABELS), 1, COMPONENTS + 2))
+    return Records(torch.complex(*torch.from_numpy(values).float()), LABELS)
+
+
+def public(seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(CLASSES, COMPONENTS, dtype=torch.complex64, generator=generator)
+    return {"affine.weight": weight, "affine.bias": torch.zeros(CLASSES, dtype=torch.complex64)}
+
+
+def trained(folder, estimator: str, *, plans=PLANS, run=RUN, network=HEAD, noise="seeded", **more) -> Trained:
+    places = {"ledger_path": folder / "ledger.jsonl", "checkpoint_path": folder / "run.partial"}
+    return train(run, network, settings(estimator, noise=noise), plans, data(), data(), **places, **more)
+
+
+def head(result: Trained) -> tuple[torch.Tensor, torch.Tensor]:
+    found = {name: value.detach().clone() for name, value in result.model.named_parameters()}
+    return found["affine.weight"], found["affine.bias"]
+
+
+def without_noise() -> list[NodePlan]:
+    return [replace(plan, noise_multiplier=0.0) for plan in PLANS]
+
+
+@pytest.mark.parametrize("estimator", CLOSED_FORMS)
+@pytest.mark.parametrize("start", [None, public()])
+def test_the_head_is_that_of_the_mean_over_nodes_of_the_mean_over_patients(tmp_path, estimator, start):
+    result = trained(tmp_path, estimator, plans=without_noise(), run=replace(RUN, epsilon="inf"), start=start)
+    statistic = closed_form(
+        estimator, components=COMPONENTS, shares=(0.25,) * CLASSES, norm=0.8, bound=0.5, clipped=True
+    )
+    contributions = statistic(data().images.unsqueeze(2), LABELS.expand(PATIENTS, -1))
+    mean = (contributions[:2].mean(dim=0) + contributions[2:].mean(dim=0)) / 2
+    wanted = statistic.head(mean, 0.0, None if start is None else start["affine.weight"])
+    for found, expected in zip(head(result), wanted, strict=True):
+        torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-3, atol=1e-4)
+    assert len(result.history) == 1
+    assert math.isnan(result.history["learning_rate"][0])
+
+
+@pytest.mark.parametrize("estimator", CLOSED_FORMS)
+def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, estimator, monkeypatch):
+    """By it the strength of the ridge and of the pull to the public classes is set."""
+    seen, messages = [], []
+    original = Solver.__init__
+    monkeypatch.setattr(
+        Solver, "__init__", lambda self, *args, **more: (seen.append(more), original(self, *args, **more))[1]
+    )
+    for seed in range(100):
+        loud = [replace(plan, noise_multiplier=1e4) for plan in PLANS]
+        folder, run = tmp_path / str(seed), replace(RUN, seed=seed)
+        trained(folder, estimator, plans=loud, run=run, after_round=lambda _, sent: messages.append(sent.mean(dim=0)))
+    values = torch.stack(messages)
+    deviation = float(values.square().mean().sqrt())
+    assert seen[0]["deviation"] == pytest.approx(1e4 * 0.5 * math.hypot(1 / 2, 1 / 3) / 2)
+    assert deviation == pytest.approx(seen[0]["deviation"], rel=6 / (2 * values.numel()) ** 0.5)
+
+
+@pytest.mark.parametrize("estimator", CLOSED_FORMS)
+def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_path, estimator):
+    trained(tmp_path, estimator)
+    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
+    assert attempt.header["training"]["estimator"] == estimator
+    assert "optimiser" not in attempt.header["training"]
+    options = {"delta": 1e-3, "unit": "patient", "noise_source": "seeded", "target_epsilon": 8.0}
+    statement = run_statement(run_of("own", attempt), weights=dict.fromkeys(("node-01", "node-02"), 1.0), **options)
+    assert statement["mu"] == pytest.approx(1 / 0.8)
+    assert statement["rounds"] == {"declared": 1, "happened": 1, "replayed": 0}
+
+
+@pytest.mark.parametrize("estimator", CLOSED_FORMS)
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+def test_what_was_sent_is_sent_again_and_counted_once(tmp_path, estimator, noise):
+    sent = []
+
+    def killed(_: int, messages: torch.Tensor) -> None:
+        sent.append(messages.clone())
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        trained(tmp_path, estimator, noise=noise, start=public(), after_round=killed)
+    result = trained(
+        tmp_path, estimator, noise=noise, start=public(), after_round=lambda _, messages: sent.append(messages)
+    )
+    assert torch.equal(*sent)
+    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
+    assert len(attempt.releases()) == len(PLANS)
+    if noise == "seeded":
+        straight = trained(tmp_path / "straight", estimator, start=public())
+        assert all(torch.equal(one, other) for one, other in zip(head(result), head(straight), strict=True))
+
+
+@pytest.mark.parametrize("estimator", CLOSED_FORMS)
+def test_a_patient_that_is_not_finite_poisons_nothing(tmp_path, estimator, monkeypatch):
+    broken = data()
+    broken.images[3, 0] = math.nan
+    monkeypatch.setitem(globals(), "data", lambda: broken)
+    result = trained(tmp_path, estimator)
+    assert result.not_finite == 1
+    assert all(part.isfinite().all() for part in head(result))
+
+
+@pytest.mark.parametrize("estimator", CLOSED_FORMS)
+def test_several_rounds_and_other_networks_are_refused(tmp_path, estimator):
+    with pytest.raises(UserError, match="Expected one round"):
+        settings(estimator, rounds=2)
+    with pytest.raises(UserError, match="not of family head"):
+        trained(tmp_path, estimator, network=NetworkSettings("linear"))
