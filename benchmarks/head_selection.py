@@ -32,17 +32,18 @@ LABELS = np.repeat(np.arange(4), 20)
 ONE_HOT = np.eye(4, dtype=np.float32)[LABELS]
 
 
-def consortium(seed: int, backbone: Backbone, cache: Path) -> np.ndarray:
-    """Return the features of a consortium's patients as real numbers, shape (patient, image, 2 * component)."""
+def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) -> np.ndarray:
+    """Return the features of a consortium's first patients as real numbers, shape (patient, image, 2 * component)."""
     path = cache / f"consortium-{seed}.npy"
     if not path.exists():
         settings = PublicSettings(seed=seed, patients=ALL, hospitals=HOSPITALS)
         images = np.stack([simulate_public_patient(settings, number) for number in range(ALL)])
         cache.mkdir(parents=True, exist_ok=True)
         np.save(path, images)
-    images = np.load(path, mmap_mode="r")
-    found = np.concatenate([backbone.features(whiten(to_kspace(np.asarray(part)))) for part in np.split(images, 25)])
-    return found.reshape(ALL, 80, -1).view(np.float32)
+    images = np.load(path, mmap_mode="r")[:patients]
+    parts = np.array_split(images, math.ceil(patients / 30))
+    found = np.concatenate([backbone.features(whiten(to_kspace(np.asarray(part)))) for part in parts])
+    return found.reshape(patients, 80, -1).view(np.float32)
 
 
 def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.ndarray]:

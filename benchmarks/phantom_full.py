@@ -41,6 +41,8 @@ METHODS = {
     "pretrained": "head of 4 components, from the public head",
     "from_nothing": "head of 4 components, from random weights",
     "all_components": "head of all components, from the public head",
+    "class_means": "nearest class means, 4 components, drawn to the public ones",
+    "least_squares": "private least squares, 4 components, drawn to the public classes",
     "tuned": "whole backbone, from public weights",
     "tuned_norms": "norms and head of the backbone, from public weights",
     "tuned_long": "whole backbone, from public weights, 400 rounds",
