@@ -131,7 +131,8 @@ class ClosedForm(ABC):
         if not self.clipped:
             return features
         norms = torch.linalg.vector_norm(features, dim=2, keepdim=True)
-        return features * (self.feature_bound / norms.clamp_min(self.feature_bound))
+        factors: Tensor = self.feature_bound / norms.clamp_min(self.feature_bound)
+        return features * factors
 
     def _crossed(self, features: Tensor, labels: Tensor) -> Tensor:
         """Return crossed moments as real numbers, shape (patient, 2 * class * component)."""
@@ -206,9 +207,9 @@ class LeastSquares(ClosedForm):
         The ridge is `RIDGE` times :math:`2 s \sqrt d`, the norm of Hermitian noise of standard deviation s and side d.
         Negative eigenvalues, which noise alone can cause, become zero before it is added.
         """
-        second, crossed = mean.double().split((self.components**2, len(mean) - self.components**2))
-        gram = hermitian.to_matrix(second / self.scale)
-        moments = self._uncrossed(crossed / self.crossed_scale)
+        mean, size = mean.double(), self.components**2
+        gram = hermitian.to_matrix(mean[:size] / self.scale)
+        moments = self._uncrossed(mean[size:] / self.crossed_scale)
         centre = moments.sum(dim=0)
         shares = torch.tensor(self.shares, dtype=moments.dtype, device=mean.device)
         # Centred moments, so that the intercept is left out of the ridge.
