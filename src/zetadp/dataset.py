@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from zetadp.federation.node import Records
+from zetadp.precision import set_tf32
 from zetadp.storage import ImageStack, read_stack
 from zetadp.validation import UserError
 
@@ -63,9 +64,10 @@ def standardise(images: np.ndarray) -> np.ndarray:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device called ``auto`` (CUDA where there is one), ``cpu`` or ``cuda``."""
+    """Return the device called ``auto`` (CUDA where there is one), ``cpu`` or ``cuda``, on which all is float32."""
     if name == "cuda" and not torch.cuda.is_available():
         msg = "device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu."
         raise UserError(msg)
+    set_tf32(convolutions=False)  # PyTorch's default is to let convolutions round
     use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if use_cuda else "cpu")

@@ -7,8 +7,10 @@ All kernels give the same numbers to rounding. The rule:
   ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300: the arithmetic saved then outweighs the
   sums that have to be written first (measured for 4 and 20 images a patient, 1 and 2 threads). Then one call serves as
   many patients as there are threads: with one patient a call, threads would wait for each other.
-- On other devices, where launches cost more than arithmetic, a convolution takes one batched matrix product over
-  patients, of unfolded inputs. It is tested for equality on the CPU and was not timed on a GPU.
+- On other devices, where launches cost more than arithmetic, a convolution takes one call for all patients: a batched
+  matrix product of unfolded inputs, or, where these would take more than 1 GiB, a convolution of one group a patient,
+  which unfolds nothing. Both are tested for equality on the CPU and were never run on a GPU, so where the limit should
+  be was not measured: it keeps memory in bounds.
 - A matrix product takes one batched matrix product everywhere.
 
 Complex gradients are in PyTorch's convention ``dL/dRe + i dL/dIm``.
@@ -21,8 +23,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from zetadp.nn.stacked import fold_gradient, turned
+from zetadp.precision import float32_convolutions
 
 WORTHWHILE = 300
+UNFOLDED_BYTES = 1 << 30
+"""Bytes of a pass's unfolded inputs, up to which they are made on devices other than a CPU."""
 
 
 def convolution_gradients(
@@ -48,7 +53,9 @@ def convolution_gradients(
     Tensor of shape (patient, out, in, kernel, kernel), complex with half as many channels where the weight is.
     """
     if x.device.type != "cpu":
-        return by_batched_product(x, gradient, patients, kernel, stride=stride, padding=padding, is_complex=is_complex)
+        unfolded = kernel**2 * x.shape[1] * gradient[:, 0].numel() * x.element_size()
+        route = by_batched_product if unfolded <= UNFOLDED_BYTES else by_grouped_convolution
+        return route(x, gradient, patients, kernel, stride=stride, padding=padding, is_complex=is_complex)
     inputs, outputs = x.shape[1], gradient.shape[1]
     if is_complex and kernel**2 * inputs * outputs > WORTHWHILE * (inputs + outputs):
         return by_patient_in_three(x, gradient, patients, kernel, stride=stride, padding=padding)
@@ -140,6 +147,24 @@ def by_batched_product(
         for m in (gradient.flatten(2), columns)
     )
     found = (left @ right.mT).view(patients, gradient.shape[1], x.shape[1], kernel, kernel)
+    return fold_gradient(found) if is_complex else found
+
+
+def by_grouped_convolution(
+    x: Tensor, gradient: Tensor, patients: int, kernel: int, *, stride: int, padding: int, is_complex: bool
+) -> Tensor:
+    """Return the gradients of `convolution_gradients` by one call of the backend with one group a patient.
+
+    The channels of all patients are laid side by side, so that one patient's images are a group's batch. That moves
+    input and gradient once and unfolds neither.
+    """
+    images, inputs, outputs = len(x) // patients, x.shape[1], gradient.shape[1]
+    # (patient and image, channel, ...) -> (image, patient and channel, ...)
+    right, left = (m.reshape(patients, images, *m.shape[1:]).transpose(0, 1).flatten(1, 2) for m in (x, gradient))
+    weight = x.new_empty(patients * outputs, inputs, kernel, kernel)
+    with float32_convolutions():
+        found = _weight_gradient(right, left, weight, stride, padding, groups=patients)
+    found = found.view(patients, outputs, inputs, kernel, kernel)
     return fold_gradient(found) if is_complex else found
 
 

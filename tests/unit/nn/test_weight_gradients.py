@@ -10,11 +10,13 @@ from zetadp.nn import weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (
     by_batched_product,
+    by_grouped_convolution,
     by_patient,
     by_patient_in_three,
     convolution_gradients,
     product_gradients,
 )
+from zetadp.precision import set_tf32, tf32_in_convolutions
 
 DTYPES = {torch.complex128: 1e-10, torch.float64: 1e-10, torch.complex64: 2e-5, torch.float32: 2e-5}
 KERNELS = {
@@ -24,6 +26,7 @@ KERNELS = {
         by_patient_in_three(*x, **more) if is_complex else by_patient(*x, is_complex=False, **more)
     ),
     "batched product": by_batched_product,
+    "grouped convolution": by_grouped_convolution,
 }
 
 
@@ -122,9 +125,10 @@ def test_on_a_cpu_wide_complex_layers_take_three_convolutions(channels, kernel, 
     assert chosen == [kind]
 
 
-def test_elsewhere_one_batched_product_serves_all_patients():
+def calls_elsewhere(patients: int) -> tuple[torch.Tensor, list[str]]:
+    """Return patients' gradients on a device that is no CPU and has no numbers, and what was called for them."""
     with torch.device("meta"):
-        x, gradient = torch.zeros(6, 4, 8, 8), torch.zeros(6, 10, 4, 4)
+        x, gradient = torch.zeros(2 * patients, 4, 8, 8), torch.zeros(2 * patients, 10, 4, 4)
     calls = []
 
     class Record(torch.utils._python_dispatch.TorchDispatchMode):
@@ -133,7 +137,40 @@ def test_elsewhere_one_batched_product_serves_all_patients():
             return func(*args, **(kwargs or {}))
 
     with Record():
-        found = convolution_gradients(x, gradient, 3, 3, stride=2, padding=1, is_complex=True)
-    assert found.shape == (3, 5, 2, 3, 3)
+        found = convolution_gradients(x, gradient, patients, 3, stride=2, padding=1, is_complex=True)
+    assert found.shape == (patients, 5, 2, 3, 3)
+    return found, calls
+
+
+def test_elsewhere_one_batched_product_serves_all_patients():
+    _, calls = calls_elsewhere(3)
     assert calls.count("aten.bmm.default") == 1
     assert not any("convolution" in call for call in calls)
+
+
+def test_elsewhere_inputs_too_large_to_unfold_take_one_grouped_convolution(monkeypatch):
+    # Of each of the six images, nine numbers for each of four channels at 16 places, four bytes each.
+    monkeypatch.setattr(weight_gradients, "UNFOLDED_BYTES", 6 * 9 * 4 * 16 * 4)
+    assert "aten.bmm.default" in calls_elsewhere(3)[1]
+    _, calls = calls_elsewhere(4)
+    assert calls.count("aten.convolution_backward.default") == 1
+    assert "aten.bmm.default" not in calls
+
+
+def test_weight_gradients_by_convolution_stay_float32_where_convolutions_may_round(monkeypatch):
+    seen = []
+    original = weight_gradients._weight_gradient
+
+    def watched(*args, **more):
+        seen.append(tf32_in_convolutions())
+        return original(*args, **more)
+
+    monkeypatch.setattr(weight_gradients, "_weight_gradient", watched)
+    x, gradient = torch.ones(2, 1, 3, 3), torch.ones(2, 1, 3, 3)
+    set_tf32(convolutions=True)
+    try:
+        by_grouped_convolution(x, gradient, 2, 3, stride=1, padding=1, is_complex=False)
+        assert seen == [False]
+        assert tf32_in_convolutions()
+    finally:
+        set_tf32(convolutions=False)
