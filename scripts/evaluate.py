@@ -32,8 +32,12 @@ def main(
     epsilon: str,
     seed: str,
     device: str,
+    tf32: bool,
 ) -> None:
-    """Write predictions and metrics on the server's test patients, and the accuracy at each node's own."""
+    """Write predictions and metrics on the server's test patients, and the accuracy at each node's own.
+
+    ``tf32`` tells whether a GPU was let round in training; here all is float32.
+    """
     place = pick_device(device)
     finished = load_model(model, place)
     table = read_partition(partition)
@@ -62,7 +66,8 @@ def main(
                 "cores": os.cpu_count(),
                 "torch": torch.__version__,
                 "python": platform.python_version(),
-            },
+            }
+            | ({"tf32": "in convolutions, while training"} if tf32 else {}),
         },
     )
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,15 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     found = Plan.read(tmp_path / "plan.json")
     assert found == plan
     assert found.digest == plan.digest
+
+
+def test_rounding_on_a_gpu_is_in_a_plan_only_where_it_is_allowed():
+    plan = make_plan()
+    rounding = replace(plan, training=replace(plan.training, tf32=True))
+    assert "tf32" not in json.dumps([plan.to_json(), plan.header()])
+    assert rounding.to_json()["training"] == {**plan.to_json()["training"], "tf32": True}
+    assert Plan.from_json(rounding.to_json()) == rounding
+    assert rounding.digest != plan.digest
 
 
 def test_every_change_of_what_is_computed_changes_the_hash():

@@ -345,8 +345,9 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
 
     predictions, metrics = tmp_path / "predictions.csv", tmp_path / "metrics.json"
     model = tmp_path / "model.safetensors"
-    stage("evaluate", **cohort, **run, model=model, predictions=predictions, metrics=metrics, device="cpu")
+    stage("evaluate", **cohort, **run, model=model, predictions=predictions, metrics=metrics, device="cpu", tf32=True)
     measured = read(metrics)
+    assert "training" in measured["environment"]["tf32"]
     assert measured["node_accuracy"] == {}
     assert set(measured["per_patient"]) == {"BRATS_005", "BRATS_006"}
     table = pd.read_csv(predictions)

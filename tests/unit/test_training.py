@@ -19,6 +19,7 @@ from zetadp.federation.node import Records
 from zetadp.federation.server import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
+from zetadp.precision import set_tf32, tf32_in_convolutions
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.randomness import Purpose, stream
 from zetadp.training import NodePlan, RunName, Trained, TrainingSettings, finish, train
@@ -304,6 +305,20 @@ def test_the_header_holds_public_constants_and_every_node(paths):
     assert header["cohort"] == "phantom"
     assert [node["population"] for node in header["nodes"]] == [3, 3]
     assert "patients" not in json.dumps(header).replace("images_per_patient", "").replace("expected_patients", "")
+
+
+def test_rounding_on_a_gpu_is_in_the_header_only_where_it_is_allowed(tmp_path):
+    headers = {}
+    try:
+        for tf32 in (False, True):
+            paths = fresh(tmp_path, str(tf32))
+            trained(paths, settings=replace(SETTINGS, rounds=1, tf32=tf32))
+            assert tf32_in_convolutions() == tf32
+            headers[tf32] = read_ledger(paths["ledger_path"])[0].header["training"]
+    finally:
+        set_tf32(convolutions=False)
+    assert "tf32" not in headers[False]
+    assert headers[True] == {**headers[False], "tf32": True}
 
 
 def test_context_cannot_replace_what_the_header_says(paths):

@@ -20,6 +20,7 @@ rule evaluate:
         runtime="30m",
     params:
         device=config["device"],
+        tf32=config["training"]["tf32"],
         code=code_of("scripts/evaluate.py"),
     script:
         "../../scripts/evaluate.py"

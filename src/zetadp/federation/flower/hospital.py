@@ -23,6 +23,7 @@ from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient
 from zetadp.federation.simulation import simulate_round
 from zetadp.nn.parameters import Layout
+from zetadp.precision import set_tf32
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
 
@@ -179,6 +180,7 @@ class Hospital:
             for name, value in layout.unflatten(weights).items():
                 model.get_parameter(name).copy_(value)
         device = pick_device(self.settings.device)
+        set_tf32(convolutions=plan.training.tf32)
         model = model.to(device)
         records = Records(self.records.images.to(device), self.records.labels.to(device))
 

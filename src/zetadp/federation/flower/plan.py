@@ -205,6 +205,8 @@ class Plan:
         content = asdict(self)
         content["network"]["widths"] = list(self.network.widths)
         content["nodes"] = [asdict(node) for node in self.nodes]
+        if not self.training.tf32:
+            content["training"].pop("tf32")  # as plans said before it could be chosen
         return {"format": FORMAT, **content}
 
     @classmethod
