@@ -274,7 +274,7 @@ def train(
     """
     device = records.images.device
     set_tf32(convolutions=settings.tf32)
-    check_images_per_patient(settings.images_per_patient, records.labels.cpu().numpy())
+    check_images_per_patient(settings.images_per_patient, records.known_labels)
     model = build(network, records.classes, records.images.shape[-1], stream(run.seed, Purpose.WEIGHTS)).to(device)
     if start is not None:
         model.load_state_dict({**updates(model), **start})

@@ -37,7 +37,7 @@ def _by_image(original: Any, divide: bool) -> Any:
         found = original(
             model,
             layout,
-            images.flatten(0, 1).unsqueeze(1),
+            images[:].flatten(0, 1).unsqueeze(1),
             labels.flatten().unsqueeze(1),
             groups.repeat_interleave(each),
             **more,
@@ -64,7 +64,7 @@ def clipping_by_layer_without_the_root(original: Any) -> Any:
     ) -> Any:
         if bound is None or more["grid"] is not None or not len(images):
             return original(model, layout, images, labels, groups, count=count, bound=bound, **more)
-        gradients = clipping.patient_gradients(model, layout, images, labels)
+        gradients = clipping.patient_gradients(model, layout, images[:], labels)
         factors = [clipping.clip_factors([g], bound)[0] for g in gradients]
         rows = torch.cat([f[:, None] * g.nan_to_num(0, 0, 0) for f, g in zip(factors, gradients, strict=True)], dim=1)
         return ClippedSums(torch.zeros(count, rows.shape[1]).index_add_(0, groups, rows), 0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from zetadp.transfer import to_device
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +38,50 @@ class Records:
     @property
     def classes(self) -> int:
         """Number of classes."""
-        return int(self.labels.max()) + 1
+        return int(self.known_labels.max()) + 1
+
+    @cached_property
+    def known_labels(self) -> np.ndarray:
+        """The labels in the processor's memory, where images are chosen: fetched from the device once."""
+        return self.labels.cpu().numpy()
+
+
+@dataclass(frozen=True)
+class ChosenImages:
+    """Images of drawn patients, looked up when a pass asks for them: memory holds those of one pass, not of a round.
+
+    Attributes
+    ----------
+    source
+        Images of all records, shape (record, image, row, column).
+    records, images
+        Record and image within it, on the device of ``source``, both of shape (patient, image).
+    """
+
+    source: Tensor
+    records: Tensor
+    images: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of all of them: (patient, image, 1, row, column)."""
+        return torch.Size((*self.records.shape, 1, *self.source.shape[2:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers."""
+        return self.source.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.source.device
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, part: slice) -> Tensor:
+        return self.source[self.records[part], self.images[part]].unsqueeze(2)
 
 
 @dataclass(frozen=True)
@@ -110,8 +155,8 @@ def check_images_per_patient(images_per_patient: int, labels: np.ndarray) -> Non
         raise UserError(msg)
 
 
-def gather(data: Records, records: np.ndarray, images: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return images of shape (patient, image, 1, row, column) and labels of shape (patient, image)."""
+def gather(data: Records, records: np.ndarray, images: np.ndarray) -> tuple[ChosenImages, Tensor]:
+    """Return images of shape (patient, image, 1, row, column), not yet looked up, and labels of (patient, image)."""
     device = data.images.device
-    rows, columns = torch.from_numpy(records).to(device), torch.from_numpy(images).to(device)
-    return data.images[rows, columns].unsqueeze(2), data.labels[columns]
+    rows, columns = (to_device(torch.from_numpy(chosen), device) for chosen in (records, images))
+    return ChosenImages(data.images, rows, columns), data.labels[columns]

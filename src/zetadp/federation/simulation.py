@@ -110,7 +110,7 @@ def simulate_round(
                 store.keep(round_number, weights, messages, ledger.head)
             if sent is None:
                 ledger.note_sent(round_number, times - 1, digest)
-            return messages, result.not_finite
+            return messages, int(result.not_finite)
     # Two releases of one draw would tell more than two that are independent, as the accountant takes them.
     draws, result = computed(times)
     ledger.record([draw.event for draw in draws])
@@ -118,7 +118,7 @@ def simulate_round(
     if store is not None:
         store.keep(round_number, weights, messages, ledger.head)
     ledger.note_sent(round_number, times, _digest(messages))
-    return messages, result.not_finite
+    return messages, int(result.not_finite)
 
 
 def _clipped_sums(
@@ -132,11 +132,11 @@ def _clipped_sums(
     statistic: PatientStatistic | None,
 ) -> ClippedSums:
     """Sum the clipped gradients, or what stands for them, of the patients drawn, node by node."""
-    labels = records.labels.cpu().numpy()
+    labels = records.known_labels
     choices = [choose_images(node, draw, labels, images_per_patient) for node, draw in zip(nodes, draws, strict=True)]
     chosen_records, chosen_images = (np.concatenate(part) for part in zip(*choices, strict=True))
     members = [len(draw.members) for draw in draws]
-    groups = torch.from_numpy(np.repeat(np.arange(len(nodes)), members)).to(records.images.device)
+    groups = torch.from_numpy(np.repeat(np.arange(len(nodes)), members))
     clip = nodes[0].mechanism.clip
     images, image_labels = gather(records, chosen_records, chosen_images)
     return clipped_sums(

@@ -16,7 +16,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from zetadp.nn.layers import knows_patients
-from zetadp.privacy.grid import sum_groups, to_grid
+from zetadp.privacy.grid import Grid, sum_groups, to_grid
+from zetadp.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from zetadp.nn.parameters import Layout
-from zetadp.privacy.grid import Grid
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,29 @@ SHORT = 24
 SMALLEST = 1e-9
 """Below this norm what counts may be numbers whose squares float32 cannot hold."""
 COLUMNS = 1 << 16
-"""Numbers of one patient in one call where norms are taken in float64."""
+"""Numbers of one patient in one call where norms are taken in float64, on a CPU."""
+COLUMNS_ELSEWHERE = 1 << 20
+"""The same on a GPU, which wants few calls."""
+
+
+class Images(Protocol):
+    """Images of patients, (patient, image, 1, row, column): a tensor, or a view that looks up those of a pass."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of all of them."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Tensor: ...
 
 
 class PatientStatistic(Protocol):
@@ -68,12 +90,12 @@ class ClippedSums:
         Tensor of shape (group, dimension): the sum over the patients of each group (node), float32 or, on a grid,
         int64.
     not_finite
-        Patients whose gradient was not finite (or, on a grid, too long) and who contributed zero. Stays at the node:
-        how many there are is a function of private data.
+        Patients whose gradient was not finite (or, on a grid, too long) and who contributed zero: one integer, left on
+        the device until somebody needs it. Stays at the node: how many there are is a function of private data.
     """
 
     sums: Tensor
-    not_finite: int
+    not_finite: Tensor
 
 
 def patient_gradients(
@@ -176,8 +198,9 @@ def _norms(gradients: list[Tensor]) -> Tensor:
         norms = _joined(parts)
         if bool(((norms > SMALLEST) & torch.isfinite(norms)).all()):
             return norms
-    # In blocks of columns: over long rows the norm of several would leave the cache.
-    return _joined([part for g in gradients for part in torch.split(g, COLUMNS, dim=1)])
+    # In blocks of columns: over long rows the norm of several would leave the cache, and their float64 would take room.
+    columns = COLUMNS if gradients[0].device.type == "cpu" else COLUMNS_ELSEWHERE
+    return _joined([part for g in gradients for part in torch.split(g, columns, dim=1)])
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -190,7 +213,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 def clipped_sums(
     model: nn.Module,
     layout: Layout,
-    images: Tensor,
+    images: Images,
     labels: Tensor,
     groups: Tensor,
     *,
@@ -210,11 +233,12 @@ def clipped_sums(
     model, layout
         The network and the order of its parameters.
     images
-        Tensor of shape (patient, image, 1, row, column); no patient at all is allowed.
+        Of shape (patient, image, 1, row, column), as a tensor or a view of which a pass takes its part; no patient at
+        all is allowed.
     labels
         Integer class labels of shape (patient, image).
     groups
-        Group (node) of each patient, shape (patient,).
+        Group (node) of each patient, shape (patient,), in the processor's memory: a GPU would have to be waited for.
     count
         Number of groups.
     bound
@@ -234,6 +258,7 @@ def clipped_sums(
     patients_at_once = math.ceil(len(images) / max(1, math.ceil(len(images) / most)))
     # Patients of a node are neighbours as a rule: a pass adds to the few nodes that it touches.
     node_of = groups.tolist()
+    groups = to_device(groups, images.device)
     counted = torch.zeros((), dtype=torch.int64, device=images.device)
     start = 0
     while start < len(images):
@@ -267,4 +292,4 @@ def clipped_sums(
             counted += (~within & finite).sum()
             sums += sum_groups(values, groups[part], count)
         start += patients_at_once
-    return ClippedSums(sums=sums, not_finite=int(counted))
+    return ClippedSums(sums=sums, not_finite=counted)

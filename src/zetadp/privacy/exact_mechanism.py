@@ -17,6 +17,7 @@ from zetadp.privacy.bernoulli import bernoulli_mask
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.transfer import to_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,4 +79,5 @@ class ExactSampledGaussian(SampledGaussian):
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
         """Add exact noise to the integer sum; conversion to float comes last and is post-processing."""
         noise = rounded_normal(len(clipped_sum), self.grid.noise_scale(event.noise_multiplier))
-        return from_grid(clipped_sum + torch.from_numpy(noise).to(clipped_sum.device), self.grid, event.expected)
+        noisy = clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)
+        return from_grid(noisy, self.grid, event.expected)

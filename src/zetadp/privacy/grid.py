@@ -147,7 +147,7 @@ def _truncated(rows: Tensor, grid: Grid) -> Tensor:
     """Return each coordinate in whole steps toward zero; ``2**bits + 1`` steps stand for all that is more, or NaN."""
     beyond = float(2**grid.bits + 1)
     # A tensor on the rows' device: GPUs multiply by the reciprocal of a plain number, which is another rounding.
-    bound = torch.tensor(grid.bound, dtype=torch.float64, device=rows.device)
+    bound = torch.full((), grid.bound, dtype=torch.float64, device=rows.device)
     # Scaling by a power of two is exact; what overflows to infinity is far beyond the bound.
     steps = rows.double() * 2.0**grid.bits / bound
     # Neither NaN nor a number beyond int64 can be converted, so both are replaced first.
@@ -155,7 +155,10 @@ def _truncated(rows: Tensor, grid: Grid) -> Tensor:
     values = steps.long()
     if math.frexp(grid.bound)[0] != 0.5:
         reached = (values == steps).logical_and_(steps.abs() < beyond)
-        values[reached] -= _rounded_up(rows[reached], grid)
+        if rows.device.type == "cpu":
+            values[reached] -= _rounded_up(rows[reached], grid)
+        else:
+            values -= _rounded_up_there(rows, reached, grid)
     return values
 
 
@@ -169,6 +172,17 @@ def _rounded_up(numbers: Tensor, grid: Grid) -> Tensor:
     scaled = numbers.double().cpu().numpy() * 2.0**grid.bits
     short = np.abs(np.fmod(scaled, grid.bound)) > grid.bound / 2
     return torch.from_numpy(np.where(short, np.sign(scaled), 0.0).astype(np.int64)).to(numbers.device)
+
+
+def _rounded_up_there(numbers: Tensor, reached: Tensor, grid: Grid) -> Tensor:
+    """Return what `_rounded_up` does where ``reached`` is true, and zero elsewhere, without leaving the device.
+
+    To pick out the few would make a GPU wait. Were its ``fmod`` not exact, as CUDA's is by its documentation, then
+    truncation might be off by a step, and the norm is checked in integers after it.
+    """
+    scaled = numbers.double() * 2.0**grid.bits
+    short = torch.fmod(scaled, grid.bound).abs() > grid.bound / 2
+    return torch.where(reached & short, scaled.sign(), 0.0).long()
 
 
 def norms_within(values: Tensor, grid: Grid) -> Tensor:

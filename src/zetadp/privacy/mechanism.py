@@ -19,6 +19,7 @@ import torch
 
 from zetadp.privacy.events import Round
 from zetadp.randomness import Purpose, stream
+from zetadp.transfer import to_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -159,5 +160,5 @@ class SampledGaussian:
             generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
             noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
             noise *= np.float32(self.noise_multiplier * self.clip)
-            clipped_sum = clipped_sum + torch.from_numpy(noise).to(clipped_sum.device)
+            clipped_sum = clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)
         return clipped_sum / self.expected

@@ -121,7 +121,10 @@ def test_gathered_images_and_labels_belong_together():
     data = records(4, images_per_class=2)
     which, images = np.array([[3, 0], [1, 1]]), np.array([[7, 0], [2, 5]])
     values, labels = gather(data, which, images)
-    assert values.shape == (2, 2, 1, *data.images.shape[2:])
+    assert values.shape == values[:].shape == (2, 2, 1, *data.images.shape[2:])
+    assert (len(values), values.dtype, values.device) == (2, data.images.dtype, data.images.device)
+    assert torch.equal(values[1:], values[:][1:])
+    values = values[:]
     for row, column in np.ndindex(2, 2):
         assert torch.equal(values[row, column, 0], data.images[which[row, column], images[row, column]])
         assert labels[row, column] == data.labels[images[row, column]]

@@ -370,3 +370,19 @@ def test_nodes_compute_what_they_would_compute_alone(path, ledger, tmp_path):
             for number in range(4):
                 message = one_round([alone], own_ledger, data, model, number, 4)[0][0]
                 torch.testing.assert_close(messages[place, number], message, rtol=1e-4, atol=1e-5)
+
+
+def test_a_round_looks_up_the_images_of_one_pass_at_a_time(ledger):
+    held = []
+
+    class Watched(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten.index.Tensor and found.shape[2:] == (SIZE, SIZE):
+                held.append(len(found))
+            return found
+
+    holder = node(ledger, [[i] for i in range(20)], expected=20)
+    with Watched():
+        one_round([holder], ledger, records(20), network(TINY))
+    assert held == [2] * 10

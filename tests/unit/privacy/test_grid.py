@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from zetadp.privacy import grid as grids
 from zetadp.privacy.clipping import clip_factors
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import MOST_BITS, Grid, from_grid, norms_within, sum_groups, to_grid
@@ -66,6 +67,22 @@ def test_quotients_that_a_division_rounds_to_an_integer_are_truncated(bound):
     assert within.all()
     assert torch.equal(values, wanted)
     assert (plain.abs() > wanted.abs()).sum() > 20, "the case is not met"
+
+
+@pytest.mark.parametrize("bound", [0.37, 1e-3, 7.3])
+def test_what_a_gpu_takes_back_where_a_quotient_was_rounded_up_is_what_a_cpu_does(bound):
+    grid = Grid(bound, 20)
+    whole = np.arange(1, 5002, dtype=np.float64)
+    beside = np.nextafter(whole * grid.step, np.where(np.arange(whole.size) % 2, 0.0, np.inf))
+    rows = torch.from_numpy(beside * np.where(whole % 2, 1, -1)).reshape(-1, 3)
+    rows = torch.cat([rows, torch.tensor([[math.nan, math.inf, 0.0]])])
+    steps = rows * 2.0**grid.bits / bound
+    reached = (steps.trunc() == steps) & (steps.abs() < 2**grid.bits)
+    there = grids._rounded_up_there(rows, reached, grid)
+    expected = torch.zeros(rows.shape, dtype=torch.int64)
+    expected[reached] = grids._rounded_up(rows[reached], grid)
+    assert expected.abs().sum() > 20, "the case is not met"
+    assert torch.equal(there, expected)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38, -1e30])
