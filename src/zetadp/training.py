@@ -25,7 +25,7 @@ from zetadp.evaluation import accuracy_and_loss
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient
 from zetadp.federation.server import OptimiserSettings, Server
-from zetadp.federation.simulation import simulate_round
+from zetadp.federation.simulation import passes_for, simulate_round
 from zetadp.federation.solver import Solver
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.low_rank import updates
@@ -308,6 +308,8 @@ def train(
         ]
         # What cannot be computed again must be kept: a repeated round would be a second release.
         store = MessageStore(_messages_of(checkpoint_path), ledger.identity) if grid is not None else None
+        how: dict[str, Any] = {"images_per_patient": settings.images_per_patient, "chunk": settings.chunk}
+        passes = passes_for(holders, device, **how)
         protected = settings.noise == "os"
         progress = _Progress(run, first, settings.rounds, timed=not protected)
         seconds_before = float(history["seconds"].max()) if len(history) else 0.0
@@ -328,10 +330,10 @@ def train(
                 records,
                 ledger,
                 number,
-                images_per_patient=settings.images_per_patient,
-                chunk=settings.chunk,
                 store=store,
                 statistic=statistic,
+                passes=passes,
+                **how,
             )
             not_finite += 0 if protected else bad
             server.step(messages, number)

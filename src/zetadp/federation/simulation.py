@@ -14,6 +14,7 @@ import torch
 
 from zetadp.federation.node import Node, Records, choose_images, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
+from zetadp.privacy.fixed_passes import FixedPasses, patients_a_pass
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def simulate_round(
     chunk: int,
     store: MessageStore | None = None,
     statistic: PatientStatistic | None = None,
+    passes: FixedPasses | None = None,
 ) -> tuple[Tensor, int]:
     """Compute, record, keep and release one round of all nodes; or send again what an interrupted run had sent.
 
@@ -68,6 +70,8 @@ def simulate_round(
         Where messages are kept before they are sent. Nodes that cannot repeat their noise need one.
     statistic
         What a patient contributes in place of its gradient.
+    passes
+        Passes of fixed shape, kept from round to round by the caller (`passes_for`), in place of ``chunk``.
 
     Returns
     -------
@@ -86,10 +90,16 @@ def simulate_round(
         raise ValueError(msg)
     if not seeded:
         chunk = images_per_patient
+        if passes is not None and passes.patients != 1:
+            msg = f"Expected passes of one patient where noise is exact, found {passes.patients}."
+            raise ValueError(msg)
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
         draws = [node.mechanism.draw(round_number, again=again) for node in nodes]
-        return draws, _clipped_sums(nodes, draws, model, layout, records, images_per_patient, chunk, statistic)
+        found = _clipped_sums(
+            nodes, draws, model, layout, records, images_per_patient, chunk, statistic=statistic, passes=passes
+        )
+        return draws, found
 
     def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
         parts = zip(nodes, draws, sums, strict=True)
@@ -121,6 +131,26 @@ def simulate_round(
     return messages, int(result.not_finite)
 
 
+def passes_for(
+    nodes: Sequence[Node], device: torch.device, *, images_per_patient: int, chunk: int
+) -> FixedPasses | None:
+    """Return the passes of fixed shape that a GPU takes through the rounds of a training; none for a CPU.
+
+    Parameters
+    ----------
+    nodes, images_per_patient, chunk
+        As in `simulate_round`. The shape follows from public constants.
+    device
+        Where the network is.
+    """
+    if device.type != "cuda":
+        return None
+    if not all(node.mechanism.repeatable for node in nodes):
+        return FixedPasses(1)
+    chances = [(node.mechanism.population, node.mechanism.expected) for node in nodes]
+    return FixedPasses(patients_a_pass(chances, max(1, chunk // images_per_patient)))
+
+
 def _clipped_sums(
     nodes: Sequence[Node],
     draws: Sequence[Draw],
@@ -129,7 +159,9 @@ def _clipped_sums(
     records: Records,
     images_per_patient: int,
     chunk: int,
+    *,
     statistic: PatientStatistic | None,
+    passes: FixedPasses | None,
 ) -> ClippedSums:
     """Sum the clipped gradients, or what stands for them, of the patients drawn, node by node."""
     labels = records.known_labels
@@ -150,6 +182,7 @@ def _clipped_sums(
         chunk=chunk,
         grid=nodes[0].mechanism.grid,
         statistic=statistic,
+        passes=passes,
     )
 
 

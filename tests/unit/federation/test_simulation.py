@@ -12,11 +12,12 @@ from training_builder import CLASSES, NETWORKS, SIZE, TINY, network, plain_gradi
 import zetadp.federation.simulation
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records
-from zetadp.federation.simulation import simulate_round
+from zetadp.federation.simulation import passes_for, simulate_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.fixed_passes import FixedPasses
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.mechanism import SampledGaussian
@@ -372,6 +373,24 @@ def test_nodes_compute_what_they_would_compute_alone(path, ledger, tmp_path):
                 torch.testing.assert_close(messages[place, number], message, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1, 4, 50])
+def test_a_round_in_passes_of_fixed_shape_sends_the_same(ledger, path, size):
+    data, model = records(15), network(TINY)
+    data.images[3, 1, 0, 0] = torch.nan
+    nodes = [node(ledger, [[5 * i + j] for j in range(5)], i, expected=3, sigma=1.0) for i in range(3)]
+    expected = [one_round(nodes, ledger, data, model, number) for number in range(4)]
+    with Ledger(path.with_name("padded.jsonl")) as other:
+        other.start({})
+        nodes = [node(other, [[5 * i + j] for j in range(5)], i, expected=3, sigma=1.0) for i in range(3)]
+        options = {"images_per_patient": CLASSES, "chunk": 8, "passes": FixedPasses(size)}
+        for number, (messages, not_finite) in enumerate(expected):
+            found, bad = simulate_round(nodes, model, Layout.of(model), data, other, number, **options)
+            torch.testing.assert_close(found, messages, rtol=1e-4, atol=1e-6)
+            assert bad == not_finite
+            assert type(bad) is int
+    assert sum(bad for _, bad in expected) > 0, "the case is not met"
+
+
 def test_a_round_looks_up_the_images_of_one_pass_at_a_time(ledger):
     held = []
 
@@ -386,3 +405,20 @@ def test_a_round_looks_up_the_images_of_one_pass_at_a_time(ledger):
     with Watched():
         one_round([holder], ledger, records(20), network(TINY))
     assert held == [2] * 10
+
+
+def test_exact_noise_takes_no_passes_of_several_patients(ledger, store):
+    model = network(TINY)
+    options = {"images_per_patient": CLASSES, "chunk": 64, "store": store}
+    with pytest.raises(ValueError, match="one patient"):
+        simulate_round(exact(ledger), model, Layout.of(model), records(8), ledger, 0, **options, passes=FixedPasses(2))
+
+
+def test_a_gpu_takes_passes_by_public_constants_and_a_cpu_none(ledger):
+    nodes = [node(ledger, [[i] for i in range(44)], i, expected=24) for i in range(11)]
+    how = {"images_per_patient": 4, "chunk": 96}
+    assert passes_for(nodes, torch.device("cpu"), **how) is None
+    # 264 patients, and three deviations of 10.95 above: 297 in 13 passes of at most 24.
+    assert passes_for(nodes, torch.device("cuda"), **how).patients == 23
+    assert passes_for(nodes, torch.device("cuda"), **how | {"chunk": 3}).patients == 1
+    assert passes_for(exact(ledger), torch.device("cuda"), **how).patients == 1

@@ -1,0 +1,108 @@
+"""The private step on a GPU against the one on the processor. None of these has been run yet: there was no GPU."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from training_builder import NETWORKS, network, patients
+
+from zetadp.dataset import pick_device
+from zetadp.nn.parameters import Layout
+from zetadp.nn.weight_gradients import by_batched_product, by_grouped_convolution, by_patient
+from zetadp.precision import set_tf32
+from zetadp.privacy.captured import captured
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.fixed_passes import FixedPasses
+from zetadp.privacy.grid import Grid
+from zetadp.transfer import to_device
+
+pytestmark = pytest.mark.cuda
+# Float32 rounding of gradients that went through some layers, of the norm: other orders of summation, nothing coarser.
+ROUNDING = 1e-5
+GROUPS = torch.tensor([0, 0, 1, 1, 1, 3, 3])
+COUNT = 4
+
+
+@pytest.fixture(autouse=True)
+def _settings():
+    """Begin in float32, as training does, and leave no setting behind."""
+    pick_device("cuda")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+    set_tf32(convolutions=False)
+
+
+def case(family: str, device: str):
+    model = network(NETWORKS[family]).to(device)
+    images, labels = patients(7, 3, domain=NETWORKS[family].domain)
+    images[2, 0, 0, 0, 0] = torch.nan
+    return model, Layout.of(model), images.to(device), labels.to(device), GROUPS
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    found, expected = found.double().cpu(), expected.double().cpu()
+    assert (found - expected).norm() <= ROUNDING * expected.norm()
+
+
+@pytest.mark.parametrize("family", NETWORKS)
+@pytest.mark.parametrize("passes", [None, 2, 7, 10])
+def test_clipped_sums_are_those_of_the_processor(family, passes):
+    options = {"count": COUNT, "bound": 0.3, "chunk": 6}
+    expected = clipped_sums(*case(family, "cpu"), **options)
+    found = clipped_sums(*case(family, "cuda"), passes=passes and FixedPasses(passes), **options)
+    assert_near(found.sums, expected.sums)
+    assert int(found.not_finite) == int(expected.not_finite) == 1
+
+
+@pytest.mark.parametrize("family", NETWORKS)
+@pytest.mark.parametrize("grid", [None, Grid(0.25, 20), Grid(0.37, 20)])
+def test_captured_passes_equal_launched_ones_while_weights_move(family, grid, caplog):
+    model, *rest = case(family, "cuda")
+    options = {"count": COUNT, "bound": grid.bound if grid else 0.3, "grid": grid, "chunk": 6}
+    graphs, launched = FixedPasses(3, captured), FixedPasses(3, lambda compute, device: compute)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            found, expected = (clipped_sums(model, *rest, passes=passes, **options) for passes in (graphs, launched))
+            # Libraries may choose another algorithm, or add in another order, from one call to the next.
+            assert_near(found.sums, expected.sums)
+            assert torch.equal(found.not_finite, expected.not_finite)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 0.05
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_nothing_makes_the_processor_wait(exact, fixed):
+    arguments = case("complex hidden", "cuda")
+    options = {"count": COUNT, "bound": 0.37, "grid": Grid(0.37, 20) if exact else None, "chunk": 6}
+    passes = FixedPasses(3) if fixed else None
+    clipped_sums(*arguments, passes=passes, **options)  # the capture itself waits
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    clipped_sums(*arguments, passes=passes, **options)
+
+
+def test_copies_arrive_and_nobody_waits_for_them():
+    values = torch.arange(1000.0)
+    torch.cuda.set_sync_debug_mode("error")
+    found = to_device(values, torch.device("cuda"))
+    torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found.cpu(), values)
+
+
+@pytest.mark.parametrize("route", [by_batched_product, by_grouped_convolution])
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("tf32", [False, True])
+def test_weight_gradients_are_float32_on_a_gpu_whatever_convolutions_do(route, is_complex, tf32):
+    set_tf32(convolutions=tf32)
+    generator = torch.Generator().manual_seed(0)
+    x, gradient = (torch.randn(12, width, 16, 16, generator=generator) for width in (8, 16))
+    how = {"stride": 1, "padding": 1, "is_complex": is_complex}
+    expected = by_patient(x.double(), gradient.double(), 3, 3, **how)
+    found = route(x.cuda(), gradient.cuda(), 3, 3, **how).cpu()
+    # As on the processor; TF32 would err by some 3e-4.
+    assert (found - expected).norm() <= 2e-5 * expected.norm()
