@@ -7,8 +7,9 @@ activation, the written-out weight gradients, memory that is kept), and the quic
 with real and imaginary parts stacked by ordinary automatic differentiation, and the one in PyTorch's complex64.
 
 All steps of a case take turns in one process. Figures are medians over repetitions; the interval of the ratio is a
-bootstrap over repetitions (95 %). Memory is what a step adds to a process of its own at its highest, for private and
-floor in passes of the same number of images.
+bootstrap over repetitions (95 %). On a GPU the private step goes in passes of fixed shape, captured and padded as in
+training; the share of padding in its passes is given apart. Memory is what a step adds to a process of its own at its
+highest, for private and floor in passes of the same number of images.
 
     python benchmarks/step.py                                       # all cases and networks
     python benchmarks/step.py --cases 24x4 --networks pooled --repetitions 5 --no-memory
@@ -23,7 +24,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -40,9 +41,12 @@ from zetadp.memory import keep_freed_memory
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import block_weight, stack
+from zetadp.precision import set_tf32
 from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.fixed_passes import FixedPasses, patients_a_pass
 from zetadp.storage import written_whole
 from zetadp.training import TrainingSettings
+from zetadp.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[], None]
 
-SIGMA, CLIP, EXPECTED = 42.55, 1.0, 24
+SIGMA, CLIP, EXPECTED, POPULATION = 42.55, 1.0, 24, 44
 NETWORKS = {
     "A8a": NetworkSettings(),
     "pooled": NetworkSettings(convolutions=1, head="pooled"),
@@ -61,6 +65,8 @@ NODES = {24: 1, 264: 11}
 CPU_CASES = ((24, 4), (24, 20), (264, 4))
 GPU_CASES = ((264, 20), (264, 80))
 CHUNKS = (32, 48, 64, 80)
+GPU_CHUNKS = (96, 512, 2048)
+"""Micro-batches beside the pass of everybody, which is tried too where it fits."""
 EPSILON = 1e-5
 
 
@@ -78,6 +84,10 @@ class Bench:
         Number of nodes that the patients are spread over.
     gradient
         Flat buffer that the parameters' gradients are views of.
+    passes
+        On a GPU the passes of fixed shape of the private step, by the number of images in one at most.
+    padding
+        Share of padding in all places of these passes, likewise.
     """
 
     model: nn.Module
@@ -87,6 +97,8 @@ class Bench:
     labels: Tensor
     nodes: int
     gradient: Tensor
+    passes: dict[int, FixedPasses] = field(default_factory=dict)
+    padding: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def make(cls, network: NetworkSettings, patients: int, images: int, device: torch.device) -> Bench:
@@ -135,7 +147,7 @@ class Bench:
     def private(self, chunk: int, noise: np.random.Generator) -> None:
         """Take one step along what all nodes would send: clipped sums with noise, divided by the expected number."""
         patients = len(self.images)
-        groups = torch.arange(patients, device=self.images.device) * self.nodes // patients
+        groups = torch.arange(patients) * self.nodes // patients
         found = clipped_sums(
             self.model,
             self.layout,
@@ -145,10 +157,20 @@ class Bench:
             count=self.nodes,
             bound=CLIP,
             chunk=chunk,
+            passes=self.passes_of(chunk),
         )
+        self.padding[chunk] = found.padding / (found.padding + patients)
         draw = noise.standard_normal(found.sums.shape, dtype=np.float32)
         draw *= np.float32(SIGMA * CLIP)
-        self.server.step((found.sums + torch.from_numpy(draw).to(found.sums.device)) / EXPECTED, 0)
+        self.server.step((found.sums + to_device(torch.from_numpy(draw), found.sums.device)) / EXPECTED, 0)
+
+    def passes_of(self, chunk: int) -> FixedPasses | None:
+        """Return the passes that training would take on a GPU, kept from step to step; none on a CPU."""
+        if self.images.device.type != "cuda":
+            return None
+        most = max(1, chunk // self.images.shape[1])
+        fresh = FixedPasses(patients_a_pass([(POPULATION, EXPECTED)] * self.nodes, most))
+        return self.passes.setdefault(chunk, fresh)
 
 
 def plain_stacked(model: nn.Module, images: Tensor) -> Tensor:
@@ -257,6 +279,19 @@ def steps_of(bench: Bench, chunks: Sequence[int], private_chunks: Sequence[int],
     return steps
 
 
+def affordable(steps: dict[str, Step]) -> dict[str, Step]:
+    """Return the steps for which a GPU's memory is enough, and say which it is not."""
+    kept = {}
+    for name, step in steps.items():
+        try:
+            step()
+            kept[name] = step
+        except torch.OutOfMemoryError:
+            print(f"  {name}: out of GPU memory")
+        torch.cuda.empty_cache()
+    return kept
+
+
 def check_equal(bench: Bench) -> None:
     """Refuse to compare steps that do not do the same."""
     images = bench.images[0, :4]
@@ -341,7 +376,10 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     """Time one case, print all its steps, and return its line of the table."""
     bench = Bench.make(NETWORKS[network], *case, device)
     check_equal(bench)
-    steps = steps_of(bench, chosen.chunks, sorted({chosen.chunk, *chosen.private_chunks}), compiled=chosen.compile)
+    private_chunks = {chosen.chunk, *chosen.private_chunks, *([bench.labels.numel()] if device.type == "cuda" else [])}
+    steps = steps_of(bench, chosen.chunks, sorted(private_chunks), compiled=chosen.compile)
+    if device.type == "cuda":
+        steps = affordable(steps)
     clock = time.thread_time if chosen.clock == "cpu" else time.perf_counter
     # A few turns to choose the floor, which then takes turns with the private step alone.
     tried = timed(steps, chosen.tries, device, clock)
@@ -370,6 +408,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
         "ratio_low": round(low, 4),
         "ratio_high": round(high, 4),
         "memory_ratio": round(memory, 3),
+        "padding": round(bench.padding[chosen.chunk], 4),
     }
     print(
         f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) of '{private}' to '{floor}', memory {memory:.2f}", flush=True
@@ -389,8 +428,9 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=5, help="repetitions in which the floor is chosen (default: 5)")
     usual = TrainingSettings(rounds=1).chunk
     parser.add_argument("--chunk", type=int, default=usual, help=f"images in one pass of the private step ({usual})")
-    parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS, help="images in one pass of the floor")
-    parser.add_argument("--private-chunks", type=int, nargs="+", default=CHUNKS, help="passes of further private steps")
+    parser.add_argument("--chunks", type=int, nargs="+", help="images in one pass of the floor")
+    parser.add_argument("--private-chunks", type=int, nargs="+", help="passes of further private steps")
+    parser.add_argument("--tf32", action="store_true", help="let a GPU round in convolutions, of all steps alike")
     parser.add_argument("--compile", action="store_true", help="try torch.compile on the floor too (minutes)")
     parser.add_argument("--no-memory", action="store_true", help="leave memory out")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
@@ -399,6 +439,9 @@ def main() -> None:
     if chosen.clock == "cpu" and (chosen.threads != 1 or chosen.device != "cpu"):
         parser.error("--clock cpu needs --threads 1 and --device cpu")
     keep_freed_memory()
+    set_tf32(convolutions=chosen.tf32)
+    usual_chunks = CHUNKS if chosen.device == "cpu" else GPU_CHUNKS
+    chosen.chunks, chosen.private_chunks = chosen.chunks or usual_chunks, chosen.private_chunks or usual_chunks
     if chosen.memory_of:
         measure_memory(chosen.memory_of)
         return
