@@ -54,6 +54,12 @@ def targets_of(
     for network, arm, epsilon in sorted(runs, key=lambda each: epsilon_value(each[2])):
         if math.isfinite(epsilon_value(epsilon)):
             chosen = plans[network][arm]
+            if "noise_decay" in chosen:
+                msg = (
+                    "Expected constant noise for the audit of whole trainings, found training.noise_decay "
+                    f"{chosen['noise_decay']} for network {network}. Audit with noise_decay 1: the code is the same."
+                )
+                raise UserError(msg)
             # The node that draws its patients most often; its epsilon is the one that the target binds.
             probability = max(drawn / size for drawn, size in zip(chosen["expected"], chosen["sizes"], strict=True))
             mechanism = (probability, multipliers[network][arm][epsilon], chosen["rounds"])

@@ -21,7 +21,9 @@ def main(*, noise: Path, delta: float, plans: dict[str, dict[str, dict[str, Any]
         for arm, plan in arms.items():
             probabilities = [drawn / size for drawn, size in zip(plan["expected"], plan["sizes"], strict=True)]
             found = {
-                epsilon: noise_for_nodes(epsilon_value(epsilon), delta, probabilities, plan["rounds"])
+                epsilon: noise_for_nodes(
+                    epsilon_value(epsilon), delta, probabilities, plan["rounds"], plan.get("noise_decay", 1.0)
+                )
                 for epsilon in epsilons
             }
             multipliers[network][arm] = found

@@ -128,7 +128,8 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     Returns
     -------
     ``sizes`` and ``expected``, patients and expected patients in a round of each node, and ``rounds``: as given, or
-    epochs * N / R for the node of median size. An estimator in closed form has one round of all patients.
+    epochs * N / R for the node of median size. An estimator in closed form has one round of all patients. Where noise
+    changes over the rounds, also ``noise_decay``.
     """
     sizes = declared_nodes(config, arm)
     own, given = config["networks"][network]["training"], config["arms"][arm]
@@ -139,7 +140,9 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     rounds = own.get("rounds", given["rounds"])
     if rounds is None:
         rounds = max(1, round(float(given["epochs"]) * median(sizes) / median(expected)))
-    return {"sizes": sizes, "expected": expected, "rounds": int(rounds)}
+    decay = training_of(config, network)["noise_decay"]
+    changing = {} if decay == 1 else {"noise_decay": decay}
+    return {"sizes": sizes, "expected": expected, "rounds": int(rounds), **changing}
 
 
 def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: ANN401  (JSON is untyped)
@@ -233,6 +236,13 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         for name in block["networks"]:
             if name not in config["networks"]:
                 yield f"runs.{number}.networks: no network {name!r}.{did_you_mean(name, config['networks'])}"
+            elif config["engine"] == "flower" and "federated" in block["arms"] and not needs_backbone(config, name):
+                decay = training_of(config, name)["noise_decay"]
+                if decay != 1:
+                    yield (
+                        f"training.noise_decay: expected 1 for network {name}, which engine flower trains with "
+                        f"constant noise; found {decay}. Choose 1, or engine simulation."
+                    )
         for name in block["arms"]:
             if name not in config["arms"]:
                 yield f"runs.{number}.arms: the arm {name!r} has no section in arms."

@@ -36,6 +36,7 @@ from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.schedule import DECAYS, NoiseSchedule
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import remove_leftovers
 from zetadp.validation import UserError, in_range, one_of, positive
@@ -109,6 +110,8 @@ class TrainingSettings:
         square on public images.
     tf32
         Let a GPU round the factors of products in convolutions to 10 bits, which is faster (`zetadp.precision`).
+    noise_decay
+        Noise of the last rounds relative to that of the first, as in `schedule.NoiseSchedule`; one keeps it constant.
     """
 
     rounds: int
@@ -122,6 +125,7 @@ class TrainingSettings:
     estimator: str = DESCENT
     feature_norm: float = 0.8
     tf32: bool = False
+    noise_decay: float = 1.0
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
@@ -152,6 +156,12 @@ class TrainingSettings:
         if self.estimator != DESCENT and self.rounds != 1:
             msg = f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1."
             raise UserError(msg)
+        in_range(*DECAYS, noise_decay=self.noise_decay)
+
+    @property
+    def schedule(self) -> NoiseSchedule:
+        """How noise changes over the rounds, the same at every node."""
+        return NoiseSchedule(self.rounds, self.noise_decay)
 
     def stated(self) -> dict[str, Any]:
         """Return what ledgers say of the settings: all that changes what is trained, as JSON."""
@@ -164,6 +174,8 @@ class TrainingSettings:
             content.pop(key)
         if not self.tf32:
             content.pop("tf32")
+        if self.noise_decay == 1:
+            content.pop("noise_decay")  # as in the ledgers of versions that knew constant noise only
         return content
 
 
@@ -182,7 +194,7 @@ class NodePlan:
     expected
         Expected patients in a round, R.
     noise_multiplier
-        sigma; zero for runs without noise.
+        sigma, of the first rounds where it changes; zero for runs without noise.
     """
 
     name: str
@@ -301,7 +313,7 @@ def train(
         first, history, not_finite = _begin(checkpoint_path, ledger, header, fingerprint, server, device)
         holders = [
             Node(
-                _mechanism(plan, place, clip=clip, noise=settings.noise, grid=grid, seed=entropy, ledger=ledger),
+                _mechanism(plan, place, clip=clip, grid=grid, seed=entropy, ledger=ledger, schedule=settings.schedule),
                 plan.patients,
             )
             for place, plan in enumerate(nodes)
@@ -374,8 +386,14 @@ def _grid(settings: TrainingSettings, nodes: Sequence[NodePlan], dimension: int)
     if least == 0:
         msg = "Expected noise at all nodes or at none where it comes from the operating system, found some without."
         raise ValueError(msg)
-    population = max(plan.population for plan in nodes)
-    return Grid.choose(settings.clip, noise_multiplier=least, population=population, dimension=dimension)
+    schedule = settings.schedule
+    return Grid.choose(
+        settings.clip,
+        noise_multiplier=schedule.least(least),
+        most_noise=schedule.most(max(plan.noise_multiplier for plan in nodes)),
+        population=max(plan.population for plan in nodes),
+        dimension=dimension,
+    )
 
 
 def _statistic(run: RunName, settings: TrainingSettings, model: nn.Module, records: Records) -> ClosedForm | None:
@@ -404,7 +422,14 @@ def _deviation(settings: TrainingSettings, nodes: Sequence[NodePlan]) -> float:
 
 
 def _mechanism(
-    plan: NodePlan, place: int, *, clip: float, noise: str, grid: Grid | None, seed: int, ledger: Ledger
+    plan: NodePlan,
+    place: int,
+    *,
+    clip: float,
+    grid: Grid | None,
+    seed: int,
+    ledger: Ledger,
+    schedule: NoiseSchedule,
 ) -> SampledGaussian:
     """Return a node's mechanism: exact where the operating system gives the noise, seeded otherwise."""
     constants: dict[str, Any] = {
@@ -413,6 +438,7 @@ def _mechanism(
         "noise_multiplier": plan.noise_multiplier,
         "clip": clip,
         "ledger": ledger,
+        "schedule": schedule,
     }
     if grid is not None:
         return ExactSampledGaussian(plan.name, place, grid=grid, **constants)

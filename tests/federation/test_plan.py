@@ -65,6 +65,14 @@ def test_nodes_of_one_name_or_with_impossible_numbers_are_refused():
         PlannedNode("a", 3, 4, 1.0)
 
 
+def test_noise_that_changes_over_rounds_is_refused_and_leaves_no_trace_in_plans():
+    plan = make_plan()
+    with pytest.raises(ValueError, match="constant noise"):
+        replace(plan, training=replace(plan.training, noise_decay=0.5))
+    assert "noise_decay" not in plan.to_json()["training"]
+    assert "noise_decay" not in plan.header()["training"]
+
+
 def test_all_sites_start_from_the_same_weights():
     first, second = (make_plan().model().state_dict() for _ in range(2))
     assert all(torch.equal(first[key], second[key]) for key in first)

@@ -28,6 +28,7 @@ from zetadp.kspace.whitening import whiten
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.storage import ImageStack, write_json, write_stack
 from zetadp.validation import UserError
 
@@ -185,11 +186,15 @@ def test_calibration_meets_every_target_and_hardly_more(tmp_path):
         "central": {"sizes": [50], "expected": [5.0], "rounds": 20},
     }
     everybody = {"federated": {"sizes": [10, 40], "expected": [10.0, 40.0], "rounds": 20}}
-    plans = {"complex": arms, "own": everybody}
+    falling = {"federated": {**everybody["federated"], "noise_decay": 0.5}}
+    plans = {"complex": arms, "own": everybody, "falling": falling}
     stage("calibrate", noise=tmp_path / "noise.json", delta=1e-3, plans=plans, epsilons=["1", "8", "inf", "unclipped"])
     said = read(tmp_path / "noise.json")
     mu = math.sqrt(20) / said["noise_multipliers"]["own"]["federated"]["8"]
     assert 0.999 * 8 < gaussian.epsilon(1e-3, mu) <= 8
+    first = said["noise_multipliers"]["falling"]["federated"]["8"]
+    spent = accounting.epsilon(NoiseSchedule(20, 0.5).mechanisms(1.0, first), 1e-3)
+    assert 0.999 * 8 < spent <= 8
     assert said["delta"] == 1e-3
     for arm, probability in (("federated", 0.5), ("central", 0.1)):
         sigmas = said["noise_multipliers"]["complex"][arm]

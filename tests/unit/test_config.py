@@ -143,6 +143,24 @@ def test_an_estimator_in_closed_form_is_for_heads():
     )
 
 
+def test_a_noise_schedule_is_part_of_the_plan_and_of_the_training_where_there_is_one():
+    own = merged(paper(), {"networks": {"own": {"training": {"noise_decay": 0.5}}, "two": {}}})
+    config = load_config(own, SCHEMA)
+    assert plan_of(config, "own", "federated")["noise_decay"] == training_of(config, "own")["noise_decay"] == 0.5
+    assert "noise_decay" not in plan_of(config, "two", "federated")
+    everywhere = load_config(merged(paper(), {"training": {"noise_decay": 2}}), SCHEMA)
+    assert plan_of(everywhere, "complex", "central")["noise_decay"] == 2
+    with pytest.raises(UserError, match="noise_decay"):
+        load_config(merged(paper(), {"training": {"noise_decay": 0}}), SCHEMA)
+
+
+def test_the_federation_of_flower_has_constant_noise():
+    flower = {"engine": "flower", "privacy": {"noise": "os"}}
+    assert load_config(merged(paper(), flower), SCHEMA)["engine"] == "flower"
+    with pytest.raises(UserError, match=r"training.noise_decay: expected 1 .*complex.*found 0.5"):
+        load_config(merged(paper(), {**flower, "training": {"noise_decay": 0.5}}), SCHEMA)
+
+
 def test_given_rounds_are_taken_as_they_are():
     config = load_config(merged(paper(), {"arms": {"central": {"rounds": 12, "epochs": None}}}), SCHEMA)
     assert plan_of(config, "complex", "central")["rounds"] == 12

@@ -20,6 +20,7 @@ from zetadp.federation.server import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.precision import set_tf32, tf32_in_convolutions
+from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.randomness import Purpose, stream
 from zetadp.training import NodePlan, RunName, Trained, TrainingSettings, finish, train
@@ -389,6 +390,62 @@ def test_a_copy_of_the_ledger_is_as_good_as_the_ledger(tmp_path, paths):
 
 
 EXACT = replace(SETTINGS, noise="os")
+
+
+@pytest.mark.parametrize("source", ["seeded", "os"])
+@pytest.mark.parametrize("decay", [0.3, 3.0])
+def test_noise_that_changes_over_rounds_is_added_as_the_ledger_says(paths, source, decay):
+    """Patients contribute zero, so that what nodes send is noise alone."""
+    settings = replace(SETTINGS, rounds=10, noise=source, noise_decay=decay)
+    data = records(7, images_per_class=2)
+    data.images[:] = torch.nan
+    sent = []
+    trained(paths, settings=settings, data=data, after_round=lambda _, messages: sent.append(messages.clone()))
+    (attempt,) = read_ledger(paths["ledger_path"])
+    assert attempt.header["training"]["noise_decay"] == decay
+    for number, messages in enumerate(sent):
+        for plan, message in zip(PLANS, messages, strict=True):
+            (event,) = (e for e in attempt.events if (e.round, e.node) == (number, plan.name))
+            assert event.noise_multiplier == pytest.approx(0.7 * decay ** (number * 8 // 10 / 7), rel=1e-12)
+            wanted = event.noise_multiplier * settings.clip / plan.expected
+            assert float(message.double().std()) == pytest.approx(wanted, rel=5 / (2 * len(message)) ** 0.5)
+    (run,) = recorded_runs(paths["ledger_path"])
+    assert run.nodes["node-01"].mechanisms == settings.schedule.mechanisms(0.5, 0.7)
+
+
+def test_an_interrupted_training_goes_on_in_its_schedule(tmp_path):
+    settings = replace(SETTINGS, noise_decay=0.3)
+    once, paths = trained(fresh(tmp_path, "once"), settings=settings), fresh(tmp_path, "twice")
+    with pytest.raises(KilledError):
+        trained(paths, settings=settings, after_round=stop_after(2))
+    assert torch.equal(weights(trained(paths, settings=settings)), weights(once))
+    (attempt,) = read_ledger(paths["ledger_path"])
+    assert attempt.releases() == read_ledger(tmp_path / "once/ledger.jsonl")[0].releases()
+
+
+def test_constant_noise_leaves_no_trace_of_schedules(tmp_path):
+    """Ledgers, and with them seeds and checkpoints, stay those of versions that knew no schedules."""
+    paths = fresh(tmp_path, "a")
+    trained(paths)
+    (attempt,) = read_ledger(paths["ledger_path"])
+    assert "noise_decay" not in attempt.header["training"]
+    assert {event.noise_multiplier for event in attempt.events} == {0.7}
+    trained(fresh(tmp_path, "b"), settings=replace(SETTINGS, noise_decay=0.5))
+    assert "noise_decay" in read_ledger(tmp_path / "b/ledger.jsonl")[0].header["training"]
+
+
+def test_the_grid_of_exact_noise_fits_every_round():
+    layout = Layout.of(build(TINY, 4, SIZE, stream(0, Purpose.WEIGHTS)))
+    constant = zetadp.training._grid(EXACT, PLANS, layout)
+    falling = zetadp.training._grid(replace(EXACT, noise_decay=0.01), PLANS, layout)
+    rising = zetadp.training._grid(replace(EXACT, noise_decay=100.0), PLANS, layout)
+    # 2**-20 of the least noise of any round must be more than all patients together lose.
+    assert falling.bits > constant.bits == rising.bits
+    assert PLANS[0].population / 2**falling.bits <= 0.007 / 2**20
+    loud = [replace(plan, noise_multiplier=3e8) for plan in PLANS]
+    assert zetadp.training._grid(EXACT, loud, layout).bits
+    with pytest.raises(ValueError, match="fit in"):
+        zetadp.training._grid(replace(EXACT, noise_decay=100.0), loud, layout)
 
 
 def test_noise_of_the_operating_system_differs_every_time_and_keeps_the_epsilon(tmp_path):

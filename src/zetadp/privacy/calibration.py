@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, epsilon
+from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.validation import UserError, positive
 
 EPSILONS = (1e-3, 1e3)
@@ -18,7 +19,9 @@ EPSILONS = (1e-3, 1e3)
 _DIGITS = 5
 
 
-def noise_for_epsilon(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
+def noise_for_epsilon(
+    target: float, delta: float, sampling_probability: float, rounds: int, decay: float = 1.0
+) -> float:
     """Return the smallest noise multiplier at which `rounds` rounds cost at most `target` at `delta`.
 
     The figure that is held to the target is the one that is quoted later, `accounting.epsilon`; the noise multiplier is
@@ -34,10 +37,12 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
         Chance of each patient to be drawn in a round, in (0, 1].
     rounds
         The declared largest number of rounds.
+    decay
+        How the noise changes over the rounds, as in `schedule.NoiseSchedule`.
 
     Returns
     -------
-    The noise multiplier, or 0.0 for an infinite target.
+    The noise multiplier, of the first rounds where it changes, or 0.0 for an infinite target.
 
     Raises
     ------
@@ -62,19 +67,21 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
             f"{delta}: at this delta every epsilon would hold without noise. Choose a smaller delta."
         )
         raise UserError(msg)
-    return _noise(target, delta, sampling_probability, rounds)
+    return _noise(target, delta, sampling_probability, NoiseSchedule(rounds, decay))
 
 
-def noise_for_nodes(target: float, delta: float, sampling_probabilities: Sequence[float], rounds: int) -> float:
+def noise_for_nodes(
+    target: float, delta: float, sampling_probabilities: Sequence[float], rounds: int, decay: float = 1.0
+) -> float:
     """Return the common noise multiplier at which the worst node costs at most `target`.
 
     A patient is on one node, so nodes do not add up; epsilon grows with the sampling probability, so the node that
-    draws its patients most often decides.
+    draws its patients most often decides. Parameters as in `noise_for_epsilon`.
     """
     if not sampling_probabilities:
         msg = "Expected at least one sampling probability, found none."
         raise ValueError(msg)
-    return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds)
+    return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds, decay)
 
 
 def rounds_for(target: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:
@@ -124,19 +131,20 @@ def _check_target(target: float, delta: float) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _noise(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
+def _noise(target: float, delta: float, sampling_probability: float, schedule: NoiseSchedule) -> float:
     mu = gaussian.mu(target, delta)
 
     def excess(log_noise: float) -> float:
-        found = epsilon({(sampling_probability, math.exp(log_noise)): rounds}, delta)
+        found = epsilon(schedule.mechanisms(sampling_probability, math.exp(log_noise)), delta)
         # The logarithm of epsilon is close to a straight line in that of the noise.
         return min(math.log(max(found, 1e-9) / target), 50.0)
 
     if sampling_probability == 1:
-        noise = _rounded_up(math.sqrt(rounds) / mu)
+        noise = _rounded_up(math.sqrt(schedule.rounds) * schedule.equivalent / mu)
     else:
         # The central limit is within a few per cent where rounds are many.
-        guess = -math.log(math.log1p((mu / sampling_probability) ** 2 / rounds)) / 2
+        guess = -math.log(math.log1p((mu / sampling_probability) ** 2 / schedule.rounds)) / 2
+        guess += math.log(schedule.equivalent)
         low, high, step = guess - 0.02, guess + 0.02, 0.05
         while excess(low) < 0:
             low, step = low - step, 2 * step

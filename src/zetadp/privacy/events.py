@@ -122,6 +122,9 @@ class NodeHistory:
         rounds are never credited with the noise of other nodes, because differences of two sums can cancel it.
     rounds
         How many different rounds there were; fewer than releases after a replay.
+    least_noise
+        Where noise changes over rounds as declared beforehand, the least of any declared round, made or not; infinite
+        where it does not change.
     """
 
     population: int
@@ -130,6 +133,7 @@ class NodeHistory:
     mechanisms: Mapping[Mechanism, int]
     rounds: int
     unshielded: Mapping[Mechanism, int] = field(default_factory=dict)
+    least_noise: float = math.inf
 
     @property
     def releases(self) -> int:
@@ -137,14 +141,22 @@ class NodeHistory:
         return sum(self.mechanisms.values())
 
 
-def histories(rounds: Iterable[Round]) -> dict[str, NodeHistory]:
+def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None = None) -> dict[str, NodeHistory]:
     """Count the rounds of one run, node by node.
+
+    Parameters
+    ----------
+    rounds
+        Every release of the run.
+    least_noise
+        As in `NodeHistory`, by node; None where noise is constant.
 
     Raises
     ------
     UserError
         If one node shows two populations, divisors or clips: then the rounds belong to different runs.
     """
+    least = least_noise or {}
     constants: dict[str, tuple[int, float, float]] = {}
     by_round: defaultdict[int, list[Round]] = defaultdict(list)
     for entry in rounds:
@@ -169,6 +181,6 @@ def histories(rounds: Iterable[Round]) -> dict[str, NodeHistory]:
             if not clean:
                 unshielded[entry.node][entry.mechanism] += 1
     return {
-        node: NodeHistory(population, expected, clip, mechanisms[node], distinct[node], unshielded[node])
-        for node, (population, expected, clip) in constants.items()
+        node: NodeHistory(*values, mechanisms[node], distinct[node], unshielded[node], least.get(node, math.inf))
+        for node, values in constants.items()
     }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from zetadp.privacy.events import Round
     from zetadp.privacy.ledger import Ledger
+    from zetadp.privacy.schedule import NoiseSchedule
 
 
 class ExactSampledGaussian(SampledGaussian):
@@ -31,7 +32,7 @@ class ExactSampledGaussian(SampledGaussian):
 
     Parameters
     ----------
-    node, place, population, expected, ledger
+    node, place, population, expected, ledger, schedule
         As in `SampledGaussian`.
     noise_multiplier, clip
         As in `SampledGaussian`, above zero and finite.
@@ -52,6 +53,7 @@ class ExactSampledGaussian(SampledGaussian):
         clip: float,
         grid: Grid,
         ledger: Ledger,
+        schedule: NoiseSchedule | None = None,
     ) -> None:
         super().__init__(
             node,
@@ -62,6 +64,7 @@ class ExactSampledGaussian(SampledGaussian):
             clip=clip,
             seed=0,
             ledger=ledger,
+            schedule=schedule,
         )
         if not noise_multiplier > 0 or grid.bound != clip:
             msg = f"Expected noise and a grid of bound {clip}, found {noise_multiplier=} and bound {grid.bound}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Mechanisms, NodeRelease
 from zetadp.privacy.events import Mechanism, NodeHistory, histories
 from zetadp.privacy.ledger import Attempt, read_ledger
+from zetadp.privacy.schedule import least_noise
 from zetadp.validation import UserError, positive
 
 
@@ -72,7 +74,8 @@ def recorded_runs(ledger: Path) -> list[Run]:
 def run_of(name: str, attempt: Attempt) -> Run:
     """Return what an attempt at a training released, under a name."""
     partition = json.dumps(attempt.header.get("partition", ""), sort_keys=True)
-    return Run(name, histories(attempt.releases()), attempt.header["training"]["rounds"], partition)
+    nodes = histories(attempt.releases(), least_noise(attempt.header))
+    return Run(name, nodes, attempt.header["training"]["rounds"], partition)
 
 
 def recorded_noise(ledgers: Iterable[Path]) -> Literal["seeded", "os"]:
@@ -85,28 +88,31 @@ def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:
     """Return what a node may have released by the declared round: what it did, then the rest at its costliest."""
     total = Counter(dict(history.mechanisms))
     if history.rounds < declared_rounds:
-        total[_costliest(history.mechanisms)] += declared_rounds - history.rounds
+        total[_costliest(history)] += declared_rounds - history.rounds
     return total
 
 
 def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[str, Counter[Mechanism]] | None:
     """Return for each node what an audience has seen of it by the declared round; None if there is no such audience.
 
-    The other nodes are credited with the least noise that they ever added. Rounds in which some node released twice or
-    not at all count at the node's own noise (`NodeHistory.unshielded`).
+    The other nodes are credited with the least noise that they ever add; where a declared schedule changes the noise of
+    all nodes alike, with as many times the least as the patient's node added in that round. Rounds in which some node
+    released twice or not at all count at the node's own noise (`NodeHistory.unshielded`).
     """
     names = list(run.nodes)
+    least = {name: _costliest(history)[1] for name, history in run.nodes.items()}
 
     def release(name: str, sigma: float) -> NodeRelease:
         return NodeRelease(weights[name], run.nodes[name].expected, sigma, run.nodes[name].clip)
 
-    least = [release(name, _costliest(run.nodes[name].mechanisms)[1]) for name in names]
     seen: dict[str, Counter[Mechanism]] = {}
     for index, name in enumerate(names):
         history = run.nodes[name]
         seen[name] = Counter(dict(history.unshielded))
         for (probability, sigma), count in declared(history, run.declared_rounds).items():
-            releases = [*least[:index], release(name, sigma), *least[index + 1 :]]
+            # A declared schedule is one for all nodes: a round that is louder than the least at one is so at all.
+            louder = sigma / history.least_noise if 0 < history.least_noise < math.inf else 1.0
+            releases = [release(other, sigma if other == name else louder * least[other]) for other in names]
             noise = accounting.effective_noise(releases, index, audience)
             if noise is None:
                 return None
@@ -140,6 +146,7 @@ def distinct(totals: Iterable[Mechanisms]) -> list[Counter[Mechanism]]:
     return list({tuple(sorted(total.items())): Counter(dict(total)) for total in totals}.values())
 
 
-def _costliest(mechanisms: Mechanisms) -> Mechanism:
-    """Return a mechanism that costs at least as much as any of these: most frequent drawing, least noise."""
-    return max(probability for probability, _ in mechanisms), min(sigma for _, sigma in mechanisms)
+def _costliest(history: NodeHistory) -> Mechanism:
+    """Return a mechanism that costs at least as much as any round, made or to come: most frequent, least noise."""
+    least = min(history.least_noise, *(sigma for _, sigma in history.mechanisms))
+    return max(probability for probability, _ in history.mechanisms), least

@@ -62,7 +62,9 @@ class Grid:
             raise ValueError(msg)
 
     @classmethod
-    def choose(cls, bound: float, *, noise_multiplier: float, population: int, dimension: int) -> Grid:
+    def choose(
+        cls, bound: float, *, noise_multiplier: float, population: int, dimension: int, most_noise: float | None = None
+    ) -> Grid:
         r"""Return the coarsest grid on which truncation does not matter.
 
         The rule: the least k up to 31 with
@@ -79,11 +81,13 @@ class Grid:
         bound
             The clipping norm B.
         noise_multiplier
-            sigma, the standard deviation of the noise in each real component in units of B.
+            sigma, the standard deviation of the noise in each real component in units of B; the least of a run.
         population
             Patients at the node, N.
         dimension
             Real components of the gradient, d.
+        most_noise
+            The largest sigma of the run, for which there must be room; None where there is one only.
 
         Raises
         ------
@@ -93,6 +97,7 @@ class Grid:
         positive(noise_multiplier=noise_multiplier, population=population, dimension=dimension)
         steps = 2**PRECISION_BITS * max(population / noise_multiplier, math.sqrt(dimension))
         grid = cls(bound, min(MOST_BITS, math.ceil(math.log2(steps))))
+        noise_multiplier = max(noise_multiplier, most_noise or 0.0)
         if (population + FARTHEST * Fraction(noise_multiplier)) * 2**grid.bits >= 2**62:
             msg = (
                 f"Expected population + {FARTHEST} noise_multiplier < {2 ** (62 - grid.bits)}, so that sums fit in "

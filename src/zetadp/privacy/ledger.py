@@ -14,10 +14,11 @@ import json
 import os
 import secrets
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from zetadp.privacy.events import Round
+from zetadp.privacy.schedule import least_noise
 from zetadp.storage import sync_folder, written_whole
 from zetadp.validation import UserError
 
@@ -59,8 +60,12 @@ class Attempt:
 
     def releases(self) -> list[Round]:
         """Return every release to be accounted, torn lines included."""
-        last = {event.node: event for event in self.events}
-        return self.events + list(last.values()) * self.torn
+        torn = list({event.node: event for event in self.events}.values())
+        if least := least_noise(self.header):
+            # Where noise changes over rounds, a torn line may stand for the round that had the least of it, and that
+            # was made again: which round no other node's noise hides is not known, so both count as such.
+            torn = 2 * [replace(event, noise_multiplier=least[event.node]) for event in torn]
+        return self.events + torn * self.torn
 
 
 class Ledger:

@@ -123,7 +123,7 @@ def run_statement(
         "guarantee": guarantee,
         "earlier_attempts": together,
         "public": None if backbone is None else _PUBLIC.format(unit=unit, digest=backbone),
-        **_setting(unit, noise_source, noisy=run.private),
+        **_setting(unit, noise_source, noisy=run.private, change=_change_of_noise(run)),
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
         "epsilon": _number(epsilons[worst]),
@@ -382,7 +382,19 @@ def _node(history: NodeHistory, total: Mechanisms, delta: float) -> dict[str, An
     }
 
 
-def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str, Any]:
+def _change_of_noise(run: Run) -> str:
+    """Say between which values a declared schedule moves the noise; nothing where it is constant."""
+    if all(history.least_noise == math.inf for history in run.nodes.values()):
+        return ""
+    least = min(history.least_noise for history in run.nodes.values())
+    most = max(sigma for history in run.nodes.values() for _, sigma in history.mechanisms)
+    return (
+        f"; its standard deviation changed over the rounds as declared beforehand, between {least:.4g} and {most:.4g} "
+        "clipping norms, and the figures count every round with its own"
+    )
+
+
+def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, change: str = "") -> dict[str, Any]:
     return {
         "unit": unit,
         "neighbours": (
@@ -394,7 +406,7 @@ def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str,
             "which keeps the draw to itself."
         ),
         "noise_source": noise_source,
-        "noise": _NOISE[noise_source] if noisy else "none was added",
+        "noise": _NOISE[noise_source] + change if noisy else "none was added",
     }
 
 

@@ -194,6 +194,14 @@ def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draw
     assert math.isfinite(targets[0].noise_multiplier)
 
 
+def test_the_script_refuses_noise_that_changes_over_rounds():
+    plans = {"complex": {"federated": {"sizes": [12], "expected": [5], "rounds": 3, "noise_decay": 0.5}}}
+    multipliers = {"complex": {"federated": {"8": 2.0, "inf": 0.0}}}
+    with pytest.raises(UserError, match=r"noise_decay 0.5 for network complex"):
+        SCRIPT["targets_of"](plans, [("complex", "federated", "8")], multipliers)
+    assert SCRIPT["targets_of"](plans, [("complex", "federated", "inf")], multipliers) == []
+
+
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="trials"):
         AuditSettings(trials=3)

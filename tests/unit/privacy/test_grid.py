@@ -245,3 +245,11 @@ def test_release_from_integers_is_the_gaussian_mechanism():
     assert abs(np.mean(z)) < 5 / math.sqrt(count)
     assert abs(np.mean(z**2) - 1) < 5 * math.sqrt(2 / count)
     assert stats.kstest(z, "norm").pvalue > 1e-5
+
+
+def test_the_grid_of_changing_noise_is_fine_enough_for_the_least_and_has_room_for_the_most():
+    given = {"noise_multiplier": 0.01, "population": 44, "dimension": 100}
+    assert Grid.choose(1.0, **given, most_noise=5.0) == Grid.choose(1.0, **given)
+    assert Grid.choose(1.0, **given).bits > Grid.choose(1.0, **{**given, "noise_multiplier": 5.0}).bits
+    with pytest.raises(ValueError, match="fit in"):
+        Grid.choose(1.0, **given, most_noise=2.0**30)

@@ -113,6 +113,9 @@ class Plan:
         if self.training.noise == "os" and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
             msg = "Expected noise at all nodes or at none where it comes from the operating system, found some without."
             raise ValueError(msg)
+        if self.training.noise_decay != 1:
+            msg = f"Expected constant noise, noise_decay 1, in a federation, found {self.training.noise_decay}."
+            raise ValueError(msg)
 
     @property
     def label(self) -> str:
@@ -207,6 +210,7 @@ class Plan:
         content["nodes"] = [asdict(node) for node in self.nodes]
         if not self.training.tf32:
             content["training"].pop("tf32")  # as plans said before it could be chosen
+        content["training"].pop("noise_decay")  # one in every plan
         return {"format": FORMAT, **content}
 
     @classmethod
