@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from zetadp.checkpoint import tensors_digest
 from zetadp.cohort.public import PublicSettings, simulate_public_patient
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
@@ -34,6 +36,9 @@ ONE_HOT = np.eye(4, dtype=np.float32)[LABELS]
 
 def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) -> np.ndarray:
     """Return the features of a consortium's first patients as real numbers, shape (patient, image, 2 * component)."""
+    computed = cache / f"features-{seed}-{tensors_digest(backbone.tensors())[:12]}.npy"
+    if computed.exists():
+        return np.load(computed)[:patients]
     path = cache / f"consortium-{seed}.npy"
     if not path.exists():
         settings = PublicSettings(seed=seed, patients=ALL, hospitals=HOSPITALS)
@@ -43,7 +48,10 @@ def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) 
     images = np.load(path, mmap_mode="r")[:patients]
     parts = np.array_split(images, math.ceil(patients / 30))
     found = np.concatenate([backbone.features(whiten(to_kspace(np.asarray(part)))) for part in parts])
-    return found.reshape(patients, 80, -1).view(np.float32)
+    features = found.reshape(patients, 80, -1).view(np.float32)
+    if patients == ALL:
+        np.save(computed, features)
+    return features
 
 
 def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,27 +77,69 @@ def trained(
     averaged: float,
     random: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a head trained by all hospitals, each with noise of its own."""
+    """Return a head trained by all hospitals, each with noise of its own, alike in every round."""
+    sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
+    return descended(
+        features,
+        start,
+        rounds=rounds,
+        rate=rate,
+        clip=clip,
+        averaged=averaged,
+        noise=lambda _, shape: sigma * clip * random.standard_normal(shape),
+    )
+
+
+def descended(
+    features: np.ndarray,
+    start: tuple[np.ndarray, np.ndarray],
+    *,
+    rounds: int,
+    rate: float,
+    clip: float,
+    averaged: float,
+    noise: Callable[[int, tuple[int, ...]], np.ndarray],
+    drawn: Callable[[int], np.ndarray] | None = None,
+    fraction: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of the last heads of a noisy descent.
+
+    Parameters
+    ----------
+    features
+        Shape (patient, image, 2 * component); patient i is at hospital i modulo `HOSPITALS`.
+    start
+        The first head: weight and bias.
+    rounds, rate, clip, averaged
+        As in the training of `zetadp`.
+    noise
+        Returns the hospitals' noise of a round, of the shape given: of the weights first, then of the biases.
+    drawn
+        Returns who takes part in a round; None takes everybody.
+    fraction
+        The expected fraction of the patients that does.
+    """
     weight, bias = (part.copy() for part in start)
     hospital = np.arange(len(features)) % HOSPITALS
-    own = len(features) // HOSPITALS
-    sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
+    expected = fraction * (len(features) // HOSPITALS)
     last = max(1, round(averaged * rounds))
     sums = [np.zeros_like(weight), np.zeros_like(bias)]
     for number in range(rounds):
-        scores = features @ weight + bias
+        who = slice(None) if drawn is None else drawn(number)
+        seen, at = features[who], hospital[who]
+        scores = seen @ weight + bias
         scores -= scores.max(axis=-1, keepdims=True)
         share = np.exp(scores)
         share /= share.sum(axis=-1, keepdims=True)
         error = share - ONE_HOT
-        of_weight = np.matmul(features.transpose(0, 2, 1), error) / features.shape[1]
+        of_weight = np.matmul(seen.transpose(0, 2, 1), error) / seen.shape[1]
         of_bias = error.mean(axis=1)
         norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_bias**2).sum(axis=1))
         factors = np.minimum(1, clip / np.maximum(norms, 1e-12))
         for value, gradients in ((weight, of_weight * factors[:, None, None]), (bias, of_bias * factors[:, None])):
-            messages = np.stack([gradients[hospital == place].sum(axis=0) for place in range(HOSPITALS)])
-            messages = messages + sigma * clip * random.standard_normal(messages.shape)
-            value -= (rate * messages.mean(axis=0) / own).astype(np.float32)
+            messages = np.stack([gradients[at == place].sum(axis=0) for place in range(HOSPITALS)])
+            messages = messages + noise(number, messages.shape)
+            value -= (rate * messages.mean(axis=0) / expected).astype(np.float32)
         if number >= rounds - last:
             sums = [total + value for total, value in zip(sums, (weight, bias), strict=True)]
     return sums[0] / last, sums[1] / last
