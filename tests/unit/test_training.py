@@ -435,17 +435,17 @@ def test_constant_noise_leaves_no_trace_of_schedules(tmp_path):
 
 
 def test_the_grid_of_exact_noise_fits_every_round():
-    layout = Layout.of(build(TINY, 4, SIZE, stream(0, Purpose.WEIGHTS)))
-    constant = zetadp.training._grid(EXACT, PLANS, layout)
-    falling = zetadp.training._grid(replace(EXACT, noise_decay=0.01), PLANS, layout)
-    rising = zetadp.training._grid(replace(EXACT, noise_decay=100.0), PLANS, layout)
+    dimension = Layout.of(build(TINY, 4, SIZE, stream(0, Purpose.WEIGHTS))).dimension
+    constant = zetadp.training._grid(EXACT, PLANS, dimension)
+    falling = zetadp.training._grid(replace(EXACT, noise_decay=0.01), PLANS, dimension)
+    rising = zetadp.training._grid(replace(EXACT, noise_decay=100.0), PLANS, dimension)
     # 2**-20 of the least noise of any round must be more than all patients together lose.
     assert falling.bits > constant.bits == rising.bits
     assert PLANS[0].population / 2**falling.bits <= 0.007 / 2**20
     loud = [replace(plan, noise_multiplier=3e8) for plan in PLANS]
-    assert zetadp.training._grid(EXACT, loud, layout).bits
+    assert zetadp.training._grid(EXACT, loud, dimension).bits
     with pytest.raises(ValueError, match="fit in"):
-        zetadp.training._grid(replace(EXACT, noise_decay=100.0), loud, layout)
+        zetadp.training._grid(replace(EXACT, noise_decay=100.0), loud, dimension)
 
 
 def test_noise_of_the_operating_system_differs_every_time_and_keeps_the_epsilon(tmp_path):
