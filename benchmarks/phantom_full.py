@@ -28,6 +28,7 @@ from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.nn.projection import head_scores
+from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.rendering import Sheet, to_markdown
 from zetadp.storage import read_json, write_text
 from zetadp.tables import PAPER_TABLE_1
@@ -46,6 +47,12 @@ METHODS = {
     "complex": "from scratch",
 }
 PUBLIC_HEAD = "public head, no private training"
+
+
+def method_of(network: str, threat: str) -> str:
+    """Return what a row is called; a simulated protocol is part of the name."""
+    method = METHODS.get(network, network)
+    return f"{method}, secure aggregation, simulated" if threat == SECURE_AGGREGATION else method
 
 
 def trained_weights(settings: dict[str, Any], features: int) -> int:
@@ -88,7 +95,7 @@ def collect(results: Path, config: dict[str, Any], backbone: Backbone) -> pd.Dat
     table = pd.read_csv(results / "tables/table1.csv", dtype={"epsilon": str}, comment="#")
     rows = [
         {
-            "method": METHODS.get(row["network"], row["network"]),
+            "method": method_of(row["network"], row["threat"]),
             "network": row["network"],
             "trained_weights": trained_weights(network_of(config, row["network"]), features),
             "arm": row["arm"],
@@ -97,6 +104,7 @@ def collect(results: Path, config: dict[str, Any], backbone: Backbone) -> pd.Dat
             "mean": row["mean"],
             "std": row["std"],
             "unit": row["unit"],
+            "threat": row["threat"],
             "hardware": hardware(results, row),
         }
         for _, row in table.iterrows()

@@ -57,7 +57,9 @@ def targets_of(
             # The node that draws its patients most often; its epsilon is the one that the target binds.
             probability = max(drawn / size for drawn, size in zip(chosen["expected"], chosen["sizes"], strict=True))
             mechanism = (probability, multipliers[network][arm][epsilon], chosen["rounds"])
-            name = f"{arm} at ε = {epsilon_shown(epsilon)}"
+            # The stub is one node, whose message lies open: what is attacked, and claimed, is that message.
+            part = ", a single message of the sum" if "colluding" in chosen else ""
+            name = f"{arm} at ε = {epsilon_shown(epsilon)}{part}"
             if name not in names.setdefault(mechanism, []):
                 names[mechanism].append(name)
     return [

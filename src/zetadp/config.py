@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from zetadp.epsilon import epsilon_label, epsilon_value
+from zetadp.privacy.threat import SECURE_AGGREGATION, threat_of_arm
 from zetadp.validation import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from zetadp.privacy.threat import Threat
 
 
 SIMULATED_NAME = "phantom"
@@ -93,15 +96,24 @@ def grid(config: Mapping[str, Any]) -> list[GridRun]:
     return list(runs)
 
 
-def declared_nodes(config: Mapping[str, Any], arm: str) -> list[int]:
-    """Return the declared number of training patients of each node of an arm."""
+def threat_of(config: Mapping[str, Any], arm: str) -> Threat:
+    """Return the threat model of an arm."""
+    return threat_of_arm(arm, config["arms"][arm]["threat"])
+
+
+def hospital_sizes(config: Mapping[str, Any]) -> list[int]:
+    """Return the declared number of training patients of each hospital, which no arm changes."""
     from zetadp.federation.partition import PartitionSettings, node_sizes
 
     cohort = config["cohort"]
-    if arm == "central":
-        return [cohort["train_patients"]]
     scanners = cohort["simulated"]["scanner_patients"]
     return node_sizes(PartitionSettings(**config["partition"]), cohort["train_patients"], scanners)
+
+
+def declared_nodes(config: Mapping[str, Any], arm: str) -> list[int]:
+    """Return the declared number of training patients of each node of an arm."""
+    central = threat_of(config, arm) == "central"
+    return [config["cohort"]["train_patients"]] if central else hospital_sizes(config)
 
 
 def network_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
@@ -127,7 +139,8 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     Returns
     -------
     ``sizes`` and ``expected``, patients and expected patients in a round of each node, and ``rounds``: as given, or
-    epochs * N / R for the node of median size.
+    epochs * N / R for the node of median size. With secure aggregation also ``colluding``, the number of nodes whose
+    noise is not counted on.
     """
     sizes = declared_nodes(config, arm)
     own, given = config["networks"][network]["training"], config["arms"][arm]
@@ -136,7 +149,8 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     rounds = own.get("rounds", given["rounds"])
     if rounds is None:
         rounds = max(1, round(float(given["epochs"]) * median(sizes) / median(expected)))
-    return {"sizes": sizes, "expected": expected, "rounds": int(rounds)}
+    plan: dict[str, Any] = {"sizes": sizes, "expected": expected, "rounds": int(rounds)}
+    return plan | ({"colluding": given["colluding"]} if threat_of(config, arm) == SECURE_AGGREGATION else {})
 
 
 def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: ANN401  (JSON is untyped)
@@ -231,7 +245,8 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
                 yield f"runs.{number}.networks: no network {name!r}.{did_you_mean(name, config['networks'])}"
         for name in block["arms"]:
             if name not in config["arms"]:
-                yield f"runs.{number}.arms: the arm {name!r} has no section in arms."
+                hint = did_you_mean(name, config["arms"])
+                yield f"runs.{number}.arms: the arm {name!r} has no section in arms.{hint}"
         for value in block["epsilons"]:
             try:
                 epsilon_value(value)
@@ -239,12 +254,15 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
                 yield f"runs.{number}.epsilons: {error}"
     for arm, settings in config["arms"].items():
         if (settings["rounds"] is None) == (settings["epochs"] is None):
-            yield f"arms.{arm}: expected exactly one of rounds and epochs."
+            hint = did_you_mean(arm, set(config["arms"]) - {arm})
+            yield f"arms.{arm}: expected exactly one of rounds and epochs.{hint}"
         try:
             smallest = min(declared_nodes(config, arm))
         except UserError as error:
             yield f"partition: {error}"
             continue
+        if threat_of(config, arm) == SECURE_AGGREGATION:
+            yield from _contradictions_of_sums(config, arm)
         wanted = {f"arms.{arm}": settings} | {
             f"networks.{name}.training": network["training"] for name, network in config["networks"].items()
         }
@@ -259,6 +277,26 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"partition.validation_patients: {wanted} test patients would be watched, of {cohort['test_patients']}; "
             "none would be left to test."
+        )
+
+
+def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str]:
+    """Yield why an arm cannot have secure aggregation, of which there is a simulation only."""
+    simulated = "secure_aggregation is simulated only: no protocol is implemented that would hide single messages"
+    if has_real_patients(config):
+        yield f"arms.{arm}.threat: expected local or central for real patients; {simulated}."
+    elif config["privacy"]["noise"] != "seeded":
+        yield (
+            f"arms.{arm}.threat: expected local or central with privacy.noise {config['privacy']['noise']}; "
+            f"{simulated}."
+        )
+    if config["engine"] != "simulation":
+        yield f"arms.{arm}.threat: expected local or central with engine {config['engine']}; {simulated}."
+    nodes, colluding = config["partition"]["nodes"], config["arms"][arm]["colluding"]
+    if colluding >= nodes:
+        yield (
+            f"arms.{arm}.colluding: expected fewer than the {nodes} nodes of partition.nodes, so that somebody is left "
+            f"to add noise; found {colluding}."
         )
 
 

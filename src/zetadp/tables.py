@@ -84,7 +84,8 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     Returns
     -------
     Data frame sorted by network, arm, epsilon (infinity last) and seed. Accuracies are fractions of one;
-    ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement. The columns
+    ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement; against
+    whom, ``threat`` says. ``epsilon_single_messages`` is given where that is a server that sees sums only. The columns
     ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``sequences``, ``nodes`` and
     ``node_accuracy`` hold objects.
 
@@ -106,7 +107,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
 
 def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Read ``history.csv`` of each run and stack them, with the run's network, arm, epsilon and seed as columns."""
+    """Read ``history.csv`` of each run and stack them, with network, arm, epsilon, seed and threat model as columns."""
     parts = []
     for directory in run_dirs:
         path = directory / "history.csv"
@@ -116,7 +117,10 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
             msg = f"Cannot read {path} as a table: {error}. Run the training of this run again."
             raise UserError(msg) from error
         run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
-        parts.append(history.assign(**_identity(run, directory / "metrics.json")))
+        # Runs that have no statement yet can be drawn as well.
+        stated = directory / "privacy.json"
+        threat = _threat(read_json(stated)) if stated.exists() else {"threat": "local"}
+        parts.append(history.assign(**_identity(run, directory / "metrics.json"), threat=threat["threat"]))
     if not parts:
         msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
         raise UserError(msg)
@@ -162,6 +166,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
                 "paper_std": printed[1] if printed else math.nan,
                 "cohort": cohort_label,
                 "unit": _common(group, "unit"),
+                "threat": _common(group, "threat"),
                 "noise": "none" if math.isinf(epsilon_value(cell[2])) else _common(group, "noise_source"),
                 "delta": _common(group, "delta"),
                 "epsilon_stated": group["epsilon_stated"].max(),
@@ -255,10 +260,22 @@ def _row(directory: Path) -> dict[str, Any]:
         "accuracy_high": interval.get("high"),
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
+        **_threat(privacy),
         # Infinity is a string in JSON, which has no word for it.
         "epsilon_rdp": float(privacy["epsilon_rdp"]),
         "node_accuracy": metrics.get("node_accuracy", {}),
         "directory": directory.as_posix(),
+    }
+
+
+def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the threat model of a statement, how many nodes may collude, and epsilon for single messages."""
+    threat = privacy.get("threat", {"model": "local"})
+    alone = threat.get("epsilon_single_messages")
+    return {
+        "threat": threat["model"],
+        "colluding": threat.get("colluding"),
+        "epsilon_single_messages": None if alone is None else float(alone),
     }
 
 

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.config import GridRun, declared_nodes, grid, load_config, network_of, plan_of, training_of
+from zetadp.config import (
+    GridRun,
+    declared_nodes,
+    grid,
+    hospital_sizes,
+    load_config,
+    network_of,
+    plan_of,
+    threat_of,
+    training_of,
+)
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError
 
@@ -113,6 +123,54 @@ def test_a_network_may_be_trained_in_its_own_way():
     assert plan_of(fewer, "own", "federated") == {"sizes": [44] * 11, "expected": [11.0] * 11, "rounds": 2000}
 
 
+def secure(**changes) -> dict:
+    """Return a simulated cohort with an arm of secure aggregation."""
+    arm = {"threat": "secure_aggregation", "expected_patients": 24, "rounds": 5, **changes}
+    cohort = {"name": "phantom-x", "source": "simulated"}
+    return merged(paper(), {"arms": {"mine": arm}, "cohort": cohort, "privacy": {"noise": "seeded"}})
+
+
+def test_an_arm_of_any_name_is_held_as_its_threat_model_says():
+    change = {
+        "arms": {"one": {"threat": "central", "expected_patients": 24, "rounds": 5}, "central": {"threat": "local"}}
+    }
+    config = load_config(merged(secure(colluding=3), change), SCHEMA)
+    threats = {arm: threat_of(config, arm) for arm in config["arms"]}
+    assert threats == {"federated": "local", "central": "local", "mine": "secure_aggregation", "one": "central"}
+    assert declared_nodes(config, "one") == [484]
+    assert declared_nodes(config, "central") == declared_nodes(config, "mine") == hospital_sizes(config) == [44] * 11
+    plan = {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 5}
+    assert plan_of(config, "complex", "mine") == plan | {"colluding": 3}
+    assert "colluding" not in plan_of(config, "complex", "federated")
+
+
+def test_by_default_the_central_arm_has_one_holder_and_no_other_has():
+    config = load_config(paper(), SCHEMA)
+    assert {arm: threat_of(config, arm) for arm in config["arms"]} == {"federated": "local", "central": "central"}
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"privacy": {"noise": "os"}}, "arms.mine.threat: expected local or central with privacy.noise os"),
+        (
+            {"cohort": {"name": "real", "source": "download"}, "privacy": {"noise": "os"}},
+            "arms.mine.threat: expected local or central for real patients",
+        ),
+        (
+            {"engine": "flower", "privacy": {"noise": "os"}},
+            "arms.mine.threat: expected local or central with engine flower",
+        ),
+        ({"arms": {"mine": {"colluding": 11}}}, "arms.mine.colluding: expected fewer than the 11 nodes"),
+        ({"arms": {"mine": {"colluding": 0}}}, "arms.mine.colluding"),
+    ],
+)
+def test_secure_aggregation_is_refused_where_no_simulation_will_do(change, part):
+    message = faults(change, secure())
+    assert part in message
+    assert "no protocol is implemented" in message or "colluding" in part
+
+
 def test_given_rounds_are_taken_as_they_are():
     config = load_config(merged(paper(), {"arms": {"central": {"rounds": 12, "epochs": None}}}), SCHEMA)
     assert plan_of(config, "complex", "central")["rounds"] == 12
@@ -154,7 +212,12 @@ def test_an_epsilon_has_one_text(value, text):
         ({"training": {"cilp": 1}}, ["Unknown key 'cilp' at training", "Did you mean 'clip'?"]),
         ({"training": {"zzz": 1}}, ["Unknown key 'zzz' at training", "Known keys: images_per_patient"]),
         ({"networks": {"complex": {"width": [8]}}}, ["'width' at networks.complex", "Did you mean 'widths'?"]),
-        ({"arms": {"federatd": {"expected_patients": 1}}}, ["'federatd' at arms", "Did you mean 'federated'?"]),
+        (
+            {"arms": {"federatd": {"expected_patients": 1}}},
+            ["arms.federatd: expected exactly one of rounds and epochs", "Did you mean 'federated'?"],
+        ),
+        ({"arms": {"no way": {"expected_patients": 1}}}, ["arms", "'no way'"]),
+        ({"arms": {"central": {"threat": "lokal"}}}, ["arms.central.threat: expected one of local", "'local'?"]),
         ({"arms": {"central": {"epoch": 1}}}, ["'epoch' at arms.central", "Did you mean 'epochs'?"]),
         (
             {"cohort": {"source": "downlaod"}},
@@ -213,7 +276,7 @@ def test_a_fault_names_the_key_what_was_found_and_the_nearest_valid_one(change, 
         ({"epsilons": ["infinite"]}, ["runs.0.epsilons: Expected epsilon above zero", "found 'infinite'"]),
         ({"epsilons": [0]}, ["runs.0.epsilons", "found 0"]),
         ({"epsilons": [math.nan]}, ["runs.0.epsilons", "found nan"]),
-        ({"arms": ["federal"]}, ["runs.0.arms.0: expected one of federated, central; found 'federal'", "'federated'?"]),
+        ({"arms": ["federal"]}, ["runs.0.arms: the arm 'federal' has no section in arms.", "'federated'?"]),
         ({"seeds": [-1]}, ["runs.0.seeds.0: -1"]),
         ({"seeds": []}, ["runs.0.seeds"]),
         ({"seed": [1]}, ["Unknown key 'seed' at runs.0", "Did you mean 'seeds'?"]),

@@ -14,6 +14,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Mechanisms, NodeRelease
 from zetadp.privacy.events import Mechanism, NodeHistory, histories
 from zetadp.privacy.ledger import Attempt, read_ledger
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat
 from zetadp.validation import UserError, positive
 
 
@@ -31,12 +32,24 @@ class Run:
         The largest number of rounds, fixed before the run. The guarantee is stated for it even after an early stop.
     partition
         What decided which node holds whom. Nodes of one name hold the same patients only where this agrees, too.
+    colluding
+        None where nodes hide their own messages. Else the run was calibrated for a server that sees the sum of the
+        messages only, and with which at most so many nodes collude. The nodes' histories hold their own noise either
+        way, so what is computed from them alone, like every total over runs, is for messages that lie open.
     """
 
     name: str
     nodes: Mapping[str, NodeHistory]
     declared_rounds: int
     partition: str = ""
+    colluding: int | None = None
+
+    @property
+    def threat(self) -> Threat:
+        """The threat model that the run was calibrated for."""
+        if self.colluding is not None:
+            return SECURE_AGGREGATION
+        return "central" if set(self.nodes) == {CENTRAL_HOLDER} else "local"
 
     @property
     def division(self) -> tuple[str, frozenset[tuple[str, int]]]:
@@ -51,6 +64,12 @@ class Run:
         if not self.nodes or empty:
             where = f"of node {empty[0]!r} " if empty else ""
             msg = f"The ledger {where}of run {self.name!r} holds no rounds: train before accounting."
+            raise UserError(msg)
+        if self.colluding is not None and not 0 < self.colluding < len(self.nodes):
+            msg = (
+                f"Expected the ledger of run {self.name!r} to name from 1 to {len(self.nodes) - 1} colluding nodes, "
+                f"found {self.colluding}. The ledger is damaged: restore it."
+            )
             raise UserError(msg)
 
     @property
@@ -72,7 +91,9 @@ def recorded_runs(ledger: Path) -> list[Run]:
 def run_of(name: str, attempt: Attempt) -> Run:
     """Return what an attempt at a training released, under a name."""
     partition = json.dumps(attempt.header.get("partition", ""), sort_keys=True)
-    return Run(name, histories(attempt.releases()), attempt.header["training"]["rounds"], partition)
+    header = attempt.header
+    colluding = int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None
+    return Run(name, histories(attempt.releases()), header["training"]["rounds"], partition, colluding)
 
 
 def recorded_noise(ledgers: Iterable[Path]) -> Literal["seeded", "os"]:
@@ -93,7 +114,8 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
     """Return for each node what an audience has seen of it by the declared round; None if there is no such audience.
 
     The other nodes are credited with the least noise that they ever added. Rounds in which some node released twice or
-    not at all count at the node's own noise (`NodeHistory.unshielded`).
+    not at all count at the node's own noise (`NodeHistory.unshielded`). What the server sees depends on the run's
+    threat model; ``"messages"`` is what it sees where no secure aggregation is at work.
     """
     names = list(run.nodes)
 
@@ -107,7 +129,7 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
         seen[name] = Counter(dict(history.unshielded))
         for (probability, sigma), count in declared(history, run.declared_rounds).items():
             releases = [*least[:index], release(name, sigma), *least[index + 1 :]]
-            noise = accounting.effective_noise(releases, index, audience)
+            noise = accounting.effective_noise(releases, index, audience, run.colluding)
             if noise is None:
                 return None
             seen[name][probability, noise] += count - history.unshielded.get((probability, sigma), 0)
@@ -115,10 +137,12 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
 
 
 def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism]]:
-    """Return for each node the costliest exposure of one of its patients over all runs.
+    """Return for each node the costliest exposure of one of its patients over all runs, every message lying open.
 
     Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central run
     beside a federated one), a patient's node there is not known here and the one that is worst at `delta` is taken.
+    Noise of other nodes is never credited, also not in runs with simulated secure aggregation: no protocol hid their
+    messages.
     """
     partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Mechanism]]] = {}
     for run in runs:

@@ -16,6 +16,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Mechanisms
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, seen_by
+from zetadp.privacy.threat import SECURE_AGGREGATION, adversary, assumptions
 from zetadp.validation import one_of
 
 Unit: TypeAlias = Literal["patient", "record"]
@@ -36,6 +37,10 @@ _NOISE: dict[NoiseSource, str] = {
 
 _AUDIENCES: dict[Audience, str] = {
     "server": "Whoever receives this node's own messages: the server, alone or together with any other nodes.",
+    "messages": (
+        "A server that sees the node's own messages, alone or together with any other nodes: what holds without a "
+        "protocol that hides them, as in this training."
+    ),
     "node": (
         "One other node, which knows its own noise and sees every intermediate model. Holds only if the server shows "
         "nothing but averages, all remaining nodes add their noise, and what the rounding of single messages tells is "
@@ -46,6 +51,12 @@ _AUDIENCES: dict[Audience, str] = {
         "noise, and what the rounding of single messages tells is left aside."
     ),
 }
+
+_SUMS = (
+    "The server, honest but curious, together with at most {colluding} other node(s). Holds only if it sees nothing "
+    "but the sum of the messages of a round and the remaining nodes add their noise; no protocol for that is "
+    "implemented."
+)
 
 _COVERS = (
     "every model of every round, the final one included, and anything computed from them",
@@ -109,21 +120,31 @@ def run_statement(
     if set(weights) != set(run.nodes):
         msg = f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}."
         raise ValueError(msg)
-    totals = {node: declared(history, run.declared_rounds) for node, history in run.nodes.items()}
+    totals = seen_by(run, weights, "server") or {}
     epsilons = {node: accounting.epsilon(total, delta) for node, total in totals.items()}
     worst = max(epsilons, key=lambda node: epsilons[node])
     kinds = distinct(totals.values())
+    summed = run.threat == SECURE_AGGREGATION
     exact = all(accounting.exact_mu(total) is not None for total in kinds)
-    guarantee = _guarantee(private=run.private, noise_source=noise_source)
+    guarantee = _guarantee(private=run.private, noise_source=noise_source, simulated=summed)
+    audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
+    alone = audiences["messages"] if summed else None
     together = _with_earlier(run, earlier, delta)
     return {
         "kind": "run",
         "name": run.name,
-        "statement": _sentence(guarantee, unit, epsilons[worst], delta) + _earlier_sentence(together),
+        "statement": _sentence(guarantee, unit, epsilons[worst], delta, run, alone) + _earlier_sentence(together),
         "guarantee": guarantee,
         "earlier_attempts": together,
         "public": None if backbone is None else _PUBLIC.format(unit=unit, digest=backbone),
         **_setting(unit, noise_source, noisy=run.private),
+        "threat": {
+            "model": run.threat,
+            "colluding": run.colluding,
+            "against": adversary(run.threat, run.colluding, len(run.nodes)),
+            "assumes": assumptions(run.threat, run.colluding, len(run.nodes)),
+            "epsilon_single_messages": alone and alone["epsilon"],
+        },
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
         "epsilon": _number(epsilons[worst]),
@@ -136,13 +157,13 @@ def run_statement(
             "happened": max(history.rounds for history in run.nodes.values()),
             "replayed": max(history.releases - history.rounds for history in run.nodes.values()),
         },
-        "audiences": {audience: _audience(run, weights, audience, delta) for audience in _AUDIENCES},
+        "audiences": audiences,
         "smaller_deltas": [
             {"delta": small, "epsilon": _number(_worst(kinds, small))} for small in SMALL_DELTAS if small < delta
         ],
         "records_of_one_person": _records_of_one_person(totals, delta) if unit == "record" else None,
         "trade_off": _trade_off(kinds, unit),
-        "nodes": {node: _node(history, totals[node], delta) for node, history in run.nodes.items()},
+        "nodes": {node: _node(history, totals[node], delta, summed=summed) for node, history in run.nodes.items()},
         "covers": [text.format(unit=unit) for text in _COVERS],
         "does_not_cover": [text.format(unit=unit) for text in _DOES_NOT_COVER],
     }
@@ -154,7 +175,10 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float) -> dict[str, A
         return None
     private = all(each.private for each in (run, *earlier))
     epsilon = _worst(over_runs((run, *earlier), delta).values(), delta) if private else math.inf
-    return {"number": len(earlier), "epsilon_together": _number(epsilon)}
+    found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon)}
+    if any(each.threat == SECURE_AGGREGATION for each in (run, *earlier)):
+        found["counted"] = "every message as if it lay open"
+    return found
 
 
 def _earlier_sentence(together: Mapping[str, Any] | None) -> str:
@@ -162,6 +186,7 @@ def _earlier_sentence(together: Mapping[str, Any] | None) -> str:
         return ""
     epsilon = together["epsilon_together"]
     cost = "no guarantee, because not all had noise" if epsilon == "inf" else f"epsilon {_shown(epsilon)}"
+    cost += f", counting {together['counted']}" if "counted" in together else ""
     return (
         f" This model was trained from its start {together['number']} time(s) before, and what was released then stays "
         f"released: together {cost}."
@@ -179,8 +204,9 @@ def total_statement(
     """Return the privacy statement of a cohort after all the runs on it.
 
     One run's epsilon is for a hospital that trains once. Here every run counts: the private ones alone, and then all of
-    them. The second total is "none" as soon as one run had no noise, or anything was computed from training patients
-    and released without noise.
+    them. Runs with secure aggregation count with what their single messages cost: no protocol hid those. The second
+    total is "none" as soon as one run had no noise, or anything was computed from training patients and released
+    without noise.
 
     Parameters
     ----------
@@ -196,12 +222,18 @@ def total_statement(
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private] + list(unnoised)
     rows = _private_rows(private, delta, unit)
+    summed = [run.name for run in private if run.threat == SECURE_AGGREGATION]
     guarantee = _guarantee(private=bool(private), noise_source=noise_source)
     text = _sentence(guarantee, unit, float(rows["epsilon"]), delta)
     if private:
         text = f"{len(private)} private run(s) together: {text}"
     if private and broken:
         text += f" Everything together: no guarantee, because of {len(broken)} release(s) without noise."
+    if summed:
+        text += (
+            f" Secure aggregation was simulated in {len(summed)} of the private runs: no protocol hid their messages, "
+            "so they count with what their single messages cost."
+        )
     return {
         "kind": "total",
         "statement": text,
@@ -209,6 +241,7 @@ def total_statement(
         **_setting(unit, noise_source, noisy=bool(private)),
         "delta": delta,
         "private_rows": rows,
+        "single_messages": {"runs": summed, "counted": "every message as if it lay open"} if summed else None,
         "all_rows": {
             "runs": len(runs),
             "epsilon": "inf" if broken else rows["epsilon"],
@@ -224,6 +257,7 @@ def plain_text(statement: Mapping[str, Any]) -> str:
     lines = [
         statement["statement"],
         "",
+        *([f"Threat model: {statement['threat']['assumes']}"] if "threat" in statement else []),
         f"Neighbours: {statement['neighbours']}",
         f"Sampling: {statement['sampling']}",
         f"Noise: {statement['noise']}.",
@@ -294,11 +328,19 @@ def _worst(totals: Iterable[Mechanisms], delta: float) -> float:
     return max(accounting.epsilon(total, delta) for total in totals)
 
 
+def _audiences(run: Run) -> tuple[Audience, ...]:
+    if run.threat == SECURE_AGGREGATION:
+        return ("server", "messages", "node", "reader")
+    return ("server", "node", "reader")
+
+
 def _audience(run: Run, weights: Mapping[str, float], audience: Audience, delta: float) -> dict[str, Any] | None:
     seen = seen_by(run, weights, audience)
     if seen is None:
         return None
-    return {"epsilon": _number(_worst(distinct(seen.values()), delta)), "assumption": _AUDIENCES[audience]}
+    of_sums = audience == "server" and run.threat == SECURE_AGGREGATION
+    assumption = _SUMS.format(colluding=run.colluding) if of_sums else _AUDIENCES[audience]
+    return {"epsilon": _number(_worst(distinct(seen.values()), delta)), "assumption": assumption}
 
 
 def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
@@ -366,20 +408,28 @@ def _records_of_one_node(totals: Mapping[str, Mechanisms], delta: float) -> list
     return [{"records": records, "nodes": 1, "epsilon": _number(epsilon)} for records, epsilon in worst.items()]
 
 
-def _node(history: NodeHistory, total: Mechanisms, delta: float) -> dict[str, Any]:
+def _node(history: NodeHistory, total: Mechanisms, delta: float, *, summed: bool) -> dict[str, Any]:
+    """Return what a node added, and what it cost as the server sees it."""
+    in_sum = {"in_the_sum": _mechanisms(total)} if summed else {}
     return {
         "population": history.population,
         "expected": history.expected,
         "clip": _number(history.clip),
         "rounds": history.rounds,
-        "mechanisms": [
-            {"sampling_probability": probability, "noise_multiplier": sigma, "releases": count}
-            for (probability, sigma), count in sorted(history.mechanisms.items())
-        ],
+        "mechanisms": _mechanisms(history.mechanisms),
+        **in_sum,
         "epsilon": _number(accounting.epsilon(total, delta)),
         "epsilon_rdp": _number(accounting.epsilon_rdp(total, delta)),
         "mu": _exact_mu(total),
     }
+
+
+def _mechanisms(mechanisms: Mechanisms) -> list[dict[str, Any]]:
+    return [
+        {"sampling_probability": probability, "noise_multiplier": sigma, "releases": count}
+        for (probability, sigma), count in sorted(mechanisms.items())
+        if count
+    ]
 
 
 def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str, Any]:
@@ -398,16 +448,31 @@ def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str,
     }
 
 
-def _guarantee(*, private: bool, noise_source: NoiseSource) -> str:
+def _guarantee(*, private: bool, noise_source: NoiseSource, simulated: bool = False) -> str:
     if not private:
         return "none"
-    return "simulated" if noise_source == "seeded" else "holds"
+    return "simulated" if simulated or noise_source == "seeded" else "holds"
 
 
-def _sentence(guarantee: str, unit: Unit, epsilon: float, delta: float) -> str:
+def _sentence(
+    guarantee: str,
+    unit: Unit,
+    epsilon: float,
+    delta: float,
+    run: Run | None = None,
+    alone: Mapping[str, Any] | None = None,
+) -> str:
+    """Say in one sentence what holds, and against whom: the run's threat model, or the server for a total."""
     if guarantee == "none":
         return "No guarantee: without noise, a model may reveal whom it was trained on."
-    claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, against the server"
+    against = adversary("local", None, 0) if run is None else adversary(run.threat, run.colluding, len(run.nodes))
+    claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, {against}"
+    if alone is not None:
+        return (
+            "Simulated, protecting nobody: with noise that is not from a seed and a protocol for secure aggregation, "
+            f"of which there is none here, training would be {claim}. Against a server that sees single messages, "
+            f"epsilon is {_shown(alone['epsilon'])}."
+        )
     if guarantee == "simulated":
         return f"Simulated, protecting nobody: with noise that is not from a seed, training would be {claim}."
     return f"Training was {claim}."
