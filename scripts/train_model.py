@@ -17,6 +17,7 @@ from zetadp.pretrained import BACKBONE, model_content
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION
 from zetadp.storage import read_json, written_whole
 from zetadp.training import NodePlan, RunName, TrainingSettings, finish, train
+from zetadp.validation import UserError
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -102,8 +103,19 @@ def plans(rows: pd.DataFrame, threat: str, plan: dict[str, Any], noise_multiplie
     for (name, group), population, expected in zip(groups, plan["sizes"], plan["expected"], strict=True):
         patients = [tuple(positions) for positions in group.groupby("patient", sort=True).indices.values()]
         positions = [tuple(int(group.index[i]) for i in own) for own in patients]
-        result.append(NodePlan(str(name), positions, population, expected, noise_multiplier))
+        images = None
+        if "images_of_a_patient" in plan:
+            positions, images = single_images(positions, plan["images_of_a_patient"])
+        result.append(NodePlan(str(name), positions, population, expected, noise_multiplier, images))
     return result
+
+
+def single_images(patients: list[tuple[int, ...]], count: int) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return record and position of every image of some patients, where each image is drawn by itself."""
+    if any(len(own) != 1 for own in patients):
+        msg = "Expected one record a patient with training.unit image, found several. Use training.unit patient."
+        raise UserError(msg)
+    return [own for own in patients for _ in range(count)], list(range(count)) * len(patients)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def _drafted(content: dict[str, Any], network: str, arm: str, epsilon: str, seed
     if run not in federated:
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
         found = f"{network} {arm} {epsilon} {seed}"
-        msg = f"Expected a run of the configuration with local noise ({known}), found {found}."
+        msg = f"Expected a federated run of the configuration ({known}), found {found}."
         raise UserError(msg)
     if needs_backbone(config, network):
         msg = f"Expected a network from random weights on k-space or images, found {network}, on the public backbone."

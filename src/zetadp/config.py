@@ -28,8 +28,8 @@ SIMULATED_NAME = "phantom"
 EVERYBODY = "all"
 """A participation: every patient takes part in every round."""
 
-PLANNED = ("rounds", "participation", "expected_patients")
-"""What a network's own training settings say in place of its arm's."""
+PLANNED = ("rounds", "participation", "expected_patients", "unit")
+"""What a network's own training settings say in place of its arm's, and who is drawn."""
 
 _TRUTHS = {"true": True, "false": False}
 
@@ -129,8 +129,20 @@ def needs_backbone(config: Mapping[str, Any], network: str) -> bool:
 
 def training_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
     """Return how a network is trained: the general settings, and its own in their place."""
-    own = config["networks"][network]["training"]
-    return {**config["training"], **{key: value for key, value in own.items() if key not in PLANNED}}
+    settings = {**config["training"], **config["networks"][network]["training"]}
+    return {key: value for key, value in settings.items() if key not in PLANNED}
+
+
+def unit_of(config: Mapping[str, Any], network: str) -> str:
+    """Return who is drawn, clipped and hidden in a network's training: patient, or image."""
+    return str(config["networks"][network]["training"].get("unit", config["training"]["unit"]))
+
+
+def images_of_a_patient(config: Mapping[str, Any]) -> int:
+    """Return the declared number of images of a record."""
+    from zetadp.cohort.decathlon import SEQUENCES
+
+    return len(SEQUENCES) * int(config["slices"]["count"])
 
 
 def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]:
@@ -140,7 +152,8 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     -------
     ``sizes`` and ``expected``, patients and expected patients in a round of each node, and ``rounds``: as given, or
     epochs * N / R for the node of median size. With secure aggregation also ``colluding``, the number of nodes whose
-    noise is not counted on.
+    noise is not counted on. Where single images are drawn, sizes and expected count images, expected as many as of
+    patients, and ``images_of_a_patient`` says how many one patient has.
     """
     sizes = declared_nodes(config, arm)
     own, given = config["networks"][network]["training"], config["arms"][arm]
@@ -149,7 +162,12 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     rounds = own.get("rounds", given["rounds"])
     if rounds is None:
         rounds = max(1, round(float(given["epochs"]) * median(sizes) / median(expected)))
-    plan: dict[str, Any] = {"sizes": sizes, "expected": expected, "rounds": int(rounds)}
+    extra: dict[str, Any] = {}
+    if unit_of(config, network) == "image":
+        images, drawn = images_of_a_patient(config), training_of(config, network)["images_per_patient"]
+        sizes, expected = [size * images for size in sizes], [each * drawn for each in expected]
+        extra = {"images_of_a_patient": images}
+    plan: dict[str, Any] = {"sizes": sizes, "expected": expected, "rounds": int(rounds), **extra}
     return plan | ({"colluding": given["colluding"]} if threat_of(config, arm) == SECURE_AGGREGATION else {})
 
 
@@ -229,6 +247,7 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             NetworkSettings(**network_of(config, name))
         except ValueError as error:
             yield f"networks.{name}: {error}"
+    yield from _contradictions_of_images(config)
     cohort = config["cohort"]
     yield from _contradictions_of_cohort(cohort, config["privacy"]["noise"], has_real_patients(config))
     if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
@@ -278,6 +297,27 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             f"partition.validation_patients: {wanted} test patients would be watched, of {cohort['test_patients']}; "
             "none would be left to test."
         )
+
+
+def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why single images cannot be the unit of a training."""
+    places = {f"networks.{name}.training": network["training"] for name, network in config["networks"].items()}
+    for place, given in {"training": config["training"], **places}.items():
+        if given.get("unit", "patient") != "image":
+            continue
+        if config["cohort"]["source"] != "simulated":
+            yield (
+                f"{place}.unit: expected patient for a cohort with source {config['cohort']['source']}; found image. A "
+                "guarantee per image does not protect patients, so it is there for simulated cohorts only."
+            )
+        if config["engine"] != "simulation":
+            yield f"{place}.unit: expected patient with engine {config['engine']}; found image."
+        images = images_of_a_patient(config)
+        if given.get("images_per_patient", 1) > images:
+            yield (
+                f"{place}.images_per_patient: expected at most the {images} images of a patient; found "
+                f"{given['images_per_patient']}."
+            )
 
 
 def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str]:

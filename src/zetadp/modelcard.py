@@ -110,13 +110,25 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
     # The statement's own curve: one (epsilon, delta) pair alone would allow every participant to be found at epsilon 8.
     power = 1 - dict(zip(curve["false_alarms"], curve["misses"], strict=True))[FALSE_ALARM]
     power = math.ceil(1000 * power - 1e-9) / 1000
-    lines += [
-        str(privacy["statement"]),
-        "",
+    whole = privacy.get("of_all_images")
+    plain = (
         f"In plain words{', for the ideal mechanism that this run simulates' if seeded else ''}: an attack that sees "
         f"{seen}, and wrongly accuses {FALSE_ALARM:.0%} of those who gave no data, finds at most "
         f"{power:.1%} of those who did (ε = {rounded_up(spent)}, δ = {delta:g}, per {unit}). Further models of the "
-        f"same data add to this.",
+        f"same data add to this."
+    )
+    if whole is not None:
+        # Odds for one image would be read as odds for a person.
+        true = float(whole["epsilon"])
+        plain = (
+            f"ε = {rounded_up(spent)} is per image, a weaker guarantee that protects no {whole['unit']}: behind one "
+            f"stand {whole['images']} images. The true ε per {whole['unit']} at δ = {delta:g} is "
+            f"{rounded_up(true) if math.isfinite(true) else 'none'}."
+        )
+    lines += [
+        str(privacy["statement"]),
+        "",
+        plain,
         "",
         *([SEEDED_NOTE, ""] if seeded else []),
         *([str(threat["assumes"]), ""] if "assumes" in threat else []),

@@ -139,6 +139,7 @@ def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None
         *([SEEDED_NOTE] if "seeded" in sources else []),
         *(["Noise: exact, from the operating system’s generator."] if "os" in sources else []),
         *_sums(private),
+        *_images(private),
         *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),
         *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
         *_excesses(runs),
@@ -161,6 +162,26 @@ def _sums(private: pd.DataFrame) -> list[str]:
             f"Against a server that sees single messages it is {figures}."
         )
     return found
+
+
+def _images(private: pd.DataFrame) -> list[str]:
+    """Say of each network whose images were drawn one by one what holds for the patient behind them."""
+    found = []
+    for network, group in private[private["unit"] == "image"].groupby("network"):
+        whole = group.groupby("epsilon")["epsilon_per_patient"].max()
+        figures = ", ".join(
+            f"{_or_none(whole[label])} at ε = {label}" for label in sorted(whole.index, key=epsilon_order)
+        )
+        found.append(
+            f"Network {network}: ε is per image, a weaker guarantee that protects no patient. The true ε per patient, "
+            f"behind whom all images of a patient stand, is {figures}."
+        )
+    return found
+
+
+def _or_none(epsilon: float) -> str:
+    """Return an epsilon for reading; unknown and infinite ones are none."""
+    return rounded_up(epsilon) if math.isfinite(epsilon) else "none"
 
 
 def _excesses(runs: pd.DataFrame) -> list[str]:
@@ -202,7 +223,8 @@ def accuracy_sheet(
     for (network, arm), group in table.groupby(["network", "arm"], sort=False):
         cells = {str(row["epsilon"]): row for _, row in group.iterrows()}
         shown = arm_shown(str(arm), str(group["threat"].iloc[0]))
-        rows.append((str(network), shown, *(_spread(cells.get(e), "mean", "std") for e in epsilons)))
+        named = f"{network} (per image)" if (group["unit"] == "image").any() else str(network)
+        rows.append((named, shown, *(_spread(cells.get(e), "mean", "std") for e in epsilons)))
         if intervals:
             rows.append(("", f"{LEVEL:.0%} interval", *(_interval(cells.get(e)) for e in epsilons)))
     if with_paper:

@@ -147,6 +147,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
     Data frame with accuracies in %. ``mean`` and ``std`` (denominator n - 1) are over seeds; ``std`` is missing with
     one seed. ``ci_low`` and ``ci_high`` bound the seed-averaged accuracy over the population of patients: patients are
     resampled, the same for all seeds. ``noise`` is "none" without epsilon. ``epsilon_stated`` is the largest.
+    ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
     """
     _not_empty(runs)
     rows = []
@@ -170,6 +171,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
                 "noise": "none" if math.isinf(epsilon_value(cell[2])) else _common(group, "noise_source"),
                 "delta": _common(group, "delta"),
                 "epsilon_stated": group["epsilon_stated"].max(),
+                "epsilon_per_patient": group["epsilon_per_patient"].max(),
                 "patients": len(set().union(*group["per_patient"])),
             }
         )
@@ -261,6 +263,7 @@ def _row(directory: Path) -> dict[str, Any]:
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
         **_threat(privacy),
+        "epsilon_per_patient": _per_patient(privacy),
         # Infinity is a string in JSON, which has no word for it.
         "epsilon_rdp": float(privacy["epsilon_rdp"]),
         "node_accuracy": metrics.get("node_accuracy", {}),
@@ -277,6 +280,12 @@ def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
         "colluding": threat.get("colluding"),
         "epsilon_single_messages": None if alone is None else float(alone),
     }
+
+
+def _per_patient(privacy: Mapping[str, Any]) -> float:
+    """Return what a statement says of a whole patient; NaN where nothing is known of whose the records are."""
+    whole = privacy.get("of_all_images") or privacy
+    return float(whole["epsilon"]) if whole["unit"] == "patient" else math.nan
 
 
 def _identity(run: Mapping[str, Any], path: Path) -> dict[str, Any]:

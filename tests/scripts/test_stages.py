@@ -387,3 +387,15 @@ def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, thre
     assert {key: attempt.header.get(key) for key in ("threat", "colluding")} == (
         {"threat": None, "colluding": None} if central else {"threat": threat, "colluding": 1}
     )
+
+
+def test_images_are_units_of_their_own_where_the_plan_says_so():
+    plans = runpy.run_path(str(SCRIPTS / "train_model.py"))["plans"]
+    rows = pd.DataFrame({"patient": ["a", "b", "c"], "record": ["a", "b", "c"], "node": ["n1", "n2", "n1"]})
+    plan = {"sizes": [4, 2], "expected": [2.0, 1.0], "rounds": 3}
+    first, second = plans(rows, "local", plan | {"images_of_a_patient": 2}, 1.5)
+    assert list(zip(first.patients, first.images, strict=True)) == [((0,), 0), ((0,), 1), ((2,), 0), ((2,), 1)]
+    assert (second.patients, second.images) == ([(1,), (1,)], [0, 1])
+    rows["patient"] = ["a", "b", "a"]
+    with pytest.raises(UserError, match="one record a patient"):
+        plans(rows, "local", plan | {"images_of_a_patient": 2}, 1.5)

@@ -115,9 +115,10 @@ def test_a_network_may_be_trained_in_its_own_way():
     assert plan_of(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 7}
     assert plan_of(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 7}
     assert plan_of(config, "two", "federated") == {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 917}
-    assert training_of(config, "two") == config["training"]
+    general = {key: value for key, value in config["training"].items() if key != "unit"}
+    assert training_of(config, "two") == general
     changed = {"optimiser": "sgd", "learning_rate": 0.5}
-    assert training_of(config, "own") == {**config["training"], **changed}
+    assert training_of(config, "own") == {**general, **changed}
     assert "training" not in network_of(config, "own")
     fewer = load_config(merged(paper(), {"networks": {"own": {"training": {"expected_patients": 11}}}}), SCHEMA)
     assert plan_of(fewer, "own", "federated") == {"sizes": [44] * 11, "expected": [11.0] * 11, "rounds": 2000}
@@ -169,6 +170,41 @@ def test_secure_aggregation_is_refused_where_no_simulation_will_do(change, part)
     message = faults(change, secure())
     assert part in message
     assert "no protocol is implemented" in message or "colluding" in part
+
+
+def per_image(place: dict) -> dict:
+    cohort = {"name": "phantom-x", "source": "simulated"}
+    return merged(merged(paper(), {"cohort": cohort, "privacy": {"noise": "seeded"}}), place)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_images_are_drawn_as_often_as_patients_times_their_images(own):
+    unit = {"unit": "image", "images_per_patient": 8}
+    config = load_config(
+        per_image({"networks": {"complex": {"training": unit}}} if own else {"training": unit}), SCHEMA
+    )
+    plan = plan_of(config, "complex", "federated")
+    assert plan == {"sizes": [44 * 80] * 11, "expected": [24.0 * 8] * 11, "rounds": 917, "images_of_a_patient": 80}
+    patients = plan_of(load_config(per_image({}), SCHEMA), "complex", "federated")
+    assert plan["expected"][0] / plan["sizes"][0] == pytest.approx(24 / 44 * 8 / 80)
+    assert patients == {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 917}
+    assert "unit" not in training_of(config, "complex")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"cohort": {"name": "real", "source": "download"}, "privacy": {"noise": "os"}}, "does not protect patients"),
+        (
+            {"cohort": {"name": "x", "source": "folder", "folder": "y", "real_patients": False, "unit": "record"}},
+            "networks.complex.training.unit: expected patient for a cohort with source folder; found image",
+        ),
+        ({"engine": "flower", "privacy": {"noise": "os"}}, "expected patient with engine flower; found image"),
+        ({"networks": {"complex": {"training": {"images_per_patient": 84}}}}, "at most the 80 images"),
+    ],
+)
+def test_a_guarantee_per_image_is_for_simulations(change, part):
+    assert part in faults(change, per_image({"networks": {"complex": {"training": {"unit": "image"}}}}))
 
 
 def test_given_rounds_are_taken_as_they_are():

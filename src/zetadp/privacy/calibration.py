@@ -104,7 +104,7 @@ def noise_for_sum(
     Examples
     --------
     >>> noise_for_epsilon(8, 1e-3, 1, 20), noise_for_sum(8, 1e-3, [44] * 5, [44] * 5, 20, colluding=1)
-    (1.9787, 0.98935)
+    (2.1467, 1.0734)
     """
     probabilities = [drawn / size for drawn, size in zip(expected, sizes, strict=True)]
     if target == math.inf:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Audience, Mechanisms, NodeRelease
+from zetadp.privacy.accounting import Audience, Exposure, Grouped, Mechanisms, NodeRelease
 from zetadp.privacy.events import Mechanism, NodeHistory, histories
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat
@@ -36,6 +36,9 @@ class Run:
         None where nodes hide their own messages. Else the run was calibrated for a server that sees the sum of the
         messages only, and with which at most so many nodes collude. The nodes' histories hold their own noise either
         way, so what is computed from them alone, like every total over runs, is for messages that lie open.
+    images
+        None where patients were drawn. Where single images were, which the histories then count: how many images of one
+        patient are on its node.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Run:
     declared_rounds: int
     partition: str = ""
     colluding: int | None = None
+    images: int | None = None
 
     @property
     def threat(self) -> Threat:
@@ -54,7 +58,8 @@ class Run:
     @property
     def division(self) -> tuple[str, frozenset[tuple[str, int]]]:
         """How the cohort is divided among nodes; runs of one division add up node by node."""
-        sizes = frozenset((node, history.population) for node, history in self.nodes.items())
+        images = self.images or 1
+        sizes = frozenset((node, history.population // images) for node, history in self.nodes.items())
         return self.partition if len(sizes) > 1 else "", sizes
 
     def __post_init__(self) -> None:
@@ -93,7 +98,8 @@ def run_of(name: str, attempt: Attempt) -> Run:
     partition = json.dumps(attempt.header.get("partition", ""), sort_keys=True)
     header = attempt.header
     colluding = int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None
-    return Run(name, histories(attempt.releases()), header["training"]["rounds"], partition, colluding)
+    images = int(header["images_of_a_patient"]) if header.get("unit") == "image" else None
+    return Run(name, histories(attempt.releases()), header["training"]["rounds"], partition, colluding, images)
 
 
 def recorded_noise(ledgers: Iterable[Path]) -> Literal["seeded", "os"]:
@@ -136,30 +142,35 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
     return seen
 
 
-def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism]]:
+def of_patient(run: Run, total: Exposure) -> Counter[Mechanism | Grouped]:
+    """Return what a node's releases are to a patient, behind whom all their images stand where images were drawn."""
+    return accounting.grouped(total, run.images or 1)
+
+
+def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism | Grouped]]:
     """Return for each node the costliest exposure of one of its patients over all runs, every message lying open.
 
     Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central run
     beside a federated one), a patient's node there is not known here and the one that is worst at `delta` is taken.
     Noise of other nodes is never credited, also not in runs with simulated secure aggregation: no protocol hid their
-    messages.
+    messages. Where a run drew single images, the exposure is that of a patient with all of theirs.
     """
-    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Mechanism]]] = {}
+    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Mechanism | Grouped]]] = {}
     for run in runs:
         totals = partitions.setdefault(run.division, {node: Counter() for node in run.nodes})
         for node, history in run.nodes.items():
-            totals[node] += declared(history, run.declared_rounds)
-    worst: dict[str, Counter[Mechanism]] = {}
+            totals[node] += of_patient(run, declared(history, run.declared_rounds))
+    worst: dict[str, Counter[Mechanism | Grouped]] = {}
     for place, totals in enumerate(partitions.values()):
         others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != place]
         for node, own in totals.items():
-            candidates = [accounting.compose(own, *choice) for choice in itertools.product(*others)]
+            candidates = [sum(choice, own) for choice in itertools.product(*others)]
             name = node if node not in worst else f"{node} (partition {place + 1})"
             worst[name] = max(candidates, key=lambda total: accounting.epsilon(total, delta))
     return worst
 
 
-def distinct(totals: Iterable[Mechanisms]) -> list[Counter[Mechanism]]:
+def distinct(totals: Iterable[Exposure]) -> list[Counter[Mechanism | Grouped]]:
     """Drop repetitions, so that equal nodes are accounted for once."""
     return list({tuple(sorted(total.items())): Counter(dict(total)) for total in totals}.values())
 

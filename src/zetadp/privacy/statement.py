@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeAlias
 
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Audience, Mechanisms
+from zetadp.privacy.accounting import Audience, Exposure, Mechanisms
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, seen_by
 from zetadp.privacy.threat import SECURE_AGGREGATION, adversary, assumptions
 from zetadp.validation import one_of
 
-Unit: TypeAlias = Literal["patient", "record"]
+Unit: TypeAlias = Literal["patient", "record", "image"]
 NoiseSource: TypeAlias = Literal["seeded", "os"]
 
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -103,7 +103,9 @@ def run_statement(
     delta
         The delta of the quoted epsilon.
     unit
-        ``"patient"`` only where the cohort declares one record a patient, or merged the records of each.
+        What a record of the cohort stands for: ``"patient"`` only where the cohort declares one record a patient, or
+        merged the records of each. Where single images were drawn, the statement is per image, and tells what holds for
+        this unit beside it.
     noise_source
         ``"seeded"`` is simulation and protects nobody; ``"os"`` is the operating system's generator.
     weights
@@ -120,6 +122,7 @@ def run_statement(
     if set(weights) != set(run.nodes):
         msg = f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}."
         raise ValueError(msg)
+    behind, unit = unit, "image" if run.images else unit
     totals = seen_by(run, weights, "server") or {}
     epsilons = {node: accounting.epsilon(total, delta) for node, total in totals.items()}
     worst = max(epsilons, key=lambda node: epsilons[node])
@@ -130,12 +133,16 @@ def run_statement(
     audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
     alone = audiences["messages"] if summed else None
     together = _with_earlier(run, earlier, delta)
+    whole = _of_all_images(run, behind, totals.values(), delta) if run.images else None
     return {
         "kind": "run",
         "name": run.name,
-        "statement": _sentence(guarantee, unit, epsilons[worst], delta, run, alone) + _earlier_sentence(together),
+        "statement": _sentence(guarantee, unit, epsilons[worst], delta, run, alone)
+        + _whole_sentence(whole)
+        + _earlier_sentence(together),
         "guarantee": guarantee,
         "earlier_attempts": together,
+        "of_all_images": whole,
         "public": None if backbone is None else _PUBLIC.format(unit=unit, digest=backbone),
         **_setting(unit, noise_source, noisy=run.private),
         "threat": {
@@ -169,6 +176,22 @@ def run_statement(
     }
 
 
+def _of_all_images(run: Run, unit: Unit, totals: Iterable[Mechanisms], delta: float) -> dict[str, Any]:
+    """Return what a training that draws single images costs the patient, or record, behind all of its images."""
+    images = run.images or 1
+    worst = max(accounting.epsilon_group(total, delta, images) for total in distinct(totals))
+    return {"unit": unit, "images": images, "epsilon": _number(worst)}
+
+
+def _whole_sentence(whole: Mapping[str, Any] | None) -> str:
+    if whole is None:
+        return ""
+    return (
+        f" That is per image and protects no {whole['unit']}: for a {whole['unit']}, behind whom {whole['images']} "
+        f"images stand, the true epsilon at the same delta is {_shown(whole['epsilon'])}."
+    )
+
+
 def _with_earlier(run: Run, earlier: Sequence[Run], delta: float) -> dict[str, Any] | None:
     """Return what this training and those before it release together; None where there were none before."""
     if not earlier:
@@ -176,8 +199,12 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float) -> dict[str, A
     private = all(each.private for each in (run, *earlier))
     epsilon = _worst(over_runs((run, *earlier), delta).values(), delta) if private else math.inf
     found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon)}
-    if any(each.threat == SECURE_AGGREGATION for each in (run, *earlier)):
-        found["counted"] = "every message as if it lay open"
+    counted = [
+        *(["every message as if it lay open"] if any(each.colluding for each in (run, *earlier)) else []),
+        *(["all images of a patient together"] if any(each.images for each in (run, *earlier)) else []),
+    ]
+    if counted:
+        found["counted"] = " and ".join(counted)
     return found
 
 
@@ -223,6 +250,7 @@ def total_statement(
     broken = [run.name for run in runs if not run.private] + list(unnoised)
     rows = _private_rows(private, delta, unit)
     summed = [run.name for run in private if run.threat == SECURE_AGGREGATION]
+    by_image = [run.name for run in private if run.images]
     guarantee = _guarantee(private=bool(private), noise_source=noise_source)
     text = _sentence(guarantee, unit, float(rows["epsilon"]), delta)
     if private:
@@ -234,6 +262,11 @@ def total_statement(
             f" Secure aggregation was simulated in {len(summed)} of the private runs: no protocol hid their messages, "
             "so they count with what their single messages cost."
         )
+    if by_image:
+        text += (
+            f" In {len(by_image)} of the private runs single images were drawn; they count with what they cost a "
+            f"{unit} with all images."
+        )
     return {
         "kind": "total",
         "statement": text,
@@ -242,6 +275,7 @@ def total_statement(
         "delta": delta,
         "private_rows": rows,
         "single_messages": {"runs": summed, "counted": "every message as if it lay open"} if summed else None,
+        "of_all_images": {"runs": by_image, "counted": f"all images of a {unit} together"} if by_image else None,
         "all_rows": {
             "runs": len(runs),
             "epsilon": "inf" if broken else rows["epsilon"],
@@ -324,7 +358,7 @@ def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
     ]
 
 
-def _worst(totals: Iterable[Mechanisms], delta: float) -> float:
+def _worst(totals: Iterable[Exposure], delta: float) -> float:
     return max(accounting.epsilon(total, delta) for total in totals)
 
 
@@ -365,12 +399,13 @@ def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str,
     rows["smaller_deltas"] = [{"delta": small, "epsilon": _number(epsilon)} for small, epsilon in smaller.items()]
     if unit == "record":
         rows["records_of_one_person"] = _records_of_one_node(totals, delta)
-    if _follows_from_node(private):
+    # No curve is computed of many images together; their epsilon leaves nothing to draw.
+    if _follows_from_node(private) and not any(run.images for run in private):
         rows["trade_off"] = _trade_off(distinct(totals.values()), unit)
     return rows
 
 
-def _trade_off(kinds: Iterable[Mechanisms], unit: Unit) -> dict[str, Any]:
+def _trade_off(kinds: Iterable[Exposure], unit: Unit) -> dict[str, Any]:
     curves = [accounting.trade_off(total, FALSE_ALARMS) for total in kinds]
     return {
         "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",
@@ -398,7 +433,7 @@ def _records_of_one_person(totals: Mapping[str, Mechanisms], delta: float) -> li
     return rows
 
 
-def _records_of_one_node(totals: Mapping[str, Mechanisms], delta: float) -> list[dict[str, Any]]:
+def _records_of_one_node(totals: Mapping[str, Exposure], delta: float) -> list[dict[str, Any]]:
     """Return epsilon for a person behind several records that are always together on one node."""
     kinds = distinct(totals.values())
     worst = {
@@ -478,7 +513,7 @@ def _sentence(
     return f"Training was {claim}."
 
 
-def _exact_mu(total: Mechanisms) -> float | str | None:
+def _exact_mu(total: Exposure) -> float | str | None:
     mu = accounting.exact_mu(total)
     return None if mu is None else _number(mu)
 
