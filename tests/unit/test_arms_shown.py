@@ -68,3 +68,22 @@ def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
     assert "single messages, as nothing here prevents: 41.5" in secure
     assert THREAT["assumes"] in secure
     assert "single message" not in federated
+
+
+@pytest.mark.parametrize(("whole", "shown"), [(220.58, "220.6"), ("inf", "none")])
+def test_a_guarantee_per_image_is_called_one_beside_the_figure_of_a_patient(tmp_path, whole, shown):
+    privacy = {"unit": "image", "of_all_images": {"unit": "patient", "images": 80, "epsilon": whole}}
+    folder = write_run(tmp_path, {"a": 12, "b": 15}, network="mine", **privacy)
+    runs = tables.collect([folder, write_run(tmp_path, {"a": 12, "b": 15})])
+    table = tables.table1(runs, "simulated cohort")
+    assert dict(zip(table["network"], table["epsilon_per_patient"], strict=True)) == {
+        "complex": 3.0,
+        "mine": float(whole),
+    }
+    notes = rendering.notes(runs, "simulated cohort")
+    assert any("Network mine: ε is per image" in note and f"{shown} at ε = 3" in note for note in notes)
+    assert "| mine (per image) |" in rendering.to_markdown(rendering.accuracy_sheet(table, notes))
+    metrics = read_json(folder / "metrics.json")
+    card = model_card(metrics["run"], {}, read_json(folder / "privacy.json"), metrics, "simulated cohort")
+    assert f"per patient at δ = 0.001 is {shown}." in card
+    assert "of those who gave no data" not in card
