@@ -169,7 +169,7 @@ def accuracy_figure(found: pd.DataFrame) -> Figure:
         best = found[(found["network"] != "paper") & (found["mean"] > 85)]["mean"]
         panels[1].set_ylim(best.min() - 1.2, best.max() + 0.8)
         panels[1].set_xticks(range(len(labels)), ["∞" if label == "inf" else label for label in labels])
-        panels[1].set_xlabel("ε for each patient, against the server (δ = 0.001)")
+        panels[1].set_xlabel("ε for each patient, against the server (δ = 0.001), unless named otherwise below")
         figure.supylabel("accuracy on held-out patients (%)", fontsize=10)
         figure.suptitle(
             "Simulated cohort, 484 + 266 patients, 11 hospitals; below: the upper part enlarged", fontsize=10
