@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.epsilon import epsilon_value
-from zetadp.privacy.calibration import noise_for_nodes
+from zetadp.privacy.calibration import noise_of_plan
 from zetadp.storage import write_json
 from zetadp.workflow import run
 
@@ -19,13 +19,7 @@ def main(*, noise: Path, delta: float, plans: dict[str, dict[str, dict[str, Any]
     for network, arms in plans.items():
         multipliers[network] = {}
         for arm, plan in arms.items():
-            probabilities = [drawn / size for drawn, size in zip(plan["expected"], plan["sizes"], strict=True)]
-            found = {
-                epsilon: noise_for_nodes(
-                    epsilon_value(epsilon), delta, probabilities, plan["rounds"], plan.get("noise_decay", 1.0)
-                )
-                for epsilon in epsilons
-            }
+            found = {epsilon: noise_of_plan(epsilon_value(epsilon), delta, plan) for epsilon in epsilons}
             multipliers[network][arm] = found
             logging.getLogger(__name__).info("%s, %s: noise multipliers %s", network, arm, found)
     write_json(noise, {"delta": delta, "noise_multipliers": multipliers})

@@ -14,8 +14,10 @@ from zetadp.memory import keep_freed_memory
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings
 from zetadp.pretrained import BACKBONE, model_content
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION
 from zetadp.storage import read_json, written_whole
 from zetadp.training import NodePlan, RunName, TrainingSettings, finish, train
+from zetadp.validation import UserError
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def main(
     settings: dict[str, Any],
     training: dict[str, Any],
     plan: dict[str, Any],
+    threat: str,
     cohort: str,
     division: dict[str, Any],
     noise_source: str,
@@ -59,12 +62,15 @@ def main(
     multiplier = read_json(noise)["noise_multipliers"][network][arm][epsilon]
     public = load_backbone(backbone[0], place) if backbone else None
     starting = public.start(architecture) if public is not None and architecture.start == "public" else None
-    used = {} if public is None else {"backbone": tensors_digest(public.tensors())}
+    used: dict[str, Any] = {} if public is None else {"backbone": tensors_digest(public.tensors())}
+    if threat == SECURE_AGGREGATION:
+        # Whoever reads the ledger must know that its noise was meant for sums.
+        used |= {"threat": threat, "colluding": plan["colluding"]}
     trained = train(
         name,
         architecture,
         TrainingSettings.from_section(training, rounds=plan["rounds"], noise=noise_source),
-        plans(rows, arm, plan, multiplier),
+        plans(rows, threat, plan, multiplier),
         to_records(stack, place),
         to_records(watched, place),
         ledger_path=Path(ledger_file),
@@ -89,16 +95,27 @@ def main(
     finish(Path(checkpoint))
 
 
-def plans(rows: pd.DataFrame, arm: str, plan: dict[str, Any], noise_multiplier: float) -> list[NodePlan]:
-    """Return what each node holds; the central arm is one node that holds everybody."""
-    holders = rows["node"] if arm == "federated" else rows["node"].map(lambda _: "central")
+def plans(rows: pd.DataFrame, threat: str, plan: dict[str, Any], noise_multiplier: float) -> list[NodePlan]:
+    """Return what each node holds; a central holder is one node that holds everybody."""
+    holders = rows["node"].map(lambda _: CENTRAL_HOLDER) if threat == "central" else rows["node"]
     result = []
     groups = rows.groupby(holders.to_numpy(), sort=True)
     for (name, group), population, expected in zip(groups, plan["sizes"], plan["expected"], strict=True):
         patients = [tuple(positions) for positions in group.groupby("patient", sort=True).indices.values()]
         positions = [tuple(int(group.index[i]) for i in own) for own in patients]
-        result.append(NodePlan(str(name), positions, population, expected, noise_multiplier))
+        images = None
+        if "images_of_a_patient" in plan:
+            positions, images = single_images(positions, plan["images_of_a_patient"])
+        result.append(NodePlan(str(name), positions, population, expected, noise_multiplier, images))
     return result
+
+
+def single_images(patients: list[tuple[int, ...]], count: int) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return record and position of every image of some patients, where each image is drawn by itself."""
+    if any(len(own) != 1 for own in patients):
+        msg = "Expected one record a patient with training.unit image, found several. Use training.unit patient."
+        raise UserError(msg)
+    return [own for own in patients for _ in range(count)], list(range(count)) * len(patients)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("configuration", type=Path, nargs="+", help="config.yaml, and a scenario that overlays it")
     parser.add_argument("--network", required=True, help="name of the network in the configuration")
     parser.add_argument("--epsilon", required=True, help="target epsilon of a run of the configuration")
+    parser.add_argument("--arm", default="federated", help="name of an arm with local noise (%(default)s)")
     parser.add_argument("--seed", default="0", help="seed of the run (%(default)s)")
     parser.add_argument("--output", type=Path, default=Path("plan.json"), help="file to write (%(default)s)")
 
@@ -102,40 +103,40 @@ def _run_plan(given: argparse.Namespace) -> None:
         except (OSError, yaml.YAMLError) as error:
             msg = f"Cannot read the configuration {path}: {error}."
             raise UserError(msg) from error
-    plan = _drafted(content, given.network, given.epsilon, given.seed)
+    plan = _drafted(content, given.network, given.arm, given.epsilon, given.seed)
     plan.write(given.output)
     print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
     for node in plan.nodes:
         print(f"  {node.name}: {node.population} patients, {node.expected:g} a round, sigma {node.noise_multiplier:g}")
 
 
-def _drafted(content: dict[str, Any], network: str, epsilon: str, seed: str) -> Plan:
+def _drafted(content: dict[str, Any], network: str, arm: str, epsilon: str, seed: str) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.config import GridRun, grid, load_config, needs_backbone, network_of, plan_of, training_of
+    from zetadp.config import GridRun, grid, load_config, needs_backbone, network_of, plan_of, threat_of, training_of
     from zetadp.configdocs import SCHEMA
     from zetadp.epsilon import epsilon_label, epsilon_value
     from zetadp.federation.flower.drafting import draft
-    from zetadp.privacy.calibration import noise_for_nodes
+    from zetadp.privacy.calibration import noise_of_plan
     from zetadp.training import RunName
 
     config = load_config(content, SCHEMA)
-    run = GridRun(network, "federated", epsilon_label(epsilon), seed)
-    if run not in grid(config):
-        known = "; ".join(f"{r.network} {r.epsilon} {r.seed}" for r in grid(config) if r.arm == "federated")
-        msg = f"Expected a federated run of the configuration ({known}), found {network} {epsilon} {seed}."
+    run = GridRun(network, arm, epsilon_label(epsilon), seed)
+    federated = [each for each in grid(config) if threat_of(config, each.arm) == "local"]
+    if run not in federated:
+        known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
+        found = f"{network} {arm} {epsilon} {seed}"
+        msg = f"Expected a federated run of the configuration ({known}), found {found}."
         raise UserError(msg)
     if needs_backbone(config, network):
         msg = f"Expected a network from random weights on k-space or images, found {network}, on the public backbone."
         raise UserError(msg)
-    plan = plan_of(config, network, "federated")
-    probabilities = [drawn / size for drawn, size in zip(plan["expected"], plan["sizes"], strict=True)]
-    target = epsilon_value(run.epsilon)
+    plan = plan_of(config, network, arm)
     return draft(
-        RunName(network, "federated", run.epsilon, int(seed)),
+        RunName(network, arm, run.epsilon, int(seed)),
         settings=network_of(config, network),
         training=training_of(config, network),
         plan=plan,
-        noise_multiplier=noise_for_nodes(target, config["privacy"]["delta"], probabilities, plan["rounds"]),
+        noise_multiplier=noise_of_plan(epsilon_value(run.epsilon), config["privacy"]["delta"], plan),
         noise_source=config["privacy"]["noise"],
         cohort=config["cohort"]["name"],
         division={**config["partition"], "sizes": plan["sizes"]},

@@ -13,11 +13,14 @@ import yaml
 
 from zetadp.epsilon import epsilon_label, epsilon_value
 from zetadp.estimators import DESCENT
+from zetadp.privacy.threat import SECURE_AGGREGATION, threat_of_arm
 from zetadp.validation import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from zetadp.privacy.threat import Threat
 
 
 SIMULATED_NAME = "phantom"
@@ -26,8 +29,8 @@ SIMULATED_NAME = "phantom"
 EVERYBODY = "all"
 """A participation: every patient takes part in every round."""
 
-PLANNED = ("rounds", "participation", "expected_patients")
-"""What a network's own training settings say in place of its arm's."""
+PLANNED = ("rounds", "participation", "expected_patients", "unit")
+"""What a network's own training settings say in place of its arm's, and who is drawn."""
 
 _TRUTHS = {"true": True, "false": False}
 
@@ -94,15 +97,24 @@ def grid(config: Mapping[str, Any]) -> list[GridRun]:
     return list(runs)
 
 
-def declared_nodes(config: Mapping[str, Any], arm: str) -> list[int]:
-    """Return the declared number of training patients of each node of an arm."""
+def threat_of(config: Mapping[str, Any], arm: str) -> Threat:
+    """Return the threat model of an arm."""
+    return threat_of_arm(arm, config["arms"][arm]["threat"])
+
+
+def hospital_sizes(config: Mapping[str, Any]) -> list[int]:
+    """Return the declared number of training patients of each hospital, which no arm changes."""
     from zetadp.federation.partition import PartitionSettings, node_sizes
 
     cohort = config["cohort"]
-    if arm == "central":
-        return [cohort["train_patients"]]
     scanners = cohort["simulated"]["scanner_patients"]
     return node_sizes(PartitionSettings(**config["partition"]), cohort["train_patients"], scanners)
+
+
+def declared_nodes(config: Mapping[str, Any], arm: str) -> list[int]:
+    """Return the declared number of training patients of each node of an arm."""
+    central = threat_of(config, arm) == "central"
+    return [config["cohort"]["train_patients"]] if central else hospital_sizes(config)
 
 
 def network_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
@@ -118,8 +130,20 @@ def needs_backbone(config: Mapping[str, Any], network: str) -> bool:
 
 def training_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
     """Return how a network is trained: the general settings, and its own in their place."""
-    own = config["networks"][network]["training"]
-    return {**config["training"], **{key: value for key, value in own.items() if key not in PLANNED}}
+    settings = {**config["training"], **config["networks"][network]["training"]}
+    return {key: value for key, value in settings.items() if key not in PLANNED}
+
+
+def unit_of(config: Mapping[str, Any], network: str) -> str:
+    """Return who is drawn, clipped and hidden in a network's training: patient, or image."""
+    return str(config["networks"][network]["training"].get("unit", config["training"]["unit"]))
+
+
+def images_of_a_patient(config: Mapping[str, Any]) -> int:
+    """Return the declared number of images of a record."""
+    from zetadp.cohort.decathlon import SEQUENCES
+
+    return len(SEQUENCES) * int(config["slices"]["count"])
 
 
 def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]:
@@ -128,21 +152,28 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     Returns
     -------
     ``sizes`` and ``expected``, patients and expected patients in a round of each node, and ``rounds``: as given, or
-    epochs * N / R for the node of median size. An estimator in closed form has one round of all patients. Where noise
-    changes over the rounds, also ``noise_decay``.
+    epochs * N / R for the node of median size. With secure aggregation also ``colluding``, the number of nodes whose
+    noise is not counted on. Where single images are drawn, sizes and expected count images, expected as many as of
+    patients, and ``images_of_a_patient`` says how many one patient has. An estimator in closed form has one round of
+    all patients. Where noise changes over the rounds, also ``noise_decay``.
     """
     sizes = declared_nodes(config, arm)
     own, given = config["networks"][network]["training"], config["arms"][arm]
-    if own.get("estimator", DESCENT) != DESCENT:
-        return {"sizes": sizes, "expected": [float(size) for size in sizes], "rounds": 1}
+    at_once = own.get("estimator", DESCENT) != DESCENT
+    everybody = at_once or own.get("participation") == EVERYBODY
     wanted = float(own.get("expected_patients", given["expected_patients"]))
-    expected = [float(size) if own.get("participation") == EVERYBODY else wanted for size in sizes]
-    rounds = own.get("rounds", given["rounds"])
+    expected = [float(size) if everybody else wanted for size in sizes]
+    rounds = 1 if at_once else own.get("rounds", given["rounds"])
     if rounds is None:
         rounds = max(1, round(float(given["epochs"]) * median(sizes) / median(expected)))
     decay = training_of(config, network)["noise_decay"]
-    changing = {} if decay == 1 else {"noise_decay": decay}
-    return {"sizes": sizes, "expected": expected, "rounds": int(rounds), **changing}
+    extra: dict[str, Any] = {} if decay == 1 else {"noise_decay": decay}
+    if unit_of(config, network) == "image":
+        images, drawn = images_of_a_patient(config), training_of(config, network)["images_per_patient"]
+        sizes, expected = [size * images for size in sizes], [each * drawn for each in expected]
+        extra["images_of_a_patient"] = images
+    plan: dict[str, Any] = {"sizes": sizes, "expected": expected, "rounds": int(rounds), **extra}
+    return plan | ({"colluding": given["colluding"]} if threat_of(config, arm) == SECURE_AGGREGATION else {})
 
 
 def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: ANN401  (JSON is untyped)
@@ -222,6 +253,7 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         except ValueError as error:
             yield f"networks.{name}: {error}"
         yield from _contradictions_of_estimator(f"networks.{name}", config["networks"][name])
+    yield from _contradictions_of_images(config)
     cohort = config["cohort"]
     yield from _contradictions_of_cohort(cohort, config["privacy"]["noise"], has_real_patients(config))
     if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
@@ -245,7 +277,8 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
                     )
         for name in block["arms"]:
             if name not in config["arms"]:
-                yield f"runs.{number}.arms: the arm {name!r} has no section in arms."
+                hint = did_you_mean(name, config["arms"])
+                yield f"runs.{number}.arms: the arm {name!r} has no section in arms.{hint}"
         for value in block["epsilons"]:
             try:
                 epsilon_value(value)
@@ -253,12 +286,15 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
                 yield f"runs.{number}.epsilons: {error}"
     for arm, settings in config["arms"].items():
         if (settings["rounds"] is None) == (settings["epochs"] is None):
-            yield f"arms.{arm}: expected exactly one of rounds and epochs."
+            hint = did_you_mean(arm, set(config["arms"]) - {arm})
+            yield f"arms.{arm}: expected exactly one of rounds and epochs.{hint}"
         try:
             smallest = min(declared_nodes(config, arm))
         except UserError as error:
             yield f"partition: {error}"
             continue
+        if threat_of(config, arm) == SECURE_AGGREGATION:
+            yield from _contradictions_of_sums(config, arm)
         wanted = {f"arms.{arm}": settings} | {
             f"networks.{name}.training": network["training"] for name, network in config["networks"].items()
         }
@@ -301,6 +337,49 @@ def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iter
         yield (
             f"{where}.training: expected participation {EVERYBODY} and no expected_patients for estimator {estimator}, "
             "in which all patients take part. Leave both out."
+        )
+
+
+def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why single images cannot be the unit of a training."""
+    places = {f"networks.{name}.training": network["training"] for name, network in config["networks"].items()}
+    for place, given in {"training": config["training"], **places}.items():
+        if given.get("unit", "patient") != "image":
+            continue
+        if config["cohort"]["source"] != "simulated":
+            yield (
+                f"{place}.unit: expected patient for a cohort with source {config['cohort']['source']}; found image. A "
+                "guarantee per image does not protect patients, so it is there for simulated cohorts only."
+            )
+        if config["engine"] != "simulation":
+            yield f"{place}.unit: expected patient with engine {config['engine']}; found image."
+        if given.get("estimator", DESCENT) != DESCENT:
+            yield f"{place}.unit: expected patient for estimator {given['estimator']}; found image."
+        images = images_of_a_patient(config)
+        if given.get("images_per_patient", 1) > images:
+            yield (
+                f"{place}.images_per_patient: expected at most the {images} images of a patient; found "
+                f"{given['images_per_patient']}."
+            )
+
+
+def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str]:
+    """Yield why an arm cannot have secure aggregation, of which there is a simulation only."""
+    simulated = "secure_aggregation is simulated only: no protocol is implemented that would hide single messages"
+    if has_real_patients(config):
+        yield f"arms.{arm}.threat: expected local or central for real patients; {simulated}."
+    elif config["privacy"]["noise"] != "seeded":
+        yield (
+            f"arms.{arm}.threat: expected local or central with privacy.noise {config['privacy']['noise']}; "
+            f"{simulated}."
+        )
+    if config["engine"] != "simulation":
+        yield f"arms.{arm}.threat: expected local or central with engine {config['engine']}; {simulated}."
+    nodes, colluding = config["partition"]["nodes"], config["arms"][arm]["colluding"]
+    if colluding >= nodes:
+        yield (
+            f"arms.{arm}.colluding: expected fewer than the {nodes} nodes of partition.nodes, so that somebody is left "
+            f"to add noise; found {colluding}."
         )
 
 

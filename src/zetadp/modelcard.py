@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, rounded_up
+from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
 from zetadp.rendering import INFINITY_NOTE, MISSING, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE, Sheet, to_markdown
 from zetadp.tables import is_simulated
 
@@ -44,9 +45,10 @@ def model_card(
     epsilon = epsilon_label(run["epsilon"])
     chosen = epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
     sequences = [str(name) for name in metrics["sequences"]]
+    arm = arm_shown(run["arm"], _threat(privacy)["model"])
     return "\n".join(
         [
-            f"# MRI sequence classifier: {run['network']}, {run['arm']}, {chosen}, seed {run['seed']}",
+            f"# MRI sequence classifier: {run['network']}, {arm}, {chosen}, seed {run['seed']}",
             "",
             *_task(sequences),
             *_data(cohort_label, metrics),
@@ -100,24 +102,50 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
         return [*lines, reason, "The model may reveal who took part in training.", ""]
     unit, spent, delta = privacy["unit"], float(privacy["epsilon"]), float(privacy["delta"])
     seeded = privacy["noise_source"] == "seeded"
+    threat = _threat(privacy)
+    seen = "every model of the training"
+    if threat["model"] == SECURE_AGGREGATION:
+        seen += " but no single message"
     curve = privacy["trade_off"]
     # The statement's own curve: one (epsilon, delta) pair alone would allow every participant to be found at epsilon 8.
     power = 1 - dict(zip(curve["false_alarms"], curve["misses"], strict=True))[FALSE_ALARM]
     power = math.ceil(1000 * power - 1e-9) / 1000
+    whole = privacy.get("of_all_images")
+    plain = (
+        f"In plain words{', for the ideal mechanism that this run simulates' if seeded else ''}: an attack that sees "
+        f"{seen}, and wrongly accuses {FALSE_ALARM:.0%} of those who gave no data, finds at most "
+        f"{power:.1%} of those who did (ε = {rounded_up(spent)}, δ = {delta:g}, per {unit}). Further models of the "
+        f"same data add to this."
+    )
+    if whole is not None:
+        # Odds for one image would be read as odds for a person.
+        true = float(whole["epsilon"])
+        plain = (
+            f"ε = {rounded_up(spent)} is per image, a weaker guarantee that protects no {whole['unit']}: behind one "
+            f"stand {whole['images']} images. The true ε per {whole['unit']} at δ = {delta:g} is "
+            f"{rounded_up(true) if math.isfinite(true) else 'none'}."
+        )
     lines += [
         str(privacy["statement"]),
         "",
-        f"In plain words{', for the ideal mechanism that this run simulates' if seeded else ''}: an attack that sees "
-        f"every model of the training, and wrongly accuses {FALSE_ALARM:.0%} of those who gave no data, finds at most "
-        f"{power:.1%} of those who did (ε = {rounded_up(spent)}, δ = {delta:g}, per {unit}). Further models of the "
-        f"same data add to this.",
+        plain,
         "",
         *([SEEDED_NOTE, ""] if seeded else []),
+        *([str(threat["assumes"]), ""] if "assumes" in threat else []),
     ]
+    if threat["model"] == SECURE_AGGREGATION:
+        alone = rounded_up(threat["epsilon_single_messages"])
+        lines.append(f"- ε against a server that sees single messages, as nothing here prevents: {alone}")
     lines.append(f"- ε by the Renyi accountant, as a check: {rounded_up(privacy['epsilon_rdp'])}")
     for name, node in privacy["nodes"].items():
         lines.append(f"- {name}: {node['population']} {unit}s, ε = {rounded_up(node['epsilon'])}")
     return [*lines, *(f"- Not covered: {text}." for text in privacy.get("does_not_cover", ())), ""]
+
+
+def _threat(privacy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the statement says of the threat model."""
+    found: Mapping[str, Any] = privacy.get("threat", {"model": "local"})
+    return found
 
 
 def _accuracy(metrics: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ import pandas as pd
 
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value, rounded_up
 from zetadp.metrics import LEVEL
+from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
 from zetadp.tables import EPSILON_TOLERANCE, PAPER_TABLE_1, is_simulated, table1
 from zetadp.validation import UserError
 
@@ -137,12 +138,50 @@ def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None
         f"ε is {units}, at δ = {deltas}.",
         *([SEEDED_NOTE] if "seeded" in sources else []),
         *(["Noise: exact, from the operating system’s generator."] if "os" in sources else []),
+        *_sums(private),
+        *_images(private),
         *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),
         *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
         *_excesses(runs),
         *([str(total["statement"])] if total else []),
     ]
     return tuple(found)
+
+
+def _sums(private: pd.DataFrame) -> list[str]:
+    """Say of each arm with simulated secure aggregation what its epsilon assumes, and what it is without."""
+    found = []
+    for arm, group in private[private["threat"] == SECURE_AGGREGATION].groupby("arm"):
+        alone = group.groupby("epsilon")["epsilon_single_messages"].max()
+        figures = ", ".join(
+            f"{rounded_up(alone[label])} at ε = {label}" for label in sorted(alone.index, key=epsilon_order)
+        )
+        found.append(
+            f"Arm {arm}: secure aggregation, simulated. ε holds against a server that sees nothing but the sum of the "
+            f"messages and colludes with at most {int(group['colluding'].max())} node(s); no protocol is implemented. "
+            f"Against a server that sees single messages it is {figures}."
+        )
+    return found
+
+
+def _images(private: pd.DataFrame) -> list[str]:
+    """Say of each network whose images were drawn one by one what holds for the patient behind them."""
+    found = []
+    for network, group in private[private["unit"] == "image"].groupby("network"):
+        whole = group.groupby("epsilon")["epsilon_per_patient"].max()
+        figures = ", ".join(
+            f"{_or_none(whole[label])} at ε = {label}" for label in sorted(whole.index, key=epsilon_order)
+        )
+        found.append(
+            f"Network {network}: ε is per image, a weaker guarantee that protects no patient. The true ε per patient, "
+            f"behind whom all images of a patient stand, is {figures}."
+        )
+    return found
+
+
+def _or_none(epsilon: float) -> str:
+    """Return an epsilon for reading; unknown and infinite ones are none."""
+    return rounded_up(epsilon) if math.isfinite(epsilon) else "none"
 
 
 def _excesses(runs: pd.DataFrame) -> list[str]:
@@ -183,7 +222,9 @@ def accuracy_sheet(
     rows = []
     for (network, arm), group in table.groupby(["network", "arm"], sort=False):
         cells = {str(row["epsilon"]): row for _, row in group.iterrows()}
-        rows.append((str(network), str(arm), *(_spread(cells.get(e), "mean", "std") for e in epsilons)))
+        shown = arm_shown(str(arm), str(group["threat"].iloc[0]))
+        named = f"{network} (per image)" if (group["unit"] == "image").any() else str(network)
+        rows.append((named, shown, *(_spread(cells.get(e), "mean", "std") for e in epsilons)))
         if intervals:
             rows.append(("", f"{LEVEL:.0%} interval", *(_interval(cells.get(e)) for e in epsilons)))
     if with_paper:

@@ -84,7 +84,8 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     Returns
     -------
     Data frame sorted by network, arm, epsilon (infinity last) and seed. Accuracies are fractions of one;
-    ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement. The columns
+    ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement; against
+    whom, ``threat`` says. ``epsilon_single_messages`` is given where that is a server that sees sums only. The columns
     ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``sequences``, ``nodes`` and
     ``node_accuracy`` hold objects.
 
@@ -106,7 +107,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
 
 def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Read ``history.csv`` of each run and stack them, with the run's network, arm, epsilon and seed as columns."""
+    """Read ``history.csv`` of each run and stack them, with network, arm, epsilon, seed and threat model as columns."""
     parts = []
     for directory in run_dirs:
         path = directory / "history.csv"
@@ -116,7 +117,10 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
             msg = f"Cannot read {path} as a table: {error}. Run the training of this run again."
             raise UserError(msg) from error
         run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
-        parts.append(history.assign(**_identity(run, directory / "metrics.json")))
+        # Runs that have no statement yet can be drawn as well.
+        stated = directory / "privacy.json"
+        threat = _threat(read_json(stated)) if stated.exists() else {"threat": "local"}
+        parts.append(history.assign(**_identity(run, directory / "metrics.json"), threat=threat["threat"]))
     if not parts:
         msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
         raise UserError(msg)
@@ -143,6 +147,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
     Data frame with accuracies in %. ``mean`` and ``std`` (denominator n - 1) are over seeds; ``std`` is missing with
     one seed. ``ci_low`` and ``ci_high`` bound the seed-averaged accuracy over the population of patients: patients are
     resampled, the same for all seeds. ``noise`` is "none" without epsilon. ``epsilon_stated`` is the largest.
+    ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
     """
     _not_empty(runs)
     rows = []
@@ -162,9 +167,11 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
                 "paper_std": printed[1] if printed else math.nan,
                 "cohort": cohort_label,
                 "unit": _common(group, "unit"),
+                "threat": _common(group, "threat"),
                 "noise": "none" if math.isinf(epsilon_value(cell[2])) else _common(group, "noise_source"),
                 "delta": _common(group, "delta"),
                 "epsilon_stated": group["epsilon_stated"].max(),
+                "epsilon_per_patient": group["epsilon_per_patient"].max(),
                 "patients": len(set().union(*group["per_patient"])),
             }
         )
@@ -255,11 +262,30 @@ def _row(directory: Path) -> dict[str, Any]:
         "accuracy_high": interval.get("high"),
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
+        **_threat(privacy),
+        "epsilon_per_patient": _per_patient(privacy),
         # Infinity is a string in JSON, which has no word for it.
         "epsilon_rdp": float(privacy["epsilon_rdp"]),
         "node_accuracy": metrics.get("node_accuracy", {}),
         "directory": directory.as_posix(),
     }
+
+
+def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the threat model of a statement, how many nodes may collude, and epsilon for single messages."""
+    threat = privacy.get("threat", {"model": "local"})
+    alone = threat.get("epsilon_single_messages")
+    return {
+        "threat": threat["model"],
+        "colluding": threat.get("colluding"),
+        "epsilon_single_messages": None if alone is None else float(alone),
+    }
+
+
+def _per_patient(privacy: Mapping[str, Any]) -> float:
+    """Return what a statement says of a whole patient; NaN where nothing is known of whose the records are."""
+    whole = privacy.get("of_all_images") or privacy
+    return float(whole["epsilon"]) if whole["unit"] == "patient" else math.nan
 
 
 def _identity(run: Mapping[str, Any], path: Path) -> dict[str, Any]:

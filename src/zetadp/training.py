@@ -12,6 +12,7 @@ import math
 import secrets
 import shutil
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,9 @@ class NodePlan:
         Expected patients in a round, R.
     noise_multiplier
         sigma, of the first rounds where it changes; zero for runs without noise.
+    images
+        None where patients are drawn and hidden. Where it is single images, the position of each in its record; the
+        other attributes then count images, and ``patients`` holds the one record of each.
     """
 
     name: str
@@ -202,6 +206,7 @@ class NodePlan:
     population: int
     expected: float
     noise_multiplier: float
+    images: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a node that does not hold what it declares."""
@@ -315,12 +320,14 @@ def train(
             Node(
                 _mechanism(plan, place, clip=clip, grid=grid, seed=entropy, ledger=ledger, schedule=settings.schedule),
                 plan.patients,
+                plan.images,
             )
             for place, plan in enumerate(nodes)
         ]
+        alone = any(plan.images is not None for plan in nodes)
         # What cannot be computed again must be kept: a repeated round would be a second release.
         store = MessageStore(_messages_of(checkpoint_path), ledger.identity) if grid is not None else None
-        how: dict[str, Any] = {"images_per_patient": settings.images_per_patient, "chunk": settings.chunk}
+        how = {"images_per_patient": 1 if alone else settings.images_per_patient, "chunk": settings.chunk}
         passes = passes_for(holders, device, **how)
         protected = settings.noise == "os"
         progress = _Progress(run, first, settings.rounds, timed=not protected)
@@ -463,7 +470,8 @@ def _remove_messages(checkpoint_path: Path) -> None:
 
 def _fingerprint(header: Mapping[str, Any], nodes: Sequence[NodePlan], records: Records) -> str:
     """Return a hash of all that defines a run: its public constants, who is where, and every image."""
-    held = [[list(map(int, own)) for own in plan.patients] for plan in nodes]
+    held: list[Any] = [[list(map(int, own)) for own in plan.patients] for plan in nodes]
+    held += [list(map(int, plan.images)) for plan in nodes if plan.images is not None]
     digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())
     for tensor in (records.images, records.labels):
         digest.update(tensor.cpu().contiguous().numpy().data)
@@ -489,13 +497,17 @@ def _header(
         {"name": n.name, "population": n.population, "expected": n.expected, "noise_multiplier": n.noise_multiplier}
         for n in nodes
     ]
-    header = {
+    header: dict[str, Any] = {
         "run": asdict(run),
         "network": network.described(),
         "training": settings.stated(),
         "nodes": plans,
         "noise": settings.noise,
     }
+    if any(plan.images is not None for plan in nodes):
+        # Whoever reads the ledger must know that a patient stands behind many of the units that it counts.
+        owned = Counter((plan.name, own[0]) for plan in nodes for own in plan.patients)
+        header |= {"unit": "image", "images_of_a_patient": max(owned.values())}
     if clash := header.keys() & context.keys():
         msg = f"Expected context with other keys than the header's own, found {sorted(clash)}."
         raise ValueError(msg)

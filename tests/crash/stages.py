@@ -149,6 +149,7 @@ STAGES = {
                 "settings": NETWORK,
                 "training": TRAINING,
                 "plan": PLAN,
+                "threat": "local",
                 "cohort": "tiny",
                 "division": {"by": "uniform"},
                 "noise_source": "seeded",

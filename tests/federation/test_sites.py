@@ -96,7 +96,7 @@ def test_a_run_that_the_configuration_lacks_is_a_users_error(capsys):
     assert main(["federation", "plan", str(ROOT / "config.yaml"), "--network", "complex", "--epsilon", "3"]) == 1
     said = capsys.readouterr().err
     assert "Expected a federated run of the configuration (" in said
-    assert "complex 8 0; " in said
+    assert "complex federated 8 0; " in said
 
 
 def test_keys_and_certificates_are_made_and_never_overwritten(tmp_path, capsys):

@@ -27,7 +27,7 @@ from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Round
-from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.storage import ImageStack, write_json, write_stack
 from zetadp.validation import UserError
@@ -331,6 +331,7 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
             settings={"family": family, "widths": [4, 4], "convolutions": 1, "head": "pooled", "groups": 2},
             training={"images_per_patient": 4, "learning_rate": 1e-3, "drop_after": 0.6, "drop_factor": 10},
             plan={"sizes": [2, 2], "expected": [1.0, 1.0], "rounds": 3},
+            threat="local",
             cohort="test",
             division={"by": "uniform"},
             noise_source="os",
@@ -358,3 +359,49 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
     table = pd.read_csv(predictions)
     assert len(table) == 2 * 4 * 2
     assert math.isclose(measured["accuracy"], (table["sequence"] == table["predicted"]).mean())
+
+
+@pytest.mark.parametrize("threat", ["secure_aggregation", "central"])
+def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, threat):
+    central = threat == "central"
+    run = {"network": "small", "arm": "mine", "epsilon": "8", "seed": "0"}
+    write_json(tmp_path / "noise.json", {"noise_multipliers": {"small": {"mine": {"8": 2.0}}}})
+    plan = {"sizes": [4], "expected": [4.0]} if central else {"sizes": [2, 2], "expected": [2.0, 2.0], "colluding": 1}
+    outputs = {name: tmp_path / f"{name}.x" for name in ("model", "history", "ledger")}
+    stage(
+        "train_model",
+        **cohort,
+        **run,
+        **outputs,
+        noise=tmp_path / "noise.json",
+        backbone=[],
+        settings={"family": "linear"},
+        training={},
+        plan={**plan, "rounds": 3},
+        threat=threat,
+        cohort="test",
+        division={"by": "uniform"},
+        noise_source="seeded",
+        device="cpu",
+        ledger_file=str(tmp_path / "live.jsonl"),
+        checkpoint=str(tmp_path / "checkpoint.safetensors"),
+    )
+    (attempt,) = read_ledger(outputs["ledger"])
+    assert {event.node for event in attempt.events} == ({"central"} if central else {"node-01", "node-02"})
+    said = account_of(tmp_path, outputs["ledger"], outputs["model"])["threat"]
+    assert said["model"] == threat
+    assert {key: attempt.header.get(key) for key in ("threat", "colluding")} == (
+        {"threat": None, "colluding": None} if central else {"threat": threat, "colluding": 1}
+    )
+
+
+def test_images_are_units_of_their_own_where_the_plan_says_so():
+    plans = runpy.run_path(str(SCRIPTS / "train_model.py"))["plans"]
+    rows = pd.DataFrame({"patient": ["a", "b", "c"], "record": ["a", "b", "c"], "node": ["n1", "n2", "n1"]})
+    plan = {"sizes": [4, 2], "expected": [2.0, 1.0], "rounds": 3}
+    first, second = plans(rows, "local", plan | {"images_of_a_patient": 2}, 1.5)
+    assert list(zip(first.patients, first.images, strict=True)) == [((0,), 0), ((0,), 1), ((2,), 0), ((2,), 1)]
+    assert (second.patients, second.images) == ([(1,), (1,)], [0, 1])
+    rows["patient"] = ["a", "b", "a"]
+    with pytest.raises(UserError, match="one record a patient"):
+        plans(rows, "local", plan | {"images_of_a_patient": 2}, 1.5)

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.config import GridRun, declared_nodes, grid, load_config, network_of, plan_of, training_of
+from zetadp.config import (
+    GridRun,
+    declared_nodes,
+    grid,
+    hospital_sizes,
+    load_config,
+    network_of,
+    plan_of,
+    threat_of,
+    training_of,
+)
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError
 
@@ -105,9 +115,10 @@ def test_a_network_may_be_trained_in_its_own_way():
     assert plan_of(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 7}
     assert plan_of(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 7}
     assert plan_of(config, "two", "federated") == {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 917}
-    assert training_of(config, "two") == config["training"]
+    general = {key: value for key, value in config["training"].items() if key != "unit"}
+    assert training_of(config, "two") == general
     changed = {"optimiser": "sgd", "learning_rate": 0.5}
-    assert training_of(config, "own") == {**config["training"], **changed}
+    assert training_of(config, "own") == {**general, **changed}
     assert "training" not in network_of(config, "own")
     fewer = load_config(merged(paper(), {"networks": {"own": {"training": {"expected_patients": 11}}}}), SCHEMA)
     assert plan_of(fewer, "own", "federated") == {"sizes": [44] * 11, "expected": [11.0] * 11, "rounds": 2000}
@@ -118,13 +129,16 @@ def test_an_estimator_in_closed_form_has_one_round_of_everybody():
     config = load_config(merged(paper(), {"networks": {"own": head}}), SCHEMA)
     assert plan_of(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 1}
     assert plan_of(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 1}
-    assert training_of(config, "own") == {**config["training"], "estimator": "class_means"}
+    assert training_of(config, "own")["estimator"] == "class_means"
+    summed = load_config(merged(secure(), {"networks": {"own": head}}), SCHEMA)
+    assert plan_of(summed, "own", "mine") == plan_of(config, "own", "federated") | {"colluding": 1}
 
 
 ESTIMATOR_FAULTS = {
     "rounds": ({"rounds": 20}, "networks.own.training.rounds: expected 1 for estimator least_squares"),
     "sampling": ({"participation": "sampled"}, "networks.own.training: expected participation all"),
     "patients": ({"expected_patients": 4}, "networks.own.training: expected participation all"),
+    "images": ({"unit": "image"}, "networks.own.training.unit: expected patient for estimator least_squares"),
     "descent": ({"estimator": "descent", "feature_norm": 1.0}, "feature_norm: expected only with estimator"),
     "name": ({"estimator": "least_square"}, "least_squares"),
 }
@@ -159,6 +173,89 @@ def test_the_federation_of_flower_has_constant_noise():
     assert load_config(merged(paper(), flower), SCHEMA)["engine"] == "flower"
     with pytest.raises(UserError, match=r"training.noise_decay: expected 1 .*complex.*found 0.5"):
         load_config(merged(paper(), {**flower, "training": {"noise_decay": 0.5}}), SCHEMA)
+
+
+def secure(**changes) -> dict:
+    """Return a simulated cohort with an arm of secure aggregation."""
+    arm = {"threat": "secure_aggregation", "expected_patients": 24, "rounds": 5, **changes}
+    cohort = {"name": "phantom-x", "source": "simulated"}
+    return merged(paper(), {"arms": {"mine": arm}, "cohort": cohort, "privacy": {"noise": "seeded"}})
+
+
+def test_an_arm_of_any_name_is_held_as_its_threat_model_says():
+    change = {
+        "arms": {"one": {"threat": "central", "expected_patients": 24, "rounds": 5}, "central": {"threat": "local"}}
+    }
+    config = load_config(merged(secure(colluding=3), change), SCHEMA)
+    threats = {arm: threat_of(config, arm) for arm in config["arms"]}
+    assert threats == {"federated": "local", "central": "local", "mine": "secure_aggregation", "one": "central"}
+    assert declared_nodes(config, "one") == [484]
+    assert declared_nodes(config, "central") == declared_nodes(config, "mine") == hospital_sizes(config) == [44] * 11
+    plan = {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 5}
+    assert plan_of(config, "complex", "mine") == plan | {"colluding": 3}
+    assert "colluding" not in plan_of(config, "complex", "federated")
+
+
+def test_by_default_the_central_arm_has_one_holder_and_no_other_has():
+    config = load_config(paper(), SCHEMA)
+    assert {arm: threat_of(config, arm) for arm in config["arms"]} == {"federated": "local", "central": "central"}
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"privacy": {"noise": "os"}}, "arms.mine.threat: expected local or central with privacy.noise os"),
+        (
+            {"cohort": {"name": "real", "source": "download"}, "privacy": {"noise": "os"}},
+            "arms.mine.threat: expected local or central for real patients",
+        ),
+        (
+            {"engine": "flower", "privacy": {"noise": "os"}},
+            "arms.mine.threat: expected local or central with engine flower",
+        ),
+        ({"arms": {"mine": {"colluding": 11}}}, "arms.mine.colluding: expected fewer than the 11 nodes"),
+        ({"arms": {"mine": {"colluding": 0}}}, "arms.mine.colluding"),
+    ],
+)
+def test_secure_aggregation_is_refused_where_no_simulation_will_do(change, part):
+    message = faults(change, secure())
+    assert part in message
+    assert "no protocol is implemented" in message or "colluding" in part
+
+
+def per_image(place: dict) -> dict:
+    cohort = {"name": "phantom-x", "source": "simulated"}
+    return merged(merged(paper(), {"cohort": cohort, "privacy": {"noise": "seeded"}}), place)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_images_are_drawn_as_often_as_patients_times_their_images(own):
+    unit = {"unit": "image", "images_per_patient": 8}
+    config = load_config(
+        per_image({"networks": {"complex": {"training": unit}}} if own else {"training": unit}), SCHEMA
+    )
+    plan = plan_of(config, "complex", "federated")
+    assert plan == {"sizes": [44 * 80] * 11, "expected": [24.0 * 8] * 11, "rounds": 917, "images_of_a_patient": 80}
+    patients = plan_of(load_config(per_image({}), SCHEMA), "complex", "federated")
+    assert plan["expected"][0] / plan["sizes"][0] == pytest.approx(24 / 44 * 8 / 80)
+    assert patients == {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 917}
+    assert "unit" not in training_of(config, "complex")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"cohort": {"name": "real", "source": "download"}, "privacy": {"noise": "os"}}, "does not protect patients"),
+        (
+            {"cohort": {"name": "x", "source": "folder", "folder": "y", "real_patients": False, "unit": "record"}},
+            "networks.complex.training.unit: expected patient for a cohort with source folder; found image",
+        ),
+        ({"engine": "flower", "privacy": {"noise": "os"}}, "expected patient with engine flower; found image"),
+        ({"networks": {"complex": {"training": {"images_per_patient": 84}}}}, "at most the 80 images"),
+    ],
+)
+def test_a_guarantee_per_image_is_for_simulations(change, part):
+    assert part in faults(change, per_image({"networks": {"complex": {"training": {"unit": "image"}}}}))
 
 
 def test_given_rounds_are_taken_as_they_are():
@@ -202,7 +299,12 @@ def test_an_epsilon_has_one_text(value, text):
         ({"training": {"cilp": 1}}, ["Unknown key 'cilp' at training", "Did you mean 'clip'?"]),
         ({"training": {"zzz": 1}}, ["Unknown key 'zzz' at training", "Known keys: images_per_patient"]),
         ({"networks": {"complex": {"width": [8]}}}, ["'width' at networks.complex", "Did you mean 'widths'?"]),
-        ({"arms": {"federatd": {"expected_patients": 1}}}, ["'federatd' at arms", "Did you mean 'federated'?"]),
+        (
+            {"arms": {"federatd": {"expected_patients": 1}}},
+            ["arms.federatd: expected exactly one of rounds and epochs", "Did you mean 'federated'?"],
+        ),
+        ({"arms": {"no way": {"expected_patients": 1}}}, ["arms", "'no way'"]),
+        ({"arms": {"central": {"threat": "lokal"}}}, ["arms.central.threat: expected one of local", "'local'?"]),
         ({"arms": {"central": {"epoch": 1}}}, ["'epoch' at arms.central", "Did you mean 'epochs'?"]),
         (
             {"cohort": {"source": "downlaod"}},
@@ -261,7 +363,7 @@ def test_a_fault_names_the_key_what_was_found_and_the_nearest_valid_one(change, 
         ({"epsilons": ["infinite"]}, ["runs.0.epsilons: Expected epsilon above zero", "found 'infinite'"]),
         ({"epsilons": [0]}, ["runs.0.epsilons", "found 0"]),
         ({"epsilons": [math.nan]}, ["runs.0.epsilons", "found nan"]),
-        ({"arms": ["federal"]}, ["runs.0.arms.0: expected one of federated, central; found 'federal'", "'federated'?"]),
+        ({"arms": ["federal"]}, ["runs.0.arms: the arm 'federal' has no section in arms.", "'federated'?"]),
         ({"seeds": [-1]}, ["runs.0.seeds.0: -1"]),
         ({"seeds": []}, ["runs.0.seeds"]),
         ({"seed": [1]}, ["Unknown key 'seed' at runs.0", "Did you mean 'seeds'?"]),

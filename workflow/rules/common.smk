@@ -16,12 +16,13 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 from snakemake.exceptions import WorkflowError
 
 from zetadp.config import (
-    declared_nodes,
     grid,
+    hospital_sizes,
     load_config,
     needs_backbone,
     network_of,
     plan_of,
+    threat_of,
     training_of,
 )
 from zetadp.nn.shipped import SHIPPED

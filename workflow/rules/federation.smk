@@ -7,7 +7,9 @@ FEDERATED_NETWORKS = [
     name for name in config["networks"] if not needs_backbone(config, name)
 ]
 
-if config["engine"] == "flower" and FEDERATED_NETWORKS:
+FEDERATED_ARMS = [arm for arm in config["arms"] if threat_of(config, arm) == "local"]
+
+if config["engine"] == "flower" and FEDERATED_NETWORKS and FEDERATED_ARMS:
 
     ruleorder: train_federated > train_model
 
@@ -26,7 +28,7 @@ if config["engine"] == "flower" and FEDERATED_NETWORKS:
         benchmark:
             f"{RESULTS}/{RUN_WILDCARDS}/benchmark.tsv"
         wildcard_constraints:
-            arm="federated",
+            arm="|".join(FEDERATED_ARMS),
             network="|".join(FEDERATED_NETWORKS),
         conda:
             "../../envs/federation.yaml"
@@ -42,7 +44,7 @@ if config["engine"] == "flower" and FEDERATED_NETWORKS:
             cohort=config["cohort"]["name"],
             division={
                 **config["partition"],
-                "sizes": declared_nodes(config, "federated"),
+                "sizes": hospital_sizes(config),
             },
             noise_source=config["privacy"]["noise"],
             real_patients=config["cohort"]["real_patients"],

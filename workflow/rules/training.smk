@@ -13,7 +13,7 @@ rule partition:
         "../../envs/data.yaml"
     params:
         settings=config["partition"],
-        sizes=declared_nodes(config, "federated"),
+        sizes=hospital_sizes(config),
         code=code_of("scripts/partition.py"),
     script:
         "../../scripts/partition.py"
@@ -66,8 +66,9 @@ rule train_model:
         settings=lambda wildcards: network_of(config, wildcards.network),
         training=lambda wildcards: training_of(config, wildcards.network),
         plan=lambda wildcards: plan_of(config, wildcards.network, wildcards.arm),
+        threat=lambda wildcards: threat_of(config, wildcards.arm),
         cohort=config["cohort"]["name"],
-        division={**config["partition"], "sizes": declared_nodes(config, "federated")},
+        division={**config["partition"], "sizes": hospital_sizes(config)},
         noise_source=config["privacy"]["noise"],
         device=config["device"],
         ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",

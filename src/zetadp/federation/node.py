@@ -94,10 +94,14 @@ class Node:
         Sampling and noise of the node.
     patients
         For each training patient of the node, the positions of its records: one, or several of one person.
+    images
+        None where patients are drawn. Where images are drawn instead, each by itself, ``patients`` holds the one record
+        of each image and this its position within it.
     """
 
     mechanism: SampledGaussian
     patients: Sequence[Sequence[int]]
+    images: Sequence[int] | None = None
 
 
 def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient: int) -> tuple[np.ndarray, np.ndarray]:
@@ -118,8 +122,11 @@ def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient
     -------
     records, images
         Record and image within it, both of shape (drawn, images_per_patient). Each image of a patient with several
-        records is taken from one of them at random.
+        records is taken from one of them at random. Where images are drawn, each is alone: shape (drawn, 1).
     """
+    if node.images is not None:
+        owners = np.array([own[0] for own in node.patients], dtype=np.int64)
+        return owners[draw.members][:, None], np.array(node.images, dtype=np.int64)[draw.members][:, None]
     random = node.mechanism.image_choices(draw.event.round)
     # Choices are made for all patients of the node and then looked up: a patient's images must not depend on who else
     # was drawn, or being drawn would show in the images of others, which the accountant does not know.

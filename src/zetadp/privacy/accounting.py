@@ -32,7 +32,13 @@ from zetadp.validation import one_of, positive
 Mechanisms: TypeAlias = Mapping[Mechanism, int]
 """How many rounds of each (sampling probability, noise multiplier)."""
 
-Audience: TypeAlias = Literal["server", "node", "reader"]
+Grouped: TypeAlias = tuple[float, float, int]
+"""A `Mechanism` in which one person holds several units: the third is how many, each drawn by itself."""
+
+Exposure: TypeAlias = Mapping[Mechanism, int] | Mapping[Mechanism | Grouped, int]
+"""How many rounds of each kind, with one unit of a person or with several."""
+
+Audience: TypeAlias = Literal["server", "messages", "node", "reader"]
 
 TOLERANCE = 5e-4
 """A figure is final once halving the grid moves it by less than this fraction."""
@@ -40,8 +46,15 @@ TOLERANCE = 5e-4
 SMALLEST_DELTA = 1e-10
 """Below this the rounding of the Fourier transform that composes the distribution is no longer negligible."""
 
-_Key: TypeAlias = tuple[tuple[float, float, int], ...]
+_Key: TypeAlias = tuple[tuple[float, float, int, int], ...]
+"""Sampling probability, noise multiplier, units of one person, rounds."""
+
 _MOST_HALVINGS = 10
+_FEW_UNITS = 8
+_LEFT_OUT = 1e-15
+"""Of many units, chance in a round that more are drawn than are reckoned with; it is charged to delta and epsilon."""
+_ROUGH = 0.02
+"""Tolerance for many units: their figures are large, and finer grids take minutes to lower them by a few per cent."""
 
 
 def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Mechanism]:
@@ -61,21 +74,23 @@ def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Mechanism]:
     return total
 
 
-def exact_mu(mechanisms: Mechanisms) -> float | None:
+def exact_mu(mechanisms: Exposure) -> float | None:
     r"""Return :math:`\mu = \sqrt{\sum 1/\sigma^2}` where every patient takes part in every round, else None."""
     key = _key(mechanisms)
-    if any(probability < 1 for probability, _, _ in key):
+    if any(probability < 1 for probability, *_ in key):
         return None
-    return math.sqrt(sum(count / sigma**2 for _, sigma, count in key)) if _has_noise(key) else math.inf
+    if not _has_noise(key):
+        return math.inf
+    return math.sqrt(sum(count * units**2 / sigma**2 for _, sigma, units, count in key))
 
 
-def epsilon(mechanisms: Mechanisms, delta: float) -> float:
+def epsilon(mechanisms: Exposure, delta: float, tolerance: float = TOLERANCE) -> float:
     """Return the epsilon to quote: exact for full participation, else by privacy-loss distribution."""
     mu = exact_mu(mechanisms)
-    return epsilon_pld(mechanisms, delta) if mu is None else gaussian.epsilon(delta, mu)
+    return epsilon_pld(mechanisms, delta, tolerance) if mu is None else gaussian.epsilon(delta, mu)
 
 
-def epsilon_pld(mechanisms: Mechanisms, delta: float, tolerance: float = TOLERANCE) -> float:
+def epsilon_pld(mechanisms: Exposure, delta: float, tolerance: float = TOLERANCE) -> float:
     """Return an upper bound on epsilon, by privacy-loss distribution on a grid refined until the bound stands still.
 
     Parameters
@@ -88,35 +103,48 @@ def epsilon_pld(mechanisms: Mechanisms, delta: float, tolerance: float = TOLERAN
         Relative change by one halving of the grid at which refining ends. A large value gives a quick figure, which is
         still an upper bound.
     """
-    return _epsilon(_key(mechanisms), _checked(delta), 1, tolerance)
+    return _epsilon(_key(mechanisms), _checked(delta), tolerance)
 
 
-def epsilon_group(mechanisms: Mechanisms, delta: float, records: int, tolerance: float = TOLERANCE) -> float:
+def epsilon_group(mechanisms: Exposure, delta: float, records: int, tolerance: float = TOLERANCE) -> float:
     """Return an upper bound on epsilon for a person with several records on one node.
 
     The records are drawn independently, so that a round adds a Binomial number of clipped contributions: a mixture of
     Gaussians whose worst case is that all point the same way (Choquette-Choo et al. 2024, arXiv:2310.15526, Corollary
-    4.7). For records on several nodes, `compose` the nodes' mechanisms instead.
+    4.7). For records on several nodes, `compose` the nodes' mechanisms instead. Of more than a few records it is
+    reckoned with no more drawn at once than are drawn with probability `1 - 1e-15`; the rest is charged, so that the
+    bound holds.
     """
-    positive(records=records)
-    mu = exact_mu(mechanisms)
-    if mu is not None:
-        return gaussian.epsilon(delta, records * mu)
-    return _epsilon(_key(mechanisms), _checked(delta), records, tolerance)
+    return epsilon(grouped(mechanisms, records), delta, tolerance)
 
 
-def delta_pld(mechanisms: Mechanisms, epsilon: float, tolerance: float = TOLERANCE) -> float:
+def grouped(mechanisms: Exposure, units: int) -> Counter[Mechanism | Grouped]:
+    """Return the rounds for a person who holds `units` times as many units on the node, each drawn by itself.
+
+    Examples
+    --------
+    >>> grouped({(0.5, 2.0): 3}, 6)
+    Counter({(0.5, 2.0, 6): 3})
+    """
+    positive(units=units)
+    total: Counter[Mechanism | Grouped] = Counter()
+    for probability, sigma, held, count in _key(mechanisms):
+        total[(probability, sigma, held * units) if held * units > 1 else (probability, sigma)] += count
+    return total
+
+
+def delta_pld(mechanisms: Exposure, epsilon: float, tolerance: float = TOLERANCE) -> float:
     """Return an upper bound on delta at `epsilon` >= 0, by privacy-loss distribution."""
     if not epsilon >= 0:
         msg = f"Expected epsilon >= 0, found {epsilon}."
         raise ValueError(msg)
-    key = _key(mechanisms)
+    key = _few(_key(mechanisms))
     if not key or not _has_noise(key):
         return 0.0 if not key or epsilon == math.inf else 1.0
-    return float(_refined(key, 1, lambda loss: float(loss.get_delta_for_epsilon(epsilon)), tolerance, 1e-12))
+    return float(_refined(key, lambda loss: float(loss.get_delta_for_epsilon(epsilon)), tolerance, 1e-12))
 
 
-def epsilon_rdp(mechanisms: Mechanisms, delta: float) -> float:
+def epsilon_rdp(mechanisms: Exposure, delta: float) -> float:
     """Return an upper bound on epsilon by Renyi differential privacy: valid, and looser than `epsilon_pld`."""
     return _epsilon_rdp(_key(mechanisms), delta)
 
@@ -132,7 +160,7 @@ def central_limit_mu(sampling_probability: float, noise_multiplier: float, round
     return sampling_probability * math.sqrt(rounds * math.expm1(min(noise_multiplier**-2, 700.0)))
 
 
-def trade_off(mechanisms: Mechanisms, alphas: Sequence[float]) -> list[float]:
+def trade_off(mechanisms: Exposure, alphas: Sequence[float]) -> list[float]:
     r"""Return for each false-alarm rate the least rate of misses of any attack on one patient's membership.
 
     Every pair :math:`(\epsilon, \delta)` bounds the error of the second kind from below by
@@ -146,7 +174,7 @@ def trade_off(mechanisms: Mechanisms, alphas: Sequence[float]) -> list[float]:
     mu = exact_mu(mechanisms)
     if mu is not None:
         return [gaussian.beta(float(rate), mu) for rate in rates]
-    key = _key(mechanisms)
+    key = _few(_key(mechanisms))
     if not _has_noise(key):
         return [0.0] * len(rates)
     # Both bounds touch the curve at one slope for each epsilon, so the epsilons are spaced by ratio.
@@ -158,7 +186,7 @@ def trade_off(mechanisms: Mechanisms, alphas: Sequence[float]) -> list[float]:
         flat = np.exp(-epsilons)[:, None] * (1 - deltas - rates)
         return np.asarray(1 - np.maximum(0, np.maximum(steep, flat)).max(axis=0))
 
-    return [float(1 - value) for value in np.asarray(_refined(key, 1, power, 1e-3, 1e-5))]
+    return [float(1 - value) for value in np.asarray(_refined(key, power, 1e-3, 1e-5))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +216,17 @@ class NodeRelease:
         return self.noise_multiplier * self.clip * self.weight / self.expected if self.noise_multiplier else 0.0
 
 
-def effective_noise(nodes: Sequence[NodeRelease], node: int, audience: Audience) -> float | None:
-    """Return the noise multiplier that stands between one audience and a patient of one node.
+def effective_noise(
+    nodes: Sequence[NodeRelease], node: int, audience: Audience, colluding: int | None = None
+) -> float | None:
+    r"""Return the noise multiplier that stands between one audience and a patient of one node.
 
-    The server receives each node's own message, so the other nodes' noise does not help. A reader of the models sees
-    the average only, with the noise of all nodes. Another node sees the average too, and can subtract its own message;
-    the worst other node counts. Both last figures hold only if the nodes that they credit do add their noise.
+    Whoever receives each node's own message is not hindered by the other nodes' noise. A reader of the models sees the
+    average only, with the noise of all nodes. Another node sees the average too, and can subtract its own message; the
+    worst other node counts. A server that sees nothing but sums is such a reader who can subtract what the nodes that
+    collude with it tell: the patient's node adds :math:`B w_i / R_i` to the average, under noise of variance
+    :math:`\sum_j (\sigma_j B_j w_j / R_j)^2` over the other honest nodes and itself. Figures for averages hold only if
+    the nodes that they credit do add their noise.
 
     Parameters
     ----------
@@ -202,39 +235,66 @@ def effective_noise(nodes: Sequence[NodeRelease], node: int, audience: Audience)
     node
         Index of the patient's node.
     audience
-        ``"server"`` (alone or with others), ``"node"`` (one other node) or ``"reader"``.
+        ``"messages"`` (whoever sees each node's message), ``"server"`` (alone or with others), ``"node"`` (one other
+        node) or ``"reader"``.
+    colluding
+        None where the server sees each node's message. Else it sees their sum only, and so many other nodes tell it
+        theirs; those whose noise would have helped most.
 
     Returns
     -------
     The effective noise multiplier, or None for ``"node"`` where there is no other node.
+
+    Examples
+    --------
+    Four equal nodes, of which three are honest, add what a lone one would, over the root of three:
+
+    >>> round(effective_noise([NodeRelease(1, 24, 2 / 3**0.5)] * 4, 0, "server", colluding=1), 12)
+    2.0
     """
-    one_of(("server", "node", "reader"), audience=audience)
+    one_of(("messages", "server", "node", "reader"), audience=audience)
+    if colluding is not None and not 0 <= colluding < len(nodes):
+        msg = f"Expected from 0 to {len(nodes) - 1} nodes that collude, found {colluding}."
+        raise ValueError(msg)
+    if audience == "messages" or (audience == "server" and colluding is None):
+        return nodes[node].noise_multiplier
+    if audience == "node" and len(nodes) == 1:
+        return None
+    known = {"reader": 0, "node": 1, "server": colluding or 0}[audience]
     own = nodes[node]
-    if audience == "server":
-        return own.noise_multiplier
+    variances = [other.noise**2 for other in nodes]
+    others = sorted(variance for index, variance in enumerate(variances) if index != node)
     # What the clip of one patient of this node weighs in the average.
     unit = own.clip * own.weight / own.expected
-    variances = [other.noise**2 for other in nodes]
-    if audience == "reader":
-        return math.sqrt(math.fsum(variances)) / unit
-    others = [variance for index, variance in enumerate(variances) if index != node]
-    if not others:
-        return None
-    return math.sqrt(variances[node] + math.fsum(others) - max(others)) / unit
+    return math.sqrt(math.fsum([variances[node], *others[: len(others) - known]])) / unit
 
 
-def _key(mechanisms: Mechanisms) -> _Key:
+def _key(mechanisms: Exposure) -> _Key:
     """Return the rounds as a hashable value in a fixed order, checked."""
-    for (probability, sigma), count in mechanisms.items():
-        if not (0 < probability <= 1 and sigma >= 0 and math.isfinite(sigma) and count >= 0):
-            found = f"{probability}, {sigma} and {count}"
-            msg = f"Expected 0 < sampling probability <= 1, finite noise >= 0 and rounds >= 0, found {found}."
+    found = []
+    for kind, count in mechanisms.items():
+        probability, sigma, units = (*kind, 1)[:3]
+        if not (0 < probability <= 1 and sigma >= 0 and math.isfinite(sigma) and count >= 0 and units >= 1):
+            shown = f"{probability}, {sigma}, {units} and {count}"
+            msg = (
+                f"Expected 0 < sampling probability <= 1, finite noise >= 0, units >= 1 and rounds >= 0, found {shown}."
+            )
             raise ValueError(msg)
-    return tuple(sorted((p, sigma, count) for (p, sigma), count in mechanisms.items() if count))
+        if count:
+            found.append((probability, sigma, int(units), count))
+    return tuple(sorted(found))
+
+
+def _few(key: _Key) -> _Key:
+    """Refuse rounds with many units of one person where only `epsilon` charges what is left out."""
+    if any(units > _FEW_UNITS for _, _, units, _ in key):
+        msg = f"Expected at most {_FEW_UNITS} units of one person here; of more, epsilon alone is computed."
+        raise ValueError(msg)
+    return key
 
 
 def _has_noise(key: _Key) -> bool:
-    return all(sigma > 0 for _, sigma, _ in key)
+    return all(sigma > 0 for _, sigma, _, _ in key)
 
 
 def _checked(delta: float) -> float:
@@ -245,10 +305,18 @@ def _checked(delta: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(key: _Key, delta: float, records: int, tolerance: float) -> float:
+def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
-    return float(_refined(key, records, lambda loss: float(loss.get_epsilon_for_delta(delta)), tolerance, 1e-6))
+    # With chance q per round more units are drawn than are reckoned with, so a round is P = (1 - q) P' + q P''. Hence
+    # P <= P' + q as probabilities go, which is paid from delta, and P >= (1 - q) P', which is paid in epsilon.
+    left_out = sum(count * _drawn(probability, units)[2] for probability, _, units, count in key)
+    if left_out >= delta:
+        return math.inf
+    if any(units > _FEW_UNITS for _, _, units, _ in key):
+        tolerance = max(tolerance, _ROUGH)
+    bound = _refined(key, lambda loss: float(loss.get_epsilon_for_delta(delta - left_out)), tolerance, 1e-6)
+    return float(bound) - sum(count * math.log1p(-_drawn(p, units)[2]) for p, _, units, count in key)
 
 
 @lru_cache(maxsize=1024)
@@ -261,7 +329,11 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
     # It warns of each order whose series does not converge. Leaving an order out can only raise epsilon.
     logger.setLevel(logging.ERROR)
     try:
-        for probability, sigma, count in key:
+        for probability, sigma, units, count in key:
+            if units > 1:
+                # At least one unit is drawn with this chance, and then at most all of them: both only raise epsilon.
+                probability = -math.expm1(units * math.log1p(-probability)) if probability < 1 else 1.0
+                sigma /= units
             event = dp_event.PoissonSampledDpEvent(probability, dp_event.GaussianDpEvent(sigma))
             accountant.compose(event, count)
         return float(accountant.get_epsilon(delta))
@@ -271,7 +343,6 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
 
 def _refined(
     key: _Key,
-    records: int,
     figure: Callable[[privacy_loss_distribution.PrivacyLossDistribution], float | np.ndarray],
     relative: float,
     absolute: float,
@@ -283,14 +354,14 @@ def _refined(
     error of about x / 3. On very fine grids (a million rounds) rounding errors, which only add probability, take over
     and the figure rises again: there the refinement ends too.
     """
-    interval = _first_interval(key, records)
+    interval = _first_interval(key)
     # Next to no noise: quotients of probabilities overflow to infinity, which compares as it should. Two infinities
     # differ by nan, which compares as "not yet".
     with np.errstate(over="ignore", invalid="ignore"):
-        best = figure(_composed(key, records, interval))
+        best = figure(_composed(key, interval))
         for _ in range(_MOST_HALVINGS):
             interval /= 2
-            current = figure(_composed(key, records, interval))
+            current = figure(_composed(key, interval))
             gain = np.subtract(best, current)
             best = np.minimum(best, current)
             if np.all(gain <= relative * np.abs(best) + absolute):
@@ -298,34 +369,45 @@ def _refined(
     return best
 
 
-def _first_interval(key: _Key, records: int) -> float:
+def _first_interval(key: _Key) -> float:
     """Return a power of two near a quarter of the typical privacy loss of one round."""
     variance = 0.0
-    for probability, sigma, count in key:
-        mean = probability * records
+    for probability, sigma, units, count in key:
+        mean = probability * units
         many_rounds = mean**2 * math.expm1(min(sigma**-2, 700.0))
-        few_rounds = mean * records / sigma**2
+        few_rounds = mean * units / sigma**2
         variance += count * min(many_rounds, few_rounds)
-    typical = math.sqrt(variance / sum(count for _, _, count in key))
+    typical = math.sqrt(variance / sum(count for *_, count in key))
     return 2.0 ** math.floor(math.log2(typical / 4))
 
 
 @lru_cache(maxsize=12)
-def _composed(key: _Key, records: int, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+def _composed(key: _Key, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Return the composed distribution of the privacy loss, in both directions, rounded up to a grid."""
     total: privacy_loss_distribution.PrivacyLossDistribution | None = None
-    for probability, sigma, count in key:
-        if records == 1:
+    for probability, sigma, units, count in key:
+        if units == 1:
             # The default neighbours are "add or remove one", both directions; "zero-out" gives the same distributions.
             single = privacy_loss_distribution.from_gaussian_mechanism(
                 sigma, value_discretization_interval=interval, sampling_prob=probability
             )
         else:
-            drawn = np.arange(records + 1)
-            chances = binom.pmf(drawn, records, probability)
+            drawn, chances, _ = _drawn(probability, units)
             single = privacy_loss_distribution.from_mixture_gaussian_mechanism(
                 sigma, drawn, chances, value_discretization_interval=interval
             )
         composed = single.self_compose(count)
         total = composed if total is None else total.compose(composed)
     return total
+
+
+def _drawn(probability: float, units: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return how many of a person's units a round may draw, with which chances, and the chance that is left out."""
+    most, left_out = units, 0.0
+    if units > _FEW_UNITS:
+        tail = binom.sf(np.arange(units + 1), units, probability)
+        most = int(np.argmax(tail <= _LEFT_OUT))
+        left_out = float(tail[most])
+    drawn = np.arange(most + 1)
+    chances = binom.pmf(drawn, units, probability)
+    return drawn, chances / chances.sum() if left_out else chances, left_out

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from scipy.optimize import brentq
 
 from zetadp.privacy import gaussian
-from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, epsilon
+from zetadp.privacy.accounting import SMALLEST_DELTA, NodeRelease, central_limit_mu, effective_noise, epsilon
 from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.validation import UserError, positive
 
@@ -82,6 +83,79 @@ def noise_for_nodes(
         msg = "Expected at least one sampling probability, found none."
         raise ValueError(msg)
     return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds, decay)
+
+
+def noise_for_sum(
+    target: float,
+    delta: float,
+    sizes: Sequence[int],
+    expected: Sequence[float],
+    rounds: int,
+    colluding: int,
+    decay: float = 1.0,
+) -> float:
+    r"""Return what every node adds so that the sum of the messages costs the worst node at most `target`.
+
+    A server that sees nothing but the sum of the messages :math:`(S_j + N_j) / R_j`, and to which `colluding` nodes
+    tell theirs, faces the noise of the others. With equal nodes each adds :math:`\sigma / \sqrt{n - t}`, where
+    :math:`\sigma` is what one that hides alone would add. With unequal ones a patient of a node that divides by a small
+    R weighs more in the sum, and `accounting.effective_noise` says how much noise stands against that.
+
+    Parameters
+    ----------
+    target, delta, rounds, decay
+        As in `noise_for_epsilon`.
+    sizes, expected
+        Patients N and expected patients R of each node.
+    colluding
+        Nodes that collude with the server or are missing, fewer than there are nodes.
+
+    Returns
+    -------
+    The noise multiplier of every node's own message: less than any of them would need alone.
+
+    Examples
+    --------
+    >>> noise_for_epsilon(8, 1e-3, 1, 20), noise_for_sum(8, 1e-3, [44] * 5, [44] * 5, 20, colluding=1)
+    (2.1467, 1.0734)
+    """
+    probabilities = [drawn / size for drawn, size in zip(expected, sizes, strict=True)]
+    if target == math.inf:
+        return noise_for_epsilon(target, delta, max(probabilities), rounds, decay)
+
+    def seen(noise: float) -> list[float]:
+        releases = [NodeRelease(1.0, drawn, noise) for drawn in expected]
+        found = (effective_noise(releases, node, "server", colluding) for node in range(len(releases)))
+        return [value for value in found if value is not None]
+
+    alone = [noise_for_epsilon(target, delta, probability, rounds, decay) for probability in probabilities]
+    schedule = NoiseSchedule(rounds, decay)
+    noise = _rounded_up(max(needed / unit for needed, unit in zip(alone, seen(1.0), strict=True)))
+    # Not by the noise but by what will be stated: a figure above its target would be told as one that was not planned.
+    while any(
+        epsilon(schedule.mechanisms(probability, value), delta) > target
+        for probability, value in set(zip(probabilities, seen(noise), strict=True))
+    ):
+        noise = _next_up(noise)
+    return noise
+
+
+def noise_of_plan(target: float, delta: float, plan: Mapping[str, Any]) -> float:
+    """Return the noise multiplier of every node's own message in a declared training.
+
+    Parameters
+    ----------
+    target, delta
+        As in `noise_for_epsilon`.
+    plan
+        ``sizes`` and ``expected`` of each node, ``rounds``; ``noise_decay`` where noise changes over them, and
+        ``colluding`` where the server is to see only the sum.
+    """
+    sizes, expected, decay = plan["sizes"], plan["expected"], plan.get("noise_decay", 1.0)
+    if "colluding" in plan:
+        return noise_for_sum(target, delta, sizes, expected, plan["rounds"], plan["colluding"], decay)
+    probabilities = [drawn / size for drawn, size in zip(expected, sizes, strict=True)]
+    return noise_for_nodes(target, delta, probabilities, plan["rounds"], decay)
 
 
 def rounds_for(target: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Audience, Mechanisms, NodeRelease
+from zetadp.privacy.accounting import Audience, Exposure, Grouped, NodeRelease
 from zetadp.privacy.events import Mechanism, NodeHistory, histories
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.schedule import least_noise
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat
 from zetadp.validation import UserError, positive
 
 
@@ -33,17 +34,34 @@ class Run:
         The largest number of rounds, fixed before the run. The guarantee is stated for it even after an early stop.
     partition
         What decided which node holds whom. Nodes of one name hold the same patients only where this agrees, too.
+    colluding
+        None where nodes hide their own messages. Else the run was calibrated for a server that sees the sum of the
+        messages only, and with which at most so many nodes collude. The nodes' histories hold their own noise either
+        way, so what is computed from them alone, like every total over runs, is for messages that lie open.
+    images
+        None where patients were drawn. Where single images were, which the histories then count: how many images of one
+        patient are on its node.
     """
 
     name: str
     nodes: Mapping[str, NodeHistory]
     declared_rounds: int
     partition: str = ""
+    colluding: int | None = None
+    images: int | None = None
+
+    @property
+    def threat(self) -> Threat:
+        """The threat model that the run was calibrated for."""
+        if self.colluding is not None:
+            return SECURE_AGGREGATION
+        return "central" if set(self.nodes) == {CENTRAL_HOLDER} else "local"
 
     @property
     def division(self) -> tuple[str, frozenset[tuple[str, int]]]:
         """How the cohort is divided among nodes; runs of one division add up node by node."""
-        sizes = frozenset((node, history.population) for node, history in self.nodes.items())
+        images = self.images or 1
+        sizes = frozenset((node, history.population // images) for node, history in self.nodes.items())
         return self.partition if len(sizes) > 1 else "", sizes
 
     def __post_init__(self) -> None:
@@ -53,6 +71,12 @@ class Run:
         if not self.nodes or empty:
             where = f"of node {empty[0]!r} " if empty else ""
             msg = f"The ledger {where}of run {self.name!r} holds no rounds: train before accounting."
+            raise UserError(msg)
+        if self.colluding is not None and not 0 < self.colluding < len(self.nodes):
+            msg = (
+                f"Expected the ledger of run {self.name!r} to name from 1 to {len(self.nodes) - 1} colluding nodes, "
+                f"found {self.colluding}. The ledger is damaged: restore it."
+            )
             raise UserError(msg)
 
     @property
@@ -74,8 +98,11 @@ def recorded_runs(ledger: Path) -> list[Run]:
 def run_of(name: str, attempt: Attempt) -> Run:
     """Return what an attempt at a training released, under a name."""
     partition = json.dumps(attempt.header.get("partition", ""), sort_keys=True)
-    nodes = histories(attempt.releases(), least_noise(attempt.header))
-    return Run(name, nodes, attempt.header["training"]["rounds"], partition)
+    header = attempt.header
+    colluding = int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None
+    images = int(header["images_of_a_patient"]) if header.get("unit") == "image" else None
+    nodes = histories(attempt.releases(), least_noise(header))
+    return Run(name, nodes, header["training"]["rounds"], partition, colluding, images)
 
 
 def recorded_noise(ledgers: Iterable[Path]) -> Literal["seeded", "os"]:
@@ -97,7 +124,8 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
 
     The other nodes are credited with the least noise that they ever add; where a declared schedule changes the noise of
     all nodes alike, with as many times the least as the patient's node added in that round. Rounds in which some node
-    released twice or not at all count at the node's own noise (`NodeHistory.unshielded`).
+    released twice or not at all count at the node's own noise (`NodeHistory.unshielded`). What the server sees depends
+    on the run's threat model; ``"messages"`` is what it sees where no secure aggregation is at work.
     """
     names = list(run.nodes)
     least = {name: _costliest(history)[1] for name, history in run.nodes.items()}
@@ -113,35 +141,42 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
             # A declared schedule is one for all nodes: a round that is louder than the least at one is so at all.
             louder = sigma / history.least_noise if 0 < history.least_noise < math.inf else 1.0
             releases = [release(other, sigma if other == name else louder * least[other]) for other in names]
-            noise = accounting.effective_noise(releases, index, audience)
+            noise = accounting.effective_noise(releases, index, audience, run.colluding)
             if noise is None:
                 return None
             seen[name][probability, noise] += count - history.unshielded.get((probability, sigma), 0)
     return seen
 
 
-def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism]]:
-    """Return for each node the costliest exposure of one of its patients over all runs.
+def of_patient(run: Run, total: Exposure) -> Counter[Mechanism | Grouped]:
+    """Return what a node's releases are to a patient, behind whom all their images stand where images were drawn."""
+    return accounting.grouped(total, run.images or 1)
+
+
+def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism | Grouped]]:
+    """Return for each node the costliest exposure of one of its patients over all runs, every message lying open.
 
     Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central run
     beside a federated one), a patient's node there is not known here and the one that is worst at `delta` is taken.
+    Noise of other nodes is never credited, also not in runs with simulated secure aggregation: no protocol hid their
+    messages. Where a run drew single images, the exposure is that of a patient with all of theirs.
     """
-    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Mechanism]]] = {}
+    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Mechanism | Grouped]]] = {}
     for run in runs:
         totals = partitions.setdefault(run.division, {node: Counter() for node in run.nodes})
         for node, history in run.nodes.items():
-            totals[node] += declared(history, run.declared_rounds)
-    worst: dict[str, Counter[Mechanism]] = {}
+            totals[node] += of_patient(run, declared(history, run.declared_rounds))
+    worst: dict[str, Counter[Mechanism | Grouped]] = {}
     for place, totals in enumerate(partitions.values()):
         others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != place]
         for node, own in totals.items():
-            candidates = [accounting.compose(own, *choice) for choice in itertools.product(*others)]
+            candidates = [sum(choice, own) for choice in itertools.product(*others)]
             name = node if node not in worst else f"{node} (partition {place + 1})"
             worst[name] = max(candidates, key=lambda total: accounting.epsilon(total, delta))
     return worst
 
 
-def distinct(totals: Iterable[Mechanisms]) -> list[Counter[Mechanism]]:
+def distinct(totals: Iterable[Exposure]) -> list[Counter[Mechanism | Grouped]]:
     """Drop repetitions, so that equal nodes are accounted for once."""
     return list({tuple(sorted(total.items())): Counter(dict(total)) for total in totals}.values())
 

@@ -13,12 +13,13 @@ from typing import Any, Literal, TypeAlias
 
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Audience, Mechanisms
+from zetadp.privacy.accounting import Audience, Exposure, Mechanisms
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, seen_by
+from zetadp.privacy.threat import SECURE_AGGREGATION, adversary, assumptions
 from zetadp.validation import one_of
 
-Unit: TypeAlias = Literal["patient", "record"]
+Unit: TypeAlias = Literal["patient", "record", "image"]
 NoiseSource: TypeAlias = Literal["seeded", "os"]
 
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -36,6 +37,10 @@ _NOISE: dict[NoiseSource, str] = {
 
 _AUDIENCES: dict[Audience, str] = {
     "server": "Whoever receives this node's own messages: the server, alone or together with any other nodes.",
+    "messages": (
+        "A server that sees the node's own messages, alone or together with any other nodes: what holds without a "
+        "protocol that hides them, as in this training."
+    ),
     "node": (
         "One other node, which knows its own noise and sees every intermediate model. Holds only if the server shows "
         "nothing but averages, all remaining nodes add their noise, and what the rounding of single messages tells is "
@@ -46,6 +51,12 @@ _AUDIENCES: dict[Audience, str] = {
         "noise, and what the rounding of single messages tells is left aside."
     ),
 }
+
+_SUMS = (
+    "The server, honest but curious, together with at most {colluding} other node(s). Holds only if it sees nothing "
+    "but the sum of the messages of a round and the remaining nodes add their noise; no protocol for that is "
+    "implemented."
+)
 
 _COVERS = (
     "every model of every round, the final one included, and anything computed from them",
@@ -92,7 +103,9 @@ def run_statement(
     delta
         The delta of the quoted epsilon.
     unit
-        ``"patient"`` only where the cohort declares one record a patient, or merged the records of each.
+        What a record of the cohort stands for: ``"patient"`` only where the cohort declares one record a patient, or
+        merged the records of each. Where single images were drawn, the statement is per image, and tells what holds for
+        this unit beside it.
     noise_source
         ``"seeded"`` is simulation and protects nobody; ``"os"`` is the operating system's generator.
     weights
@@ -109,21 +122,36 @@ def run_statement(
     if set(weights) != set(run.nodes):
         msg = f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}."
         raise ValueError(msg)
-    totals = {node: declared(history, run.declared_rounds) for node, history in run.nodes.items()}
+    behind, unit = unit, "image" if run.images else unit
+    totals = seen_by(run, weights, "server") or {}
     epsilons = {node: accounting.epsilon(total, delta) for node, total in totals.items()}
     worst = max(epsilons, key=lambda node: epsilons[node])
     kinds = distinct(totals.values())
+    summed = run.threat == SECURE_AGGREGATION
     exact = all(accounting.exact_mu(total) is not None for total in kinds)
-    guarantee = _guarantee(private=run.private, noise_source=noise_source)
+    guarantee = _guarantee(private=run.private, noise_source=noise_source, simulated=summed)
+    audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
+    alone = audiences["messages"] if summed else None
     together = _with_earlier(run, earlier, delta)
+    whole = _of_all_images(run, behind, totals.values(), delta) if run.images else None
     return {
         "kind": "run",
         "name": run.name,
-        "statement": _sentence(guarantee, unit, epsilons[worst], delta) + _earlier_sentence(together),
+        "statement": _sentence(guarantee, unit, epsilons[worst], delta, run, alone)
+        + _whole_sentence(whole)
+        + _earlier_sentence(together),
         "guarantee": guarantee,
         "earlier_attempts": together,
+        "of_all_images": whole,
         "public": None if backbone is None else _PUBLIC.format(unit=unit, digest=backbone),
         **_setting(unit, noise_source, noisy=run.private, change=_change_of_noise(run)),
+        "threat": {
+            "model": run.threat,
+            "colluding": run.colluding,
+            "against": adversary(run.threat, run.colluding, len(run.nodes)),
+            "assumes": assumptions(run.threat, run.colluding, len(run.nodes)),
+            "epsilon_single_messages": alone and alone["epsilon"],
+        },
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
         "epsilon": _number(epsilons[worst]),
@@ -136,16 +164,32 @@ def run_statement(
             "happened": max(history.rounds for history in run.nodes.values()),
             "replayed": max(history.releases - history.rounds for history in run.nodes.values()),
         },
-        "audiences": {audience: _audience(run, weights, audience, delta) for audience in _AUDIENCES},
+        "audiences": audiences,
         "smaller_deltas": [
             {"delta": small, "epsilon": _number(_worst(kinds, small))} for small in SMALL_DELTAS if small < delta
         ],
         "records_of_one_person": _records_of_one_person(totals, delta) if unit == "record" else None,
         "trade_off": _trade_off(kinds, unit),
-        "nodes": {node: _node(history, totals[node], delta) for node, history in run.nodes.items()},
+        "nodes": {node: _node(history, totals[node], delta, summed=summed) for node, history in run.nodes.items()},
         "covers": [text.format(unit=unit) for text in _COVERS],
         "does_not_cover": [text.format(unit=unit) for text in _DOES_NOT_COVER],
     }
+
+
+def _of_all_images(run: Run, unit: Unit, totals: Iterable[Mechanisms], delta: float) -> dict[str, Any]:
+    """Return what a training that draws single images costs the patient, or record, behind all of its images."""
+    images = run.images or 1
+    worst = max(accounting.epsilon_group(total, delta, images) for total in distinct(totals))
+    return {"unit": unit, "images": images, "epsilon": _number(worst)}
+
+
+def _whole_sentence(whole: Mapping[str, Any] | None) -> str:
+    if whole is None:
+        return ""
+    return (
+        f" That is per image and protects no {whole['unit']}: for a {whole['unit']}, behind whom {whole['images']} "
+        f"images stand, the true epsilon at the same delta is {_shown(whole['epsilon'])}."
+    )
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run], delta: float) -> dict[str, Any] | None:
@@ -154,7 +198,14 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float) -> dict[str, A
         return None
     private = all(each.private for each in (run, *earlier))
     epsilon = _worst(over_runs((run, *earlier), delta).values(), delta) if private else math.inf
-    return {"number": len(earlier), "epsilon_together": _number(epsilon)}
+    found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon)}
+    counted = [
+        *(["every message as if it lay open"] if any(each.colluding for each in (run, *earlier)) else []),
+        *(["all images of a patient together"] if any(each.images for each in (run, *earlier)) else []),
+    ]
+    if counted:
+        found["counted"] = " and ".join(counted)
+    return found
 
 
 def _earlier_sentence(together: Mapping[str, Any] | None) -> str:
@@ -162,6 +213,7 @@ def _earlier_sentence(together: Mapping[str, Any] | None) -> str:
         return ""
     epsilon = together["epsilon_together"]
     cost = "no guarantee, because not all had noise" if epsilon == "inf" else f"epsilon {_shown(epsilon)}"
+    cost += f", counting {together['counted']}" if "counted" in together else ""
     return (
         f" This model was trained from its start {together['number']} time(s) before, and what was released then stays "
         f"released: together {cost}."
@@ -179,8 +231,9 @@ def total_statement(
     """Return the privacy statement of a cohort after all the runs on it.
 
     One run's epsilon is for a hospital that trains once. Here every run counts: the private ones alone, and then all of
-    them. The second total is "none" as soon as one run had no noise, or anything was computed from training patients
-    and released without noise.
+    them. Runs with secure aggregation count with what their single messages cost: no protocol hid those. The second
+    total is "none" as soon as one run had no noise, or anything was computed from training patients and released
+    without noise.
 
     Parameters
     ----------
@@ -196,12 +249,24 @@ def total_statement(
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private] + list(unnoised)
     rows = _private_rows(private, delta, unit)
+    summed = [run.name for run in private if run.threat == SECURE_AGGREGATION]
+    by_image = [run.name for run in private if run.images]
     guarantee = _guarantee(private=bool(private), noise_source=noise_source)
     text = _sentence(guarantee, unit, float(rows["epsilon"]), delta)
     if private:
         text = f"{len(private)} private run(s) together: {text}"
     if private and broken:
         text += f" Everything together: no guarantee, because of {len(broken)} release(s) without noise."
+    if summed:
+        text += (
+            f" Secure aggregation was simulated in {len(summed)} of the private runs: no protocol hid their messages, "
+            "so they count with what their single messages cost."
+        )
+    if by_image:
+        text += (
+            f" In {len(by_image)} of the private runs single images were drawn; they count with what they cost a "
+            f"{unit} with all images."
+        )
     return {
         "kind": "total",
         "statement": text,
@@ -209,6 +274,8 @@ def total_statement(
         **_setting(unit, noise_source, noisy=bool(private)),
         "delta": delta,
         "private_rows": rows,
+        "single_messages": {"runs": summed, "counted": "every message as if it lay open"} if summed else None,
+        "of_all_images": {"runs": by_image, "counted": f"all images of a {unit} together"} if by_image else None,
         "all_rows": {
             "runs": len(runs),
             "epsilon": "inf" if broken else rows["epsilon"],
@@ -224,6 +291,7 @@ def plain_text(statement: Mapping[str, Any]) -> str:
     lines = [
         statement["statement"],
         "",
+        *([f"Threat model: {statement['threat']['assumes']}"] if "threat" in statement else []),
         f"Neighbours: {statement['neighbours']}",
         f"Sampling: {statement['sampling']}",
         f"Noise: {statement['noise']}.",
@@ -290,15 +358,23 @@ def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
     ]
 
 
-def _worst(totals: Iterable[Mechanisms], delta: float) -> float:
+def _worst(totals: Iterable[Exposure], delta: float) -> float:
     return max(accounting.epsilon(total, delta) for total in totals)
+
+
+def _audiences(run: Run) -> tuple[Audience, ...]:
+    if run.threat == SECURE_AGGREGATION:
+        return ("server", "messages", "node", "reader")
+    return ("server", "node", "reader")
 
 
 def _audience(run: Run, weights: Mapping[str, float], audience: Audience, delta: float) -> dict[str, Any] | None:
     seen = seen_by(run, weights, audience)
     if seen is None:
         return None
-    return {"epsilon": _number(_worst(distinct(seen.values()), delta)), "assumption": _AUDIENCES[audience]}
+    of_sums = audience == "server" and run.threat == SECURE_AGGREGATION
+    assumption = _SUMS.format(colluding=run.colluding) if of_sums else _AUDIENCES[audience]
+    return {"epsilon": _number(_worst(distinct(seen.values()), delta)), "assumption": assumption}
 
 
 def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
@@ -323,12 +399,13 @@ def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str,
     rows["smaller_deltas"] = [{"delta": small, "epsilon": _number(epsilon)} for small, epsilon in smaller.items()]
     if unit == "record":
         rows["records_of_one_person"] = _records_of_one_node(totals, delta)
-    if _follows_from_node(private):
+    # No curve is computed of many images together; their epsilon leaves nothing to draw.
+    if _follows_from_node(private) and not any(run.images for run in private):
         rows["trade_off"] = _trade_off(distinct(totals.values()), unit)
     return rows
 
 
-def _trade_off(kinds: Iterable[Mechanisms], unit: Unit) -> dict[str, Any]:
+def _trade_off(kinds: Iterable[Exposure], unit: Unit) -> dict[str, Any]:
     curves = [accounting.trade_off(total, FALSE_ALARMS) for total in kinds]
     return {
         "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",
@@ -356,7 +433,7 @@ def _records_of_one_person(totals: Mapping[str, Mechanisms], delta: float) -> li
     return rows
 
 
-def _records_of_one_node(totals: Mapping[str, Mechanisms], delta: float) -> list[dict[str, Any]]:
+def _records_of_one_node(totals: Mapping[str, Exposure], delta: float) -> list[dict[str, Any]]:
     """Return epsilon for a person behind several records that are always together on one node."""
     kinds = distinct(totals.values())
     worst = {
@@ -366,16 +443,16 @@ def _records_of_one_node(totals: Mapping[str, Mechanisms], delta: float) -> list
     return [{"records": records, "nodes": 1, "epsilon": _number(epsilon)} for records, epsilon in worst.items()]
 
 
-def _node(history: NodeHistory, total: Mechanisms, delta: float) -> dict[str, Any]:
+def _node(history: NodeHistory, total: Mechanisms, delta: float, *, summed: bool) -> dict[str, Any]:
+    """Return what a node added, and what it cost as the server sees it."""
+    in_sum = {"in_the_sum": _mechanisms(total)} if summed else {}
     return {
         "population": history.population,
         "expected": history.expected,
         "clip": _number(history.clip),
         "rounds": history.rounds,
-        "mechanisms": [
-            {"sampling_probability": probability, "noise_multiplier": sigma, "releases": count}
-            for (probability, sigma), count in sorted(history.mechanisms.items())
-        ],
+        "mechanisms": _mechanisms(history.mechanisms),
+        **in_sum,
         "epsilon": _number(accounting.epsilon(total, delta)),
         "epsilon_rdp": _number(accounting.epsilon_rdp(total, delta)),
         "mu": _exact_mu(total),
@@ -394,6 +471,14 @@ def _change_of_noise(run: Run) -> str:
     )
 
 
+def _mechanisms(mechanisms: Mechanisms) -> list[dict[str, Any]]:
+    return [
+        {"sampling_probability": probability, "noise_multiplier": sigma, "releases": count}
+        for (probability, sigma), count in sorted(mechanisms.items())
+        if count
+    ]
+
+
 def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, change: str = "") -> dict[str, Any]:
     return {
         "unit": unit,
@@ -410,22 +495,37 @@ def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, change: str 
     }
 
 
-def _guarantee(*, private: bool, noise_source: NoiseSource) -> str:
+def _guarantee(*, private: bool, noise_source: NoiseSource, simulated: bool = False) -> str:
     if not private:
         return "none"
-    return "simulated" if noise_source == "seeded" else "holds"
+    return "simulated" if simulated or noise_source == "seeded" else "holds"
 
 
-def _sentence(guarantee: str, unit: Unit, epsilon: float, delta: float) -> str:
+def _sentence(
+    guarantee: str,
+    unit: Unit,
+    epsilon: float,
+    delta: float,
+    run: Run | None = None,
+    alone: Mapping[str, Any] | None = None,
+) -> str:
+    """Say in one sentence what holds, and against whom: the run's threat model, or the server for a total."""
     if guarantee == "none":
         return "No guarantee: without noise, a model may reveal whom it was trained on."
-    claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, against the server"
+    against = adversary("local", None, 0) if run is None else adversary(run.threat, run.colluding, len(run.nodes))
+    claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, {against}"
+    if alone is not None:
+        return (
+            "Simulated, protecting nobody: with noise that is not from a seed and a protocol for secure aggregation, "
+            f"of which there is none here, training would be {claim}. Against a server that sees single messages, "
+            f"epsilon is {_shown(alone['epsilon'])}."
+        )
     if guarantee == "simulated":
         return f"Simulated, protecting nobody: with noise that is not from a seed, training would be {claim}."
     return f"Training was {claim}."
 
 
-def _exact_mu(total: Mechanisms) -> float | str | None:
+def _exact_mu(total: Exposure) -> float | str | None:
     mu = accounting.exact_mu(total)
     return None if mu is None else _number(mu)
 

@@ -179,14 +179,18 @@ def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draw
         "federated": {"sizes": [12, 10], "expected": [5, 5], "rounds": 3},
         "central": {"sizes": [20], "expected": [10], "rounds": 3},
     }
+    arms["secure"] = arms["federated"] | {"colluding": 1}
     everybody = {"federated": {"sizes": [12, 10], "expected": [12, 10], "rounds": 7}}
+    by_image = {"federated": arms["federated"] | {"images_of_a_patient": 2}}
     multipliers = {arm: {"8": 2.0, "1": 9.0, "inf": 0.0} for arm in arms}
     runs = [("central", "8"), ("federated", "1"), ("federated", "8"), ("federated", "inf"), ("federated", "unclipped")]
+    runs.append(("secure", "8"))
     grid = [(network, *run) for network in ("complex", "twin") for run in runs] + [("own", "federated", "8")]
+    grid.append(("by_image", "federated", "8"))
     targets = SCRIPT["targets_of"](
-        {"complex": arms, "twin": arms, "own": everybody},
+        {"complex": arms, "twin": arms, "own": everybody, "by_image": by_image},
         grid,
-        {"complex": multipliers, "twin": multipliers, "own": {"federated": {"8": 5.0}}},
+        {"complex": multipliers, "twin": multipliers, "own": {"federated": {"8": 5.0}}, "by_image": multipliers},
     )
     found = [(t.probability, t.noise_multiplier, t.rounds) for t in targets]
     assert found == [(0.5, 9.0, 3), (0.5, 2.0, 3), (1.0, 5.0, 7)]

@@ -35,6 +35,15 @@ def draw_of(holder: Node, members: list[int], number: int = 0) -> Draw:
 LABELS = np.repeat(np.arange(4), 5)
 
 
+def test_where_images_are_drawn_each_stands_alone_and_no_other_is_taken():
+    owners, positions = [[10], [10], [11], [11], [11]], [0, 1, 0, 1, 2]
+    holder = Node(node(owners).mechanism, owners, positions)
+    records, images = choose_images(holder, draw_of(holder, [1, 2, 4]), LABELS, 4)
+    assert records.tolist() == [[10], [11], [11]]
+    assert images.tolist() == [[1], [0], [2]]
+    assert [part.shape for part in choose_images(holder, draw_of(holder, []), LABELS, 4)] == [(0, 1), (0, 1)]
+
+
 @settings(max_examples=50)
 @given(
     per_class=st.integers(1, 5),

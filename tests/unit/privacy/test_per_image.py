@@ -1,0 +1,166 @@
+"""A guarantee per image: what is drawn, and that a patient is never charged as if they had one image only."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import binom, norm
+from training_builder import TINY, records
+
+import zetadp.federation.simulation
+from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.events import Round, histories
+from zetadp.privacy.exposure import Run, over_runs, run_of
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import plain_text, run_statement, total_statement
+from zetadp.training import NodePlan, RunName, TrainingSettings, train
+from zetadp.validation import UserError
+
+DELTA, IMAGES = 1e-3, 20
+
+
+def run(p, sigma, rounds=4, *, images=IMAGES, patients=5, name="images"):
+    population = patients * (images or 1)
+    events = [Round("node-01", number, population, p * population, p, sigma, 1.0) for number in range(rounds)]
+    return Run(name, histories(events), rounds, images=images)
+
+
+def state(of, **changes):
+    given = {"delta": DELTA, "unit": "patient", "noise_source": "seeded", "target_epsilon": 8.0, **changes}
+    return run_statement(of, weights=dict.fromkeys(of.nodes, 1.0), **given)
+
+
+def total(*runs):
+    return total_statement(runs, delta=DELTA, unit="patient", noise_source="seeded")
+
+
+def hockey_stick(epsilon, p, sigma, images):
+    """Return delta of one round by integrating over the sum, in both directions."""
+    drawn = np.arange(images + 1)
+    chances = binom.pmf(drawn, images, p)
+
+    def included(x):
+        return float((chances * norm.pdf(x, drawn, sigma)).sum())
+
+    def without(x):
+        return float(norm.pdf(x, 0, sigma))
+
+    def delta(first, second):
+        def excess(x):
+            return max(0.0, first(x) - math.exp(epsilon) * second(x))
+
+        return quad(excess, -10 * sigma, images + 10 * sigma, limit=500, points=list(range(0, images, 2)))[0]
+
+    return max(delta(included, without), delta(without, included))
+
+
+@pytest.mark.parametrize(("p", "sigma"), [(0.02, 1.0), (0.2, 4.0)])
+def test_a_patients_epsilon_is_that_of_all_images_by_integration(p, sigma):
+    stated = state(run(p, sigma, 1))
+    true = stated["of_all_images"]["epsilon"]
+    assert hockey_stick(true, p, sigma, IMAGES) <= DELTA * (1 + 1e-6)
+    assert hockey_stick(0.9 * true, p, sigma, IMAGES) > DELTA
+    assert true > 2 * stated["epsilon"]
+
+
+@pytest.fixture
+def fresh():
+    """Forget figures before and after a test that changes how they are found."""
+
+    def forget():
+        accounting._epsilon.cache_clear()
+        accounting._composed.cache_clear()
+
+    forget()
+    yield forget
+    forget()
+
+
+@pytest.mark.parametrize("left_out", [2e-4, 1e-2])
+def test_what_is_left_out_of_many_images_is_charged(monkeypatch, fresh, left_out):
+    """Leaving out far more must never lower the bound; here it would, by 0.6 %, were it not charged to delta."""
+    monkeypatch.setattr(accounting, "_ROUGH", accounting.TOLERANCE)
+    exact = accounting.epsilon_group({(0.05, 2.0): 3}, DELTA, 30)
+    monkeypatch.setattr(accounting, "_LEFT_OUT", left_out)
+    fresh()
+    assert accounting.epsilon_group({(0.05, 2.0): 3}, DELTA, 30) > exact
+
+
+def test_many_images_of_everybody_have_the_closed_form_and_compose():
+    kind = {(1.0, 30.0): 4}
+    assert accounting.epsilon_group(kind, DELTA, IMAGES) == pytest.approx(
+        gaussian.epsilon(DELTA, IMAGES * math.sqrt(4) / 30.0), rel=1e-12
+    )
+    both = {(1.0, 30.0, IMAGES): 4, (1.0, 5.0): 4}
+    mu = math.sqrt(4 * (IMAGES / 30.0) ** 2 + 4 / 5.0**2)
+    assert accounting.epsilon(both, DELTA) == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-12)
+    assert accounting.epsilon_rdp(both, DELTA) >= accounting.epsilon(both, DELTA)
+
+
+def test_totals_take_the_patient_and_never_the_image():
+    images, patients = run(1.0, 30.0), run(1.0, 5.0, images=None, name="patients")
+    together = total(images, patients)
+    mu = math.sqrt(4 * (IMAGES / 30.0) ** 2 + 4 / 5.0**2)
+    assert together["private_rows"]["epsilon"] == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-9)
+    # The same five patients stand behind both, so one node's exposures add up rather than the worst of each.
+    assert list(over_runs([images, patients], DELTA)) == ["node-01"]
+    assert together["of_all_images"]["runs"] == ["images"]
+    assert together["private_rows"]["trade_off"] is None
+    assert "all images" in plain_text(together)
+    again = state(images, earlier=[images])["earlier_attempts"]["epsilon_together"]
+    assert again == pytest.approx(gaussian.epsilon(DELTA, math.sqrt(8) * IMAGES / 30.0), rel=1e-9)
+
+
+def test_a_statement_is_per_image_and_prints_the_patients_figure_beside_it():
+    stated = state(run(1.0, 30.0))
+    true = gaussian.epsilon(DELTA, IMAGES * 2 / 30.0)
+    assert stated["unit"] == "image"
+    assert stated["epsilon"] == pytest.approx(gaussian.epsilon(DELTA, 2 / 30.0), rel=1e-9)
+    assert stated["of_all_images"] == {"unit": "patient", "images": IMAGES, "epsilon": pytest.approx(true, rel=1e-9)}
+    assert "per image and protects no patient" in plain_text(stated)
+    assert state(run(1.0, 30.0, images=None))["of_all_images"] is None
+    without = state(run(1.0, 0.0))
+    assert (without["guarantee"], without["of_all_images"]["epsilon"]) == ("none", "inf")
+
+
+def test_training_draws_clips_and_records_every_image_by_itself(tmp_path):
+    data = records(4, images_per_class=2)
+    images = data.images.shape[1]
+    units = [(record,) for record in range(4) for _ in range(images)]
+    plan = NodePlan("node-01", units, len(units), 6.0, 0.5, list(range(images)) * 4)
+    settings = TrainingSettings(rounds=3, images_per_patient=4, chunk=8)
+    paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
+    trained = train(RunName("x", "federated", "8", 0), TINY, settings, [plan], data, records(1, seed=9), **paths)
+    assert trained.not_finite == 0
+    (attempt,) = read_ledger(paths["ledger_path"])
+    found = run_of("x", attempt)
+    assert (found.images, attempt.header["unit"]) == (images, "image")
+    assert {(e.population, e.sampling_probability) for e in attempt.events} == {(4 * images, 6 / (4 * images))}
+
+
+def test_exact_noise_takes_one_image_a_pass(tmp_path, monkeypatch):
+    """A contribution must not depend, not even in its last bits, on which other images were drawn."""
+    taken = []
+
+    def noted(*arguments, chunk, **more):
+        taken.append((arguments[2].shape[1], chunk))
+        return clipped_sums(*arguments, chunk=chunk, **more)
+
+    monkeypatch.setattr(zetadp.federation.simulation, "clipped_sums", noted)
+    data = records(2)
+    images = data.images.shape[1]
+    units = [(record,) for record in range(2) for _ in range(images)]
+    plan = NodePlan("node-01", units, len(units), 4.0, 1.0, list(range(images)) * 2)
+    settings = TrainingSettings(rounds=2, images_per_patient=4, chunk=8, noise="os")
+    paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
+    train(RunName("x", "federated", "8", 0), TINY, settings, [plan], data, records(1, seed=9), **paths)
+    assert taken == [(1, 1)] * 2
+
+
+def test_a_node_that_does_not_hold_all_declared_images_is_refused():
+    with pytest.raises(UserError, match="Expected 9"):
+        NodePlan("node-01", [(0,)] * 8, 9, 2.0, 1.0, list(range(8)))
