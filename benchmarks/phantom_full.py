@@ -61,6 +61,19 @@ METHODS = {
     "per_image": "from scratch, per image (weaker guarantee)",
 }
 PUBLIC_HEAD = "public head, no private training"
+DRAWN = (
+    "pretrained",
+    "all_components",
+    "from_nothing",
+    "tuned",
+    "tuned_norms",
+    "tuned_low_rank",
+    "shaped",
+    "complex",
+    "scratch_tiny",
+    "per_image",
+)
+"""Networks with a line of their own in the figure; all are in the table."""
 
 
 def method_of(network: str, threat: str) -> str:
@@ -193,12 +206,12 @@ def accuracy_figure(found: pd.DataFrame) -> Figure:
 
 def _draw_lines(axes: Axes, found: pd.DataFrame, labels: list[str]) -> None:
     """Draw one line a method and arm, and the public head as a level."""
-    for (method, arm), group in found.groupby(["method", "arm"], sort=False):
-        if method == "the paper, as printed":
-            continue
-        if method == PUBLIC_HEAD:
-            axes.axhline(group["mean"].iloc[0], color="0.3", linewidth=1, linestyle=":", label=method)
-            continue
+    start = found[found["method"] == PUBLIC_HEAD]["mean"].iloc[0]
+    axes.axhline(start, color="0.3", linewidth=1, linestyle=":", label=PUBLIC_HEAD)
+    drawn = found[found["network"].isin(DRAWN) & found["arm"].isin(["federated", "central"])]
+    drawn = drawn[(drawn["arm"] == "federated") | (drawn["network"] == "pretrained")]
+    lines = drawn.groupby(["method", "arm"], sort=False)
+    for (method, arm), group in sorted(lines, key=lambda line: -line[1]["mean"].max()):
         group = group.assign(place=[labels.index(label) for label in group["epsilon"]]).sort_values("place")
         style = "-" if arm == "federated" else "--"
         axes.errorbar(

@@ -265,10 +265,11 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
     if cohort["source"] == "simulated" and depth < count:
         yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."
     for number, block in enumerate(config["runs"]):
+        hospitals = any(arm in config["arms"] and threat_of(config, arm) == "local" for arm in block["arms"])
         for name in block["networks"]:
             if name not in config["networks"]:
                 yield f"runs.{number}.networks: no network {name!r}.{did_you_mean(name, config['networks'])}"
-            elif config["engine"] == "flower" and "federated" in block["arms"] and not needs_backbone(config, name):
+            elif config["engine"] == "flower" and hospitals and not needs_backbone(config, name):
                 decay = training_of(config, name)["noise_decay"]
                 if decay != 1:
                     yield (
@@ -295,6 +296,11 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             continue
         if threat_of(config, arm) == SECURE_AGGREGATION:
             yield from _contradictions_of_sums(config, arm)
+        elif settings["colluding"] != 1:
+            yield (
+                f"arms.{arm}.colluding: expected only with threat {SECURE_AGGREGATION}; found {settings['colluding']}. "
+                "Leave it out."
+            )
         wanted = {f"arms.{arm}": settings} | {
             f"networks.{name}.training": network["training"] for name, network in config["networks"].items()
         }
@@ -328,6 +334,9 @@ def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iter
             f"{where}.training.estimator: expected {DESCENT} for family {network['family']}; found {estimator}, which "
             "is for family head."
         )
+    for key in ("learning_rate", "drop_after", "drop_factor", "optimiser", "momentum", "averaged"):
+        if key in own:
+            yield f"{where}.training.{key}: expected with estimator {DESCENT} only; found with {estimator}."
     if own.get("rounds", 1) != 1:
         yield (
             f"{where}.training.rounds: expected 1 for estimator {estimator}, whose nodes send one message; found "
@@ -342,25 +351,30 @@ def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iter
 
 def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield why single images cannot be the unit of a training."""
-    places = {f"networks.{name}.training": network["training"] for name, network in config["networks"].items()}
-    for place, given in {"training": config["training"], **places}.items():
-        if given.get("unit", "patient") != "image":
+    found: dict[str, None] = {}
+    for name, network in config["networks"].items():
+        if unit_of(config, name) != "image":
             continue
+        own, settings = network["training"], training_of(config, name)
+        unit, drawn = (
+            f"networks.{name}.training.{key}" if key in own else f"training.{key}"
+            for key in ("unit", "images_per_patient")
+        )
         if config["cohort"]["source"] != "simulated":
-            yield (
-                f"{place}.unit: expected patient for a cohort with source {config['cohort']['source']}; found image. A "
+            found[
+                f"{unit}: expected patient for a cohort with source {config['cohort']['source']}; found image. A "
                 "guarantee per image does not protect patients, so it is there for simulated cohorts only."
-            )
+            ] = None
         if config["engine"] != "simulation":
-            yield f"{place}.unit: expected patient with engine {config['engine']}; found image."
-        if given.get("estimator", DESCENT) != DESCENT:
-            yield f"{place}.unit: expected patient for estimator {given['estimator']}; found image."
+            found[f"{unit}: expected patient with engine {config['engine']}; found image."] = None
+        if own.get("estimator", DESCENT) != DESCENT:
+            found[f"{unit}: expected patient for estimator {own['estimator']} of {name}; found image."] = None
         images = images_of_a_patient(config)
-        if given.get("images_per_patient", 1) > images:
-            yield (
-                f"{place}.images_per_patient: expected at most the {images} images of a patient; found "
-                f"{given['images_per_patient']}."
-            )
+        if settings["images_per_patient"] > images:
+            found[
+                f"{drawn}: expected at most the {images} images of a patient; found {settings['images_per_patient']}."
+            ] = None
+    yield from found
 
 
 def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str]:

@@ -96,7 +96,7 @@ def accuracy_against_epsilon(
     """
     _not_empty(table)
     networks, arms = list(table["network"].unique()), list(table["arm"].unique())
-    shown = _arms_shown(table)
+    shown, called = _arms_shown(table), _networks_shown(table)
     printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if paper else set()
     epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
     with figure_style():
@@ -113,7 +113,7 @@ def accuracy_against_epsilon(
             panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
             if paper:
                 _draw_paper(panel, epsilons)
-            panel.set_title(f"network {network}", loc="left")
+            panel.set_title(f"network {called[network]}", loc="left")
             _epsilon_axis(panel, epsilons)
             panel.set_ylim(0, 100)
             panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
@@ -142,7 +142,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
         msg = f"Expected at most {MAX_MATRICES} confusion matrices a figure, found {len(cells)}."
         raise ValueError(msg)
     columns = min(3, len(cells))
-    shown = _arms_shown(runs)
+    shown, called = _arms_shown(runs), _networks_shown(runs)
     with figure_style():
         figure, panels = _panels(len(cells), columns, 3.0, {1: 4.6, 2: 7.0, 3: WIDTH}[columns])
         image: Any = None
@@ -161,7 +161,9 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
             panel.tick_params(length=0)
             panel.spines[:].set_visible(False)
             seeds = f"{len(group)} seeds" if len(group) > 1 else "1 seed"
-            panel.set_title(f"{network}, {shown[arm]}\n{_epsilon_name(epsilon)}, {seeds}", loc="left", fontsize=9)
+            panel.set_title(
+                f"{called[network]}, {shown[arm]}\n{_epsilon_name(epsilon)}, {seeds}", loc="left", fontsize=9
+            )
         _label_outer(panels, columns, "predicted sequence", "true sequence")
         figure.colorbar(image, ax=panels, label="share of the true sequence in %", shrink=0.6, aspect=30, pad=0.02)
         figure.suptitle(f"Confusion on held-out test patients, {cohort_label}", x=0.01, ha="left")
@@ -262,7 +264,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     """
     _not_empty(histories)
     cells = list(histories.groupby(["network", "arm"], sort=True))
-    shown = _arms_shown(histories)
+    shown, called = _arms_shown(histories), _networks_shown(histories)
     watched = bool(histories["validation_accuracy"].notna().any())
     epsilons = sorted(histories["epsilon"].unique(), key=epsilon_order)
     with figure_style():
@@ -282,7 +284,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
                 every = (index % 3, max(1, len(rounds) // 6))
                 panel.plot(rounds, mean, label=_epsilon_name(epsilon), markevery=every, **look)
             panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
-            panel.set_title(f"network {network}, {shown[str(arm)]}", loc="left")
+            panel.set_title(f"network {called[str(network)]}, {shown[str(arm)]}", loc="left")
             panel.set_ylim(0, 100)
             panel.set_xlim(left=0)
             panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -300,7 +302,7 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
     """
     table = per_class(runs)
     cells = list(table.groupby(["network", "arm"], sort=True))
-    shown = _arms_shown(runs)
+    shown, called = _arms_shown(runs), _networks_shown(runs)
     epsilons = sorted(table["epsilon"].unique(), key=epsilon_order)
     names = list(table["sequence"].unique())
     with figure_style():
@@ -313,7 +315,7 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
                 spread = np.nan_to_num([row["recall_std"] for _, row in present])
                 recall = [row["recall"] for _, row in present]
                 panel.errorbar([p for p, _ in present], recall, spread, label=name, capsize=2, **_line(index))
-            panel.set_title(f"network {network}, {shown[str(arm)]}", loc="left")
+            panel.set_title(f"network {called[str(network)]}, {shown[str(arm)]}", loc="left")
             _epsilon_axis(panel, epsilons)
             panel.set_ylim(0, 100)
             panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
@@ -351,6 +353,12 @@ def _arms_shown(runs: pd.DataFrame) -> dict[str, str]:
         return {str(arm): str(arm) for arm in runs["arm"].unique()}
     pairs = runs[["arm", "threat"]].drop_duplicates().itertuples(index=False)
     return {str(arm): arm_shown(str(arm), str(threat)) for arm, threat in pairs}
+
+
+def _networks_shown(runs: pd.DataFrame) -> dict[str, str]:
+    """Return how each network is called in pictures: one whose epsilon is per image says so."""
+    by_image = set(runs["network"][runs["unit"] == "image"]) if "unit" in runs else set()
+    return {str(name): f"{name} (ε per image)" if name in by_image else str(name) for name in runs["network"].unique()}
 
 
 def _draw_paper(panel: Axes, epsilons: Sequence[str]) -> None:

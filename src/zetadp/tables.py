@@ -107,7 +107,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
 
 def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Read ``history.csv`` of each run and stack them, with network, arm, epsilon, seed and threat model as columns."""
+    """Read each run's ``history.csv`` and stack them, with columns for network, arm, epsilon, seed, threat and unit."""
     parts = []
     for directory in run_dirs:
         path = directory / "history.csv"
@@ -119,8 +119,9 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
         # Runs that have no statement yet can be drawn as well.
         stated = directory / "privacy.json"
-        threat = _threat(read_json(stated)) if stated.exists() else {"threat": "local"}
-        parts.append(history.assign(**_identity(run, directory / "metrics.json"), threat=threat["threat"]))
+        privacy = read_json(stated) if stated.exists() else {}
+        shown = {"threat": _threat(privacy)["threat"], "unit": privacy.get("unit", "")}
+        parts.append(history.assign(**_identity(run, directory / "metrics.json"), **shown))
     if not parts:
         msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
         raise UserError(msg)

@@ -87,3 +87,17 @@ def test_a_guarantee_per_image_is_called_one_beside_the_figure_of_a_patient(tmp_
     card = model_card(metrics["run"], {}, read_json(folder / "privacy.json"), metrics, "simulated cohort")
     assert f"per patient at δ = 0.001 is {shown}." in card
     assert "of those who gave no data" not in card
+
+
+def test_figures_say_where_epsilon_is_per_image(tmp_path):
+    whole = {"unit": "patient", "images": 80, "epsilon": 600.0}
+    folders = [write_run(tmp_path, {"a": 12, "b": 15}, unit="image", of_all_images=whole)]
+    runs = tables.collect(folders)
+    drawn = (
+        figures.accuracy_against_epsilon(tables.table1(runs, "simulated cohort"), "c"),
+        figures.confusion_matrices(runs, "c"),
+        figures.training_curves(tables.collect_histories(folders), "c"),
+        figures.accuracy_per_class(runs, "c"),
+    )
+    for figure in drawn:
+        assert any("(ε per image)" in text for text in texts(figure))

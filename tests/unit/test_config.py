@@ -509,3 +509,30 @@ def test_a_simulated_cohort_has_no_real_patients():
 @pytest.mark.parametrize("value", ["maybe", "True ", 1])
 def test_a_truth_is_true_or_false(value):
     assert "cohort.real_patients: expected boolean or null" in faults({"cohort": {"real_patients": value}})
+
+
+def test_single_images_are_refused_wherever_the_settings_come_from():
+    head = {"family": "head", "domain": "features", "components": 4, "training": {"estimator": "class_means"}}
+    simulated = {"cohort": {"name": "phantom-x", "source": "simulated"}, "privacy": {"noise": "seeded"}}
+    everywhere = {**simulated, "training": {"unit": "image"}, "networks": {"own": head}}
+    assert "training.unit: expected patient for estimator class_means of own" in faults(everywhere)
+    many = {**simulated, "training": {"images_per_patient": 100}, "networks": {"own": {"training": {"unit": "image"}}}}
+    assert "training.images_per_patient: expected at most the 80 images" in faults(many)
+
+
+def test_arms_of_hospitals_have_constant_noise_under_flower_whatever_their_name():
+    arm = {"expected_patients": 24, "rounds": 5}
+    change = {
+        "engine": "flower",
+        "privacy": {"noise": "os"},
+        "arms": {"hospitals": arm},
+        "training": {"noise_decay": 2},
+    }
+    runs = [{"networks": ["complex"], "arms": ["hospitals"], "epsilons": [8], "seeds": [0]}]
+    assert "training.noise_decay: expected 1 for network complex" in faults({**change, "runs": runs})
+
+
+def test_settings_without_effect_are_refused():
+    assert "arms.federated.colluding: expected only with threat" in faults({"arms": {"federated": {"colluding": 3}}})
+    head = {"family": "head", "domain": "features", "training": {"estimator": "class_means", "learning_rate": 0.1}}
+    assert "learning_rate: expected with estimator descent only" in faults({"networks": {"own": head}})

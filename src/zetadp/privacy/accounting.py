@@ -386,10 +386,11 @@ def _composed(key: _Key, interval: float) -> privacy_loss_distribution.PrivacyLo
     """Return the composed distribution of the privacy loss, in both directions, rounded up to a grid."""
     total: privacy_loss_distribution.PrivacyLossDistribution | None = None
     for probability, sigma, units, count in key:
-        if units == 1:
+        if units == 1 or probability == 1:
             # The default neighbours are "add or remove one", both directions; "zero-out" gives the same distributions.
+            # Units that are all drawn in every round are one contribution that is as many times as long.
             single = privacy_loss_distribution.from_gaussian_mechanism(
-                sigma, value_discretization_interval=interval, sampling_prob=probability
+                sigma / units, value_discretization_interval=interval, sampling_prob=probability
             )
         else:
             drawn, chances, _ = _drawn(probability, units)

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import SMALLEST_DELTA, NodeRelease, central_limit_mu, effective_noise, epsilon
 from zetadp.privacy.schedule import NoiseSchedule
-from zetadp.validation import UserError, positive
+from zetadp.validation import UserError, in_range, positive
 
 EPSILONS = (1e-3, 1e3)
 """Targets outside this range are refused: no noise level that training survives, or no privacy worth the name."""
@@ -56,6 +56,7 @@ def noise_for_epsilon(
     0.0
     """
     positive(rounds=rounds, sampling_probability=sampling_probability)
+    in_range(0, 1, sampling_probability=sampling_probability)
     if target == math.inf:
         return 0.0
     _check_target(target, delta)

@@ -16,7 +16,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Exposure, Mechanisms
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, seen_by
-from zetadp.privacy.threat import SECURE_AGGREGATION, adversary, assumptions
+from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, adversary, assumptions
 from zetadp.validation import one_of
 
 Unit: TypeAlias = Literal["patient", "record", "image"]
@@ -75,6 +75,13 @@ _DOES_NOT_COVER = (
     "the public constants: numbers of {unit}s, sampling probabilities, divisors, weights, assignment to nodes",
 )
 
+_TWO_HOSPITALS = "patients known to two hospitals: the two hospitals' exposures add up"
+_NOT_COVERED_IN_SUMS = tuple(
+    "patients known to two hospitals: what single messages cost adds up, and in sums both are under the same noise"
+    if text == _TWO_HOSPITALS
+    else text
+    for text in _DOES_NOT_COVER
+)
 
 _PUBLIC = (
     "Before any {unit} of this cohort took part, a network was trained on simulated patients, who are nobody; starting "
@@ -132,8 +139,11 @@ def run_statement(
     guarantee = _guarantee(private=run.private, noise_source=noise_source, simulated=summed)
     audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
     alone = audiences["messages"] if summed else None
-    together = _with_earlier(run, earlier, delta)
-    whole = _of_all_images(run, behind, totals.values(), delta) if run.images else None
+    together = _with_earlier(run, earlier, delta, behind)
+    # In sums, several contributions of one person lie under the same noise and do not compose. What single messages
+    # cost composes, and bounds them.
+    open_totals = (seen_by(run, weights, "messages") or {}) if summed else totals
+    whole = _of_all_images(run, behind, open_totals.values(), delta, summed=summed) if run.images else None
     return {
         "kind": "run",
         "name": run.name,
@@ -148,8 +158,8 @@ def run_statement(
         "threat": {
             "model": run.threat,
             "colluding": run.colluding,
-            "against": adversary(run.threat, run.colluding, len(run.nodes)),
-            "assumes": assumptions(run.threat, run.colluding, len(run.nodes)),
+            "against": adversary(run.threat, run.colluding, len(run.nodes)) if run.private else "against nobody",
+            "assumes": assumptions(run.threat, run.colluding, len(run.nodes)) if run.private else NOTHING_HIDDEN,
             "epsilon_single_messages": alone and alone["epsilon"],
         },
         "delta": delta,
@@ -168,31 +178,32 @@ def run_statement(
         "smaller_deltas": [
             {"delta": small, "epsilon": _number(_worst(kinds, small))} for small in SMALL_DELTAS if small < delta
         ],
-        "records_of_one_person": _records_of_one_person(totals, delta) if unit == "record" else None,
+        "records_of_one_person": _records_of_one_person(open_totals, delta) if unit == "record" else None,
         "trade_off": _trade_off(kinds, unit),
         "nodes": {node: _node(history, totals[node], delta, summed=summed) for node, history in run.nodes.items()},
         "covers": [text.format(unit=unit) for text in _COVERS],
-        "does_not_cover": [text.format(unit=unit) for text in _DOES_NOT_COVER],
+        "does_not_cover": [text.format(unit=unit) for text in (_NOT_COVERED_IN_SUMS if summed else _DOES_NOT_COVER)],
     }
 
 
-def _of_all_images(run: Run, unit: Unit, totals: Iterable[Mechanisms], delta: float) -> dict[str, Any]:
+def _of_all_images(run: Run, unit: Unit, totals: Iterable[Mechanisms], delta: float, *, summed: bool) -> dict[str, Any]:
     """Return what a training that draws single images costs the patient, or record, behind all of its images."""
     images = run.images or 1
     worst = max(accounting.epsilon_group(total, delta, images) for total in distinct(totals))
-    return {"unit": unit, "images": images, "epsilon": _number(worst)}
+    return {"unit": unit, "images": images, "epsilon": _number(worst), "single_messages": summed}
 
 
 def _whole_sentence(whole: Mapping[str, Any] | None) -> str:
-    if whole is None:
+    if whole is None or whole["epsilon"] == "inf":
         return ""
+    seen = " where single messages are seen" if whole["single_messages"] else ""
     return (
         f" That is per image and protects no {whole['unit']}: for a {whole['unit']}, behind whom {whole['images']} "
-        f"images stand, the true epsilon at the same delta is {_shown(whole['epsilon'])}."
+        f"images stand, the true epsilon at the same delta{seen} is {_shown(whole['epsilon'])}."
     )
 
 
-def _with_earlier(run: Run, earlier: Sequence[Run], delta: float) -> dict[str, Any] | None:
+def _with_earlier(run: Run, earlier: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any] | None:
     """Return what this training and those before it release together; None where there were none before."""
     if not earlier:
         return None
@@ -201,7 +212,7 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float) -> dict[str, A
     found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon)}
     counted = [
         *(["every message as if it lay open"] if any(each.colluding for each in (run, *earlier)) else []),
-        *(["all images of a patient together"] if any(each.images for each in (run, *earlier)) else []),
+        *([f"all images of a {unit} together"] if any(each.images for each in (run, *earlier)) else []),
     ]
     if counted:
         found["counted"] = " and ".join(counted)
@@ -255,6 +266,8 @@ def total_statement(
     text = _sentence(guarantee, unit, float(rows["epsilon"]), delta)
     if private:
         text = f"{len(private)} private run(s) together: {text}"
+    if any(run.threat == "central" for run in private):
+        text += " Where all data lay with one holder, that is against whoever sees its models, not against the holder."
     if private and broken:
         text += f" Everything together: no guarantee, because of {len(broken)} release(s) without noise."
     if summed:
@@ -335,10 +348,7 @@ def _run_lines(statement: Mapping[str, Any]) -> list[str]:
 def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
     """Return what stands beside the quoted epsilon: smaller deltas, several records, and odds."""
     lines = [
-        *(
-            f"At delta {row['delta']:g}, against the server: epsilon {_shown(row['epsilon'])}."
-            for row in figures["smaller_deltas"]
-        ),
+        *(f"At delta {row['delta']:g}: epsilon {_shown(row['epsilon'])}." for row in figures["smaller_deltas"]),
         *(
             f"A person with {row['records']} records on {row['nodes']} node(s): epsilon {_shown(row['epsilon'])}."
             for row in figures["records_of_one_person"] or ()
@@ -465,6 +475,8 @@ def _change_of_noise(run: Run) -> str:
         return ""
     least = min(history.least_noise for history in run.nodes.values())
     most = max(sigma for history in run.nodes.values() for _, sigma in history.mechanisms)
+    if least == most:
+        return ""
     return (
         f"; its standard deviation changed over the rounds as declared beforehand, between {least:.4g} and {most:.4g} "
         "clipping norms, and the figures count every round with its own"

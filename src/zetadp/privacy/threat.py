@@ -18,6 +18,9 @@ SECURE_AGGREGATION: Threat = "secure_aggregation"
 CENTRAL_HOLDER = "central"
 """Name of the one node of a training with a central holder, and of the arm that has one unless it says otherwise."""
 
+NOTHING_HIDDEN = "None: no noise was added, and nothing is hidden from anybody."
+"""What a training without noise says in place of its assumptions."""
+
 
 def threat_of_arm(arm: str, declared: str | None) -> Threat:
     """Return the threat model of an arm: as declared, else central for the arm of that name and local for others.

@@ -120,7 +120,8 @@ def test_a_statement_is_per_image_and_prints_the_patients_figure_beside_it():
     true = gaussian.epsilon(DELTA, IMAGES * 2 / 30.0)
     assert stated["unit"] == "image"
     assert stated["epsilon"] == pytest.approx(gaussian.epsilon(DELTA, 2 / 30.0), rel=1e-9)
-    assert stated["of_all_images"] == {"unit": "patient", "images": IMAGES, "epsilon": pytest.approx(true, rel=1e-9)}
+    whole = {"unit": "patient", "images": IMAGES, "single_messages": False}
+    assert stated["of_all_images"] == whole | {"epsilon": pytest.approx(true, rel=1e-9)}
     assert "per image and protects no patient" in plain_text(stated)
     assert state(run(1.0, 30.0, images=None))["of_all_images"] is None
     without = state(run(1.0, 0.0))
@@ -164,3 +165,31 @@ def test_exact_noise_takes_one_image_a_pass(tmp_path, monkeypatch):
 def test_a_node_that_does_not_hold_all_declared_images_is_refused():
     with pytest.raises(UserError, match="Expected 9"):
         NodePlan("node-01", [(0,)] * 8, 9, 2.0, 1.0, list(range(8)))
+
+
+def test_sums_do_not_make_a_patient_of_many_images_cheaper():
+    population = 5 * IMAGES
+    events = [
+        Round(f"node-{node}", number, population, 0.05 * population, 0.05, 2.0, 1.0)
+        for number in range(4)
+        for node in range(4)
+    ]
+    summed = state(Run("sums", histories(events), 4, colluding=1, images=IMAGES))
+    alone = state(Run("alone", histories(events), 4, images=IMAGES))
+    assert summed["epsilon"] < alone["epsilon"]
+    assert summed["of_all_images"]["epsilon"] == alone["of_all_images"]["epsilon"]
+    assert "where single messages are seen" in summed["statement"]
+
+
+def test_without_noise_no_figure_of_a_patient_is_called_true():
+    assert "true epsilon" not in state(run(0.2, 0.0))["statement"]
+
+
+@pytest.mark.parametrize("units", [2, 6, 80])
+@pytest.mark.parametrize("sigma", [0.67885, 1.0373, 3.0359, 6.0718])
+def test_units_that_are_always_drawn_compose_with_rounds_of_others(units, sigma):
+    """Noise at which the accountant's own search for a mixture of one component fails."""
+    always = {(1.0, sigma, units): 3}
+    exact = gaussian.epsilon(DELTA, units * math.sqrt(3) / sigma)
+    found = accounting.epsilon({**always, (1e-9, 50.0): 1}, DELTA, tolerance=0.02)
+    assert exact * (1 - 1e-9) <= found <= 1.03 * exact

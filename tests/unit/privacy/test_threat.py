@@ -228,3 +228,22 @@ def test_noise_that_changes_over_the_rounds_meets_the_target_in_sums_too(probabi
         seen = effective_noise(releases, node, "server", 1)
         found.append(accounting.epsilon(schedule.mechanisms(probability, first * seen), 1e-3))
     assert 1.99 < max(found) <= 2.0
+
+
+def test_two_records_of_one_person_are_not_composed_where_both_lie_in_one_sum():
+    everybody = [(40, 40.0)] * 4
+    noise = noise_for_sum(TARGET, DELTA, [40] * 4, [40.0] * 4, ROUNDS, 1)
+    stated = state(run(everybody, noise), unit="record")
+    # Under one and the same noise two contributions add up to twice the length: mu doubles.
+    true = gaussian.epsilon(DELTA, 2 * gaussian.mu(stated["epsilon"], DELTA))
+    assert all(row["epsilon"] >= true for row in stated["records_of_one_person"])
+    assert not any("exposures add up" in text for text in stated["does_not_cover"])
+    alone = state(run(everybody, noise, colluding=None), unit="record")
+    assert stated["records_of_one_person"] == alone["records_of_one_person"]
+
+
+@pytest.mark.parametrize("colluding", [None, 1])
+def test_a_training_without_noise_says_that_nothing_is_hidden(colluding):
+    stated = state(run(UNEQUAL, 0.0, colluding=colluding))
+    assert "nothing is hidden" in stated["threat"]["assumes"]
+    assert not any(word in plain_text(stated) for word in ("hides its own", "suffice"))
