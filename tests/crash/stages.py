@@ -193,7 +193,7 @@ STAGES = {
             "evaluate",
             inputs={"model": MODEL, "images": [WHITENED], "partition": PARTITION},
             outputs={"predictions": f"{RUN}/predictions.csv", "metrics": METRICS},
-            params={**NAME, "device": "cpu"},
+            params={**NAME, "device": "cpu", "tf32": False},
         ),
         Stage(
             "account",

@@ -20,7 +20,7 @@ rule evaluate:
         runtime="30m",
     params:
         device=config["device"],
-        tf32=config["training"]["tf32"],
+        tf32=lambda wildcards: training_of(config, wildcards.network)["tf32"],
         code=code_of("scripts/evaluate.py"),
     script:
         "../../scripts/evaluate.py"
