@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,19 @@ DRAWN = (
     "per_image",
 )
 """Networks with a line of their own in the figure; all are in the table."""
+WEIGHED = {
+    "pretrained": "head, 4",
+    "all_components": "head, all",
+    "tuned_norms": "norms",
+    "tuned_low_rank": "low rank",
+    "tuned": "all weights",
+    "scratch_tiny": "4, 8 filters",
+    "scratch_smaller": "4, 8, 16",
+    "scratch_small": "8, 16, 32",
+    "complex": "16, 32, 64",
+    "shaped": "backbone",
+}
+"""Networks in the figure against trained weights, and what they are called there."""
 
 
 def method_of(network: str, threat: str) -> str:
@@ -192,7 +206,7 @@ def accuracy_figure(found: pd.DataFrame) -> Figure:
             _draw_lines(axes, found, labels)
         panels[0].axhline(25, color="0.6", linewidth=1)
         panels[0].text(0, 26, "chance", color="0.4", fontsize=8)
-        best = found[(found["network"] != "paper") & (found["mean"] > 85)]["mean"]
+        best = found[found["network"].isin(DRAWN) & (found["mean"] > 85)]["mean"]
         panels[1].set_ylim(best.min() - 1.2, best.max() + 0.8)
         panels[1].set_xticks(range(len(labels)), ["∞" if label == "inf" else label for label in labels])
         panels[1].set_xlabel("ε for each patient, against the server (δ = 0.001), unless named otherwise below")
@@ -206,19 +220,25 @@ def accuracy_figure(found: pd.DataFrame) -> Figure:
 
 def _draw_lines(axes: Axes, found: pd.DataFrame, labels: list[str]) -> None:
     """Draw one line a method and arm, and the public head as a level."""
+    import matplotlib.pyplot as plt
+
     start = found[found["method"] == PUBLIC_HEAD]["mean"].iloc[0]
     axes.axhline(start, color="0.3", linewidth=1, linestyle=":", label=PUBLIC_HEAD)
     drawn = found[found["network"].isin(DRAWN) & found["arm"].isin(["federated", "central"])]
     drawn = drawn[(drawn["arm"] == "federated") | (drawn["network"] == "pretrained")]
     lines = drawn.groupby(["method", "arm"], sort=False)
-    for (method, arm), group in sorted(lines, key=lambda line: -line[1]["mean"].max()):
+    looks = product("os^", plt.rcParams["axes.prop_cycle"].by_key()["color"][:6])
+    for ((method, arm), group), (marker, colour) in zip(
+        sorted(lines, key=lambda line: -line[1]["mean"].max()), looks, strict=False
+    ):
         group = group.assign(place=[labels.index(label) for label in group["epsilon"]]).sort_values("place")
         style = "-" if arm == "federated" else "--"
         axes.errorbar(
             group["place"],
             group["mean"],
             yerr=group["std"].fillna(0),
-            fmt=f"o{style}",
+            fmt=f"{marker}{style}",
+            color=colour,
             capsize=3,
             markersize=4,
             label=f"{method}, {arm}",
@@ -229,7 +249,7 @@ def weights_figure(found: pd.DataFrame) -> Figure:
     """Draw accuracy against the number of privately trained weights."""
     import matplotlib.pyplot as plt
 
-    federated = found[(found["arm"] == "federated") & (found["network"] != "paper")]
+    federated = found[(found["arm"] == "federated") & found["network"].isin(WEIGHED)]
     with figure_style():
         figure, axes = plt.subplots(figsize=(6.5, 4.2))
         for label in ("1", "8", "inf"):
@@ -238,12 +258,16 @@ def weights_figure(found: pd.DataFrame) -> Figure:
             axes.plot(group["trained_weights"], group["mean"], "o", label=f"ε = {shown}", alpha=0.8)
         for network, group in federated[federated["epsilon"] == "1"].groupby("network"):
             axes.annotate(
-                network,
+                WEIGHED[network],
                 (group["trained_weights"].iloc[0], group["mean"].iloc[0]),
                 fontsize=7,
-                xytext=(4, -9),
+                xytext=(0, -12),
                 textcoords="offset points",
+                ha="center",
             )
+        axes.text(40, 82, "from public weights", fontsize=8, color="0.3", style="italic")
+        axes.text(3000, 34, "from scratch, by filters of the blocks", fontsize=8, color="0.3", style="italic")
+        axes.set_ylim(18, 100)
         axes.set_xscale("log")
         axes.set_xlabel("real numbers trained privately")
         axes.set_ylabel("accuracy on held-out patients (%)")
