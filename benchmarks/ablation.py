@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from phantom_full import with_spread
 from scipy.stats import t
 
 from zetadp.rendering import MISSING, Sheet, to_markdown
@@ -128,9 +129,9 @@ def ablation_sheet(found: pd.DataFrame) -> Sheet:
     def cell(row: pd.Series, epsilon: str) -> str:
         if math.isnan(row[f"mean_{epsilon}"]):
             return MISSING
-        std, gained = row[f"std_{epsilon}"], row[f"gained_{epsilon}"]
-        spread = "" if math.isnan(std) else f" ± {std:.1f}"
-        return f"{row[f'mean_{epsilon}']:.1f}{spread}" + ("" if math.isnan(gained) else f" ({gained:+.1f})")
+        gained = row[f"gained_{epsilon}"]
+        shown = with_spread(row[f"mean_{epsilon}"], row[f"std_{epsilon}"])
+        return shown + ("" if math.isnan(gained) else f" ({gained:+.1f})")
 
     rows = tuple(
         (row["idea"], row["network"], *(cell(row, epsilon) for epsilon in EPSILONS)) for _, row in found.iterrows()

@@ -9,10 +9,8 @@ head_selection.py chose. Writes closed_form.csv.
 
 from __future__ import annotations
 
-import argparse
 import math
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,10 +21,10 @@ from head_selection import (
     DELTA,
     HOSPITALS,
     LABELS,
-    ROOT,
     SEEDS,
     TRAINED,
     accuracy,
+    arguments,
     consortium,
     public_head,
     trained,
@@ -82,11 +80,7 @@ def contributed(images: Tensor, estimator: str, components: int, norm: float) ->
 
 def main() -> None:
     """Measure every estimator on both consortia and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backbone", type=Path, default=ROOT / "src/zetadp/data/backbone.safetensors")
-    parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
-    parser.add_argument("--output", type=Path, default=Path("docs/results/closed_form.csv"))
-    parser.add_argument("--repetitions", type=int, default=3, help="draws of the noise")
+    parser = arguments(__doc__, "closed_form")
     parser.add_argument("--patients", type=int, default=ALL, help="patients of each consortium, the first of them")
     given = parser.parse_args()
     torch.set_num_threads(2)

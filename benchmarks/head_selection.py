@@ -145,13 +145,19 @@ def descended(
     return sums[0] / last, sums[1] / last
 
 
-def main() -> None:
-    """Try every setting on both consortia and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
+    """Return what every comparison on these consortia can be told, and where its table goes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", type=Path, default=ROOT / "src/zetadp/data/backbone.safetensors")
     parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
-    parser.add_argument("--output", type=Path, default=Path("docs/results/head_selection.csv"))
+    parser.add_argument("--output", type=Path, default=Path(f"docs/results/{table}.csv"))
     parser.add_argument("--repetitions", type=int, default=3, help="draws of the noise")
+    return parser
+
+
+def main() -> None:
+    """Try every setting on both consortia and write the table."""
+    parser = arguments(__doc__, "head_selection")
     given = parser.parse_args()
     torch.set_num_threads(2)
     backbone = load_backbone(given.backbone)

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
-from phantom_full import ROOT, public_head
+from phantom_full import ROOT, configuration, public_head, with_spread
 
-from zetadp.config import load_config, overlay
-from zetadp.configdocs import SCHEMA
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.rendering import MISSING, Sheet, to_markdown
 from zetadp.storage import write_text
@@ -31,18 +27,11 @@ COHORTS = {
 EPSILONS = ("1", "8", "inf")
 
 
-def configuration(scenario: Path) -> dict[str, Any]:
-    """Return the configuration that a scenario describes."""
-    content = yaml.safe_load((ROOT / "config.yaml").read_text())
-    overlay(content, yaml.safe_load(scenario.read_text()))
-    return load_config(content, SCHEMA)
-
-
 def collect(backbone: Backbone) -> pd.DataFrame:
     """Return one row a cohort and epsilon; epsilon 0 is the public head alone."""
     rows = []
     for cohort, label in COHORTS.items():
-        config = configuration(ROOT / f"workflow/scenarios/held_apart_{cohort}.yaml")
+        config = configuration(f"held_apart_{cohort}")
         table = pd.read_csv(Path("results") / config["name"] / "tables/table1.csv", dtype={"epsilon": str}, comment="#")
         own = table[(table["network"] == "pretrained") & (table["arm"] == "federated")]
         start = public_head(config, backbone)
@@ -58,8 +47,7 @@ def sheet(found: pd.DataFrame) -> Sheet:
         row = found[(found["cohort"] == cohort) & (found["epsilon"] == epsilon)]
         if row.empty:
             return MISSING
-        mean, std = row["mean"].iloc[0], row["std"].iloc[0]
-        return f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f} ± {std:.1f}"
+        return with_spread(row["mean"].iloc[0], row["std"].iloc[0])
 
     rows = tuple((label, *(cell(label, epsilon) for epsilon in ("0", *EPSILONS))) for label in COHORTS.values())
     notes = (

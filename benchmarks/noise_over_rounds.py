@@ -19,10 +19,8 @@ noise_over_rounds.csv.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -31,10 +29,10 @@ from head_selection import (
     ALL,
     DELTA,
     HOSPITALS,
-    ROOT,
     SEEDS,
     TRAINED,
     accuracy,
+    arguments,
     consortium,
     descended,
     public_head,
@@ -140,11 +138,7 @@ def ways() -> list[Way]:
 
 def main() -> None:
     """Try every way on both consortia and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backbone", type=Path, default=ROOT / "src/zetadp/data/backbone.safetensors")
-    parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
-    parser.add_argument("--output", type=Path, default=Path("docs/results/noise_over_rounds.csv"))
-    parser.add_argument("--repetitions", type=int, default=3, help="draws of the noise")
+    parser = arguments(__doc__, "noise_over_rounds")
     given = parser.parse_args()
     torch.set_num_threads(1)
     backbone = load_backbone(given.backbone)

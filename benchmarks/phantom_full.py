@@ -22,7 +22,7 @@ import yaml
 from zetadp.config import load_config, network_of, overlay
 from zetadp.configdocs import SCHEMA
 from zetadp.dataset import load_role
-from zetadp.epsilon import epsilon_order, rounded_up
+from zetadp.epsilon import epsilon_order
 from zetadp.federation.partition import read_partition
 from zetadp.figures import figure_style, save_svg
 from zetadp.nn.backbone import Backbone, load_backbone
@@ -30,7 +30,7 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.nn.projection import head_scores
 from zetadp.privacy.threat import SECURE_AGGREGATION
-from zetadp.rendering import Sheet, to_markdown
+from zetadp.rendering import MISSING, Sheet, or_none, to_markdown
 from zetadp.storage import read_json, write_text
 from zetadp.tables import PAPER_TABLE_1
 
@@ -88,6 +88,18 @@ WEIGHED = {
     "shaped": "backbone",
 }
 """Networks in the figure against trained weights, and what they are called there."""
+
+
+def configuration(scenario: str) -> dict[str, Any]:
+    """Return the configuration that a scenario describes."""
+    content = yaml.safe_load((ROOT / "config.yaml").read_text())
+    overlay(content, yaml.safe_load((ROOT / f"workflow/scenarios/{scenario}.yaml").read_text()))
+    return load_config(content, SCHEMA)
+
+
+def with_spread(mean: float, std: float) -> str:
+    """Return a mean with its standard deviation, if there is one, as tables show it."""
+    return f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f} ± {std:.1f}"
 
 
 def method_of(network: str, threat: str) -> str:
@@ -170,15 +182,15 @@ def sheet(found: pd.DataFrame) -> Sheet:
         for label in labels:
             cell = group[group["epsilon"] == label]
             if cell.empty:
-                cells.append("–")
+                cells.append(MISSING)
                 continue
-            mean, std = cell["mean"].iloc[0], cell["std"].iloc[0]
-            cells.append(f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f} ± {std:.1f}")
+            cells.append(with_spread(cell["mean"].iloc[0], cell["std"].iloc[0]))
         seeds = f"{group['seeds'].min()}" if group["seeds"].nunique() == 1 else "several"
         rows.append((method, arm, seeds, *cells))
     by_image = found[(found["unit"] == "image") & (found["epsilon"] != "inf")]
     whole = [
-        f"“{row['method']}”, ε = {row['epsilon']} per image: the true ε per patient is {_epsilon(row)}."
+        f"“{row['method']}”, ε = {row['epsilon']} per image: the true ε per patient is "
+        f"{or_none(row['true_epsilon_per_patient'])}."
         for _, row in by_image.iterrows()
     ]
     notes = (
@@ -187,12 +199,6 @@ def sheet(found: pd.DataFrame) -> Sheet:
         *whole,
     )
     return Sheet("Accuracy against epsilon", ("method", "arm", "seeds", *labels), tuple(rows), notes, names=2)
-
-
-def _epsilon(row: pd.Series) -> str:
-    """Return the true epsilon of a patient for reading; without bound it is none."""
-    true = float(row["true_epsilon_per_patient"])
-    return rounded_up(true) if np.isfinite(true) else "none"
 
 
 def accuracy_figure(found: pd.DataFrame) -> Figure:
@@ -281,10 +287,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results/phantom-full"))
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     given = parser.parse_args()
-    content = yaml.safe_load((ROOT / "config.yaml").read_text())
-    scenario = yaml.safe_load((ROOT / "workflow/scenarios/phantom_full.yaml").read_text())
-    overlay(content, scenario)
-    config = load_config(content, SCHEMA)
+    config = configuration("phantom_full")
     backbone = load_backbone(ROOT / "src/zetadp/data/backbone.safetensors")
     found = collect(given.results, config, backbone)
     laid_out = sheet(found)

@@ -152,10 +152,7 @@ def _sums(private: pd.DataFrame) -> list[str]:
     """Say of each arm with simulated secure aggregation what its epsilon assumes, and what it is without."""
     found = []
     for arm, group in private[private["threat"] == SECURE_AGGREGATION].groupby("arm"):
-        alone = group.groupby("epsilon")["epsilon_single_messages"].max()
-        figures = ", ".join(
-            f"{rounded_up(alone[label])} at ε = {label}" for label in sorted(alone.index, key=epsilon_order)
-        )
+        figures = _at_epsilons(group, "epsilon_single_messages")
         found.append(
             f"Arm {arm}: secure aggregation, simulated. ε holds against a server that sees nothing but the sum of the "
             f"messages and colludes with at most {int(group['colluding'].max())} node(s); no protocol is implemented. "
@@ -168,10 +165,7 @@ def _images(private: pd.DataFrame) -> list[str]:
     """Say of each network whose images were drawn one by one what holds for the patient behind them."""
     found = []
     for network, group in private[private["unit"] == "image"].groupby("network"):
-        whole = group.groupby("epsilon")["epsilon_per_patient"].max()
-        figures = ", ".join(
-            f"{_or_none(whole[label])} at ε = {label}" for label in sorted(whole.index, key=epsilon_order)
-        )
+        figures = _at_epsilons(group, "epsilon_per_patient")
         found.append(
             f"Network {network}: ε is per image, a weaker guarantee that protects no patient. The true ε per patient, "
             f"behind whom all images of a patient stand, is {figures}."
@@ -179,7 +173,13 @@ def _images(private: pd.DataFrame) -> list[str]:
     return found
 
 
-def _or_none(epsilon: float) -> str:
+def _at_epsilons(runs: pd.DataFrame, column: str) -> str:
+    """Return the largest true epsilon in a column at every target."""
+    worst = runs.groupby("epsilon")[column].max()
+    return ", ".join(f"{or_none(worst[label])} at ε = {label}" for label in sorted(worst.index, key=epsilon_order))
+
+
+def or_none(epsilon: float) -> str:
     """Return an epsilon for reading; unknown and infinite ones are none."""
     return rounded_up(epsilon) if math.isfinite(epsilon) else "none"
 

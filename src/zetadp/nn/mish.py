@@ -53,7 +53,7 @@ def pooled_mish(x: Tensor) -> Tensor:
     return pooled
 
 
-def _keep_slope(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+def _keep_slope(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401  (untyped)
     """Save the slope, the second output, which nothing differentiates."""
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)

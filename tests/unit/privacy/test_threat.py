@@ -96,7 +96,9 @@ def test_epsilon_against_sums_is_that_of_two_densities_compared_by_integration()
     claimed = accounting.epsilon(seen, DELTA)
 
     def divergence(epsilon, first, second):
-        excess = lambda x: max(0.0, first(x) - math.exp(epsilon) * second(x))  # noqa: E731
+        def excess(x):
+            return max(0.0, first(x) - math.exp(epsilon) * second(x))
+
         return quad(excess, -12 * spread, step + 12 * spread, limit=2000)[0]
 
     def without(x):
