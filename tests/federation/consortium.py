@@ -65,9 +65,9 @@ class Consortium:
         (self.state(name) / "fault").write_text(fault)
 
     def mend(self) -> None:
-        for name in self.names:
-            (self.state(name) / "fault").unlink(missing_ok=True)
-            (self.state(name) / "released").unlink(missing_ok=True)
+        for name in (*self.names, "server"):
+            for file in ("fault", "released", "announced"):
+                (self.state(name) / file).unlink(missing_ok=True)
 
     def server(self, **patience: object) -> ServerSettings:
         """Return the settings of a new training, or of the last one, to go on."""

@@ -1,4 +1,4 @@
-"""The forge of the tests: nodes whose answers a file in their state folder spoils."""
+"""The forge of the tests: a file in its state folder spoils what a node answers, or what the server sends."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from flwr.superlink.grid import http_grid
 
 from zetadp.federation.flower import forge
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 
+FAULTS = "FAULTS"
+"""Variable of the environment: the server's state folder."""
+
 honest = Hospital.reply
+push_objects = http_grid.push_objects
 
 
 def reply(self: Hospital, request: Request) -> Answer | Refusal:
@@ -42,7 +47,16 @@ def reply(self: Hospital, request: Request) -> Answer | Refusal:
     return replace(answer, update=spoiled[fault].tobytes()) if fault in spoiled else answer
 
 
+def push(*args: object, **kwargs: object) -> None:
+    state = Path(os.environ[FAULTS])
+    if (state / "fault").exists():  # after a message is announced, before its content
+        (state / "announced").touch()
+        time.sleep(1000)
+    push_objects(*args, **kwargs)
+
+
 Hospital.reply = reply
+http_grid.push_objects = push
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))

@@ -147,6 +147,22 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
         assert len(three.own_account(name).releases()) == three.plan.training.rounds
 
 
+def test_a_server_killed_in_the_middle_of_a_message_is_not_waited_for(three):
+    settings = three.server(give_up_seconds=40.0)
+    log = three.federation.folder / "logs/node-01.log"
+    before = log.read_text().count("Receiving")
+    three.spoil("server", "dawdle")
+    three.federation.begin(settings)
+    wait_until(lambda: log.read_text().count("Receiving") > before)
+    assert (three.state("server") / "announced").exists()
+    three.federation.processes.kill("superlink", "server")
+    three.mend()
+    three.federation.start_server()
+    three.federation.wait_for_nodes(three.names)
+    three.federation.run(three.server_again(give_up_seconds=40.0))
+    assert len(three.account().releases()) == 3 * three.plan.training.rounds
+
+
 def test_a_run_whose_nodes_all_fail_does_not_end_well(three):
     for name in three.names:
         three.spoil(name, "die")

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Self
 import httpx
 from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import fab_to_proto, user_config_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -21,6 +27,12 @@ from zetadp.validation import UserError
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
+
+
+FINISHED = "finished"
+"""Status of a run that is over."""
+ALL_RUNS = 1_000_000
+"""Without a number a SuperLink lists its last twenty."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,12 @@ class Control:
             msg = f"The SuperLink started no run: {response.note or 'it gave no reason'}."
             raise UserError(msg)
         return int(response.run_id)
+
+    def stop_all(self) -> None:
+        """Stop the runs that are not over."""
+        for number, run in self._client.ListRuns(ListRunsRequest(limit=ALL_RUNS)).run_dict.items():
+            if run.status.status != FINISHED:
+                self._client.StopRun(StopRunRequest(run_id=number))
 
     def state(self, run: int) -> RunState:
         """Return how a run stands."""

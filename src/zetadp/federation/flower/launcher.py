@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
 
 from zetadp.federation.flower.certificates import Credentials
-from zetadp.federation.flower.control import Control, RunState
+from zetadp.federation.flower.control import FINISHED, Control, RunState
 from zetadp.federation.flower.processes import FORGE, Processes, free_port, silent_environment
 from zetadp.storage import write_json
 from zetadp.validation import UserError
@@ -88,7 +88,11 @@ class Federation:
         self.processes.close()
 
     def start_server(self) -> None:
-        """Start SuperLink and the process in which its apps run, and wait until they answer."""
+        """Start SuperLink and the process in which its apps run, and wait until they answer.
+
+        Runs that a crash left unfinished are stopped: their apps died with it, but nodes would go on waiting for the
+        rest of a message that was under way, for as long as the SuperLink takes such a run to be alive.
+        """
         certificate, key = self.credentials.server
         arguments = [
             *("--host", self.host, "--port", str(self.port), "--isolation", "process"),
@@ -98,11 +102,12 @@ class Federation:
             *("--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation"),
         ]
         self.processes.start("superlink", "superlink", arguments)
+        with self.control() as control:
+            self._wait(control.ready, "the SuperLink")
+            control.stop_all()
         arguments = ["--runtime", self.address, "--secret", str(_secret(self.folder, "server"))]
         arguments += ["--root", str(self.credentials.authority)]
         self.processes.start("server", "worker", arguments)
-        with self.control() as control:
-            self._wait(control.ready, "the SuperLink")
 
     def control(self) -> Control:
         """Return an operator's connection."""
@@ -156,7 +161,7 @@ class Federation:
             itself, where they are watched.
         """
         with self.control() as control:
-            while (state := control.state(run)).status != "finished":
+            while (state := control.state(run)).status != FINISHED:
                 if watch:
                     self.processes.check()
                 time.sleep(0.5)
