@@ -4,14 +4,15 @@ All kernels give the same numbers to rounding. The rule:
 
 - On a CPU a convolution takes one call of the backend for each patient, in place of autograd's own call for all and
   with the same arithmetic. A complex one takes three real convolutions of half the channels in place of four, where
-  ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300: the arithmetic saved then outweighs the
-  sums that have to be written first (measured for 4 and 20 images a patient, 1 and 2 threads). Then one call serves as
-  many patients as there are threads: with one patient a call, threads would wait for each other.
+  ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300, or more than 200 if what a call reads is
+  at most 8 MiB: the arithmetic saved then outweighs laying that out first (measured for 4 and 20 images a patient, 1
+  and 2 threads). Then one call serves as many patients as there are threads: with one patient a call, threads would
+  wait for each other.
 - On other devices, where launches cost more than arithmetic, a convolution takes one call for all patients: a batched
   matrix product of unfolded inputs, or, where these would take more than 1 GiB, a convolution of one group a patient,
   which unfolds nothing. Both are tested for equality on the CPU and were never run on a GPU, so where the limit should
   be was not measured: it keeps memory in bounds.
-- A matrix product takes one batched matrix product everywhere.
+- A matrix product takes one batched matrix product everywhere; `zetadp.privacy.factored` says where none is needed.
 
 Complex gradients are in PyTorch's convention ``dL/dRe + i dL/dIm``.
 """
@@ -25,7 +26,10 @@ from torch.nn import functional
 from zetadp.nn.stacked import fold_gradient, turned
 from zetadp.precision import float32_convolutions
 
-WORTHWHILE = 300
+WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
+"""Multiplications that three products instead of four must save for each number that is laid out for them."""
+CACHED_BYTES = 1 << 23
+"""What a call may read to count as in cache."""
 UNFOLDED_BYTES = 1 << 30
 """Bytes of a pass's unfolded inputs, up to which they are made on devices other than a CPU."""
 
@@ -56,10 +60,18 @@ def convolution_gradients(
         unfolded = kernel**2 * x.shape[1] * gradient[:, 0].numel() * x.element_size()
         route = by_batched_product if unfolded <= UNFOLDED_BYTES else by_grouped_convolution
         return route(x, gradient, patients, kernel, stride=stride, padding=padding, is_complex=is_complex)
-    inputs, outputs = x.shape[1], gradient.shape[1]
-    if is_complex and kernel**2 * inputs * outputs > WORTHWHILE * (inputs + outputs):
+    if is_complex and _three_pay(x, gradient, patients, kernel):
         return by_patient_in_three(x, gradient, patients, kernel, stride=stride, padding=padding)
     return by_patient(x, gradient, patients, kernel, stride=stride, padding=padding, is_complex=is_complex)
+
+
+def _three_pay(x: Tensor, gradient: Tensor, patients: int, kernel: int) -> bool:
+    """Tell whether three products instead of four save more than laying out their factors costs."""
+    inputs, outputs = x.shape[1], gradient.shape[1]
+    share = 3 / 2 * min(patients, torch.get_num_threads()) / patients
+    read = share * (x.numel() + gradient.numel()) * x.element_size()
+    least = WORTHWHILE_IN_CACHE if read <= CACHED_BYTES else WORTHWHILE
+    return kernel**2 * inputs * outputs > least * (inputs + outputs)
 
 
 def by_patient(
@@ -82,15 +94,16 @@ def by_patient(
 def by_patient_in_three(
     x: Tensor, gradient: Tensor, patients: int, kernel: int, *, stride: int, padding: int
 ) -> Tensor:
-    r"""Return the gradients of a complex convolution by three real ones for each patient, after Gauss.
+    r"""Return the gradients of a complex convolution by three real ones for each patient, after Karatsuba.
 
     With input :math:`x + iy`, gradient of the output :math:`u + iv` and :math:`\star` for the correlation of the two,
     the gradient is :math:`(u \star x + v \star y) + i (v \star x - u \star y)`. With
 
-    .. math:: p = (u + v) \star x, \quad q = u \star (x + y), \quad r = v \star (x - y)
+    .. math:: p = u \star x, \quad q = v \star y, \quad r = (u + v) \star (x - y)
 
-    that is :math:`(p - r) + i (p - q)`. The three are groups of one call, which serves as many patients as there are
-    threads: three groups are not shared evenly by two threads, six are.
+    that is :math:`(p + q) + i (r - p + q)`. The three are groups of one call, which serves as many patients as there
+    are threads: three groups are not shared evenly by two threads, six are. What a call reads is laid out for one call
+    at a time, over that of the call before, so that it is still in cache.
     """
     outputs, inputs = gradient.shape[1] // 2, x.shape[1] // 2
     found = x.new_empty(patients, outputs, inputs, kernel, kernel, dtype=x.dtype.to_complex())
@@ -99,30 +112,24 @@ def by_patient_in_three(
     for start, stop, size in ((0, even, together), (even, patients, patients - even)):
         if start == stop:
             continue
-        # (patient, image, part, channel, ...) -> (call, image, patient of the call, sum or part, channel, ...)
-        shape = (-1, size, images, 2)
-        real, imaginary = _in_calls(x[start * images : stop * images], shape)
-        right = x.new_empty(len(real), images, size, 3, *real.shape[3:])
-        right[:, :, :, 0] = real
-        torch.add(real, imaginary, out=right[:, :, :, 1])
-        torch.sub(real, imaginary, out=right[:, :, :, 2])
-        real, imaginary = _in_calls(gradient[start * images : stop * images], shape)
-        left = x.new_empty(len(real), images, size, 3, *real.shape[3:])
-        torch.add(real, imaginary, out=left[:, :, :, 0])
-        left[:, :, :, 1], left[:, :, :, 2] = real, imaginary
+        # (call, image, patient of the call, part, channel, row, column)
+        ours, theirs = (
+            t[start * images : stop * images].view(-1, size, images, 2, t.shape[1] // 2, *t.shape[2:]).transpose(1, 2)
+            for t in (x, gradient)
+        )
+        right, left = (t.new_empty(images, size, 3, *t.shape[4:]) for t in (ours, theirs))
+        parts, difference, of_parts, total = right[:, :, :2], right[:, :, 2], left[:, :, :2], left[:, :, 2]
         weight = x.new_empty(3 * size * outputs, inputs, kernel, kernel)
-        calls = zip(torch.split(found[start:stop], size), right.flatten(2, 4), left.flatten(2, 4), strict=True)
-        for mine, own, g in calls:
-            threes = _weight_gradient(own, g, weight, stride, padding, groups=3 * size)
-            p, q, r = threes.reshape(size, 3, *found.shape[1:]).unbind(1)
-            torch.complex(p - r, p - q, out=mine)
+        for mine, own, g in zip(torch.split(found[start:stop], size), ours, theirs, strict=True):
+            parts.copy_(own)
+            torch.sub(*own.unbind(2), out=difference)
+            of_parts.copy_(g)
+            torch.add(*g.unbind(2), out=total)
+            groups = _weight_gradient(right.flatten(1, 3), left.flatten(1, 3), weight, stride, padding, 3 * size)
+            p, q, r = groups.view(size, 3, *found.shape[1:]).unbind(1)
+            r.sub_(p).add_(q)
+            torch.complex(p.add_(q), r, out=mine)
     return found
-
-
-def _in_calls(stacked: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Return real and imaginary parts of stacked images as (call, image, patient of the call, channel, row, column)."""
-    whole = stacked.view(*shape, stacked.shape[1] // 2, *stacked.shape[2:])
-    return whole.transpose(1, 2).unbind(3)
 
 
 def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor, stride: int, padding: int, groups: int = 1) -> Tensor:
@@ -185,10 +192,22 @@ def product_gradients(x: Tensor, gradient: Tensor, patients: int, *, is_complex:
     -------
     Tensor of shape (patient, out, in), complex with half as many features where the weight is.
     """
+    left, right = product_factors(x, gradient, patients, is_complex=is_complex)
+    found = left.mT @ right
+    return torch.view_as_complex(found.view(*found.shape[:2], -1, 2)) if is_complex else found
+
+
+def product_factors(x: Tensor, gradient: Tensor, patients: int, *, is_complex: bool) -> tuple[Tensor, Tensor]:
+    """Return what `product_gradients` is the product of; parameters as there.
+
+    Returns
+    -------
+    left, right
+        Real tensors of shape (patient, term, out) and (patient, term, in), or (patient, term, 2 * in) for a complex
+        weight, of which each image makes two terms. For each patient ``left.T @ right`` is the gradient of the weight,
+        a complex one with real and imaginary parts as neighbours: nothing is left to fold.
+    """
     if not is_complex:
-        return gradient.reshape(patients, -1, gradient.shape[1]).mT @ x.reshape(patients, -1, x.shape[1])
+        return gradient.reshape(patients, -1, gradient.shape[1]), x.reshape(patients, -1, x.shape[1])
     outputs, inputs = gradient.shape[1] // 2, x.shape[1] // 2
-    # Real and imaginary part of a weight's gradient come out as neighbours: nothing is left to fold.
-    pairs = turned(x).view(patients, -1, 2 * inputs)
-    found = gradient.reshape(patients, -1, outputs).mT @ pairs
-    return torch.view_as_complex(found.view(patients, outputs, inputs, 2))
+    return gradient.reshape(patients, -1, outputs), turned(x).view(patients, -1, 2 * inputs)

@@ -107,20 +107,21 @@ def test_products_give_what_a_loop_of_ordinary_gradients_gives(dtype, inputs, ou
 
 
 @pytest.mark.parametrize(
-    ("channels", "kernel", "is_complex", "kind"),
+    ("channels", "side", "kernel", "is_complex", "kind"),
     [
-        ((2, 64), 3, True, "by_patient"),
-        ((64, 64), 3, True, "by_patient"),
-        ((64, 128), 3, True, "by_patient_in_three"),
-        ((256, 256), 1, True, "by_patient"),
-        ((256, 256), 3, False, "by_patient"),
+        ((2, 64), 4, 3, True, "by_patient"),
+        ((64, 64), 4, 3, True, "by_patient_in_three"),
+        ((64, 64), 128, 3, True, "by_patient"),  # what a call reads would not stay in cache
+        ((64, 128), 128, 3, True, "by_patient_in_three"),
+        ((256, 256), 4, 1, True, "by_patient"),
+        ((256, 256), 4, 3, False, "by_patient"),
     ],
 )
-def test_on_a_cpu_wide_complex_layers_take_three_convolutions(channels, kernel, is_complex, kind, monkeypatch):
+def test_on_a_cpu_wide_complex_layers_take_three_convolutions(channels, side, kernel, is_complex, kind, monkeypatch):
     chosen = []
     for name in ("by_patient", "by_patient_in_three"):
         monkeypatch.setattr(weight_gradients, name, lambda *_, name=name, **__: chosen.append(name))
-    x, gradient = (torch.zeros(2, width, 4, 4) for width in channels)
+    x, gradient = (torch.zeros(2, width, side, side) for width in channels)
     convolution_gradients(x, gradient, 2, kernel, stride=1, padding=kernel // 2, is_complex=is_complex)
     assert chosen == [kind]
 
