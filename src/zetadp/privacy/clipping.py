@@ -16,14 +16,16 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from zetadp.nn.layers import knows_patients
+from zetadp.privacy.factored import Factored, factored, layers_to_factor, watched
 from zetadp.privacy.grid import Grid, sum_groups, to_grid
 from zetadp.transfer import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
 
+    from zetadp.nn.layers import Linear
     from zetadp.nn.parameters import Layout
     from zetadp.privacy.fixed_passes import FixedPasses
 
@@ -130,18 +132,47 @@ def patient_gradients(
     One real tensor of shape (patient, size) for each parameter, complex parameters as interleaved real and imaginary
     parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention, twice the conjugate Wirtinger derivative).
     """
-    patients, per_patient = labels.shape
     if not knows_patients(model):
         return _mapped_gradients(model, layout, images, labels, weights)
+    found, _ = _known_gradients(model, layout, images, labels, weights, {})
+    return [found[name] for name in layout.names]
+
+
+def _known_gradients(
+    model: nn.Module,
+    layout: Layout,
+    images: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    layers: Mapping[str, Linear],
+) -> tuple[dict[str, Tensor], dict[str, Factored]]:
+    """Return what `patient_gradients` does for a network that knows patients, by name; of some layers as factors."""
+    patients, per_patient = labels.shape
     parameters = dict(model.named_parameters())
+    own = {name: parameters[name].detach() for name in layout.names}
     leaves = {
-        name: parameters[name].detach().unsqueeze(0).expand(patients, *shape).requires_grad_()
-        for name, shape in zip(layout.names, layout.shapes, strict=True)
+        name: parameter.unsqueeze(0).expand(patients, *parameter.shape).requires_grad_()
+        for name, parameter in own.items()
+        if name not in layers
     }
-    scores = functional_call(model, leaves, (images.flatten(0, 1),))
+    with watched(layers) as uses:
+        scores = functional_call(model, {**own, **leaves}, (images.flatten(0, 1),))
     losses = functional.cross_entropy(scores, labels.flatten(), reduction="none").view(patients, per_patient)
     loss = losses.mean(dim=1).sum() if weights is None else (losses * weights).sum()
-    return _rows(torch.autograd.grad(loss, list(leaves.values())), patients)
+    found = torch.autograd.grad(loss, [*leaves.values(), *(use.output for use in uses)])
+    rows = dict(zip(leaves, _rows(found[: len(leaves)], patients), strict=True))
+    factors = factored(uses, found[len(leaves) :], layers, patients)
+    return rows, factors
+
+
+def _gradients_to_sum(
+    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, layers: Mapping[str, Linear]
+) -> list[Tensor | Factored]:
+    """Return one gradient per patient, parameter by parameter, those of some layers as factors."""
+    if not layers:
+        return [*patient_gradients(model, layout, images, labels)]
+    rows, factors = _known_gradients(model, layout, images, labels, None, layers)
+    return [factors[name] if name in factors else rows[name] for name in layout.names]
 
 
 def _mapped_gradients(
@@ -165,13 +196,13 @@ def _rows(gradients: Sequence[Tensor], patients: int) -> list[Tensor]:
     return [(torch.view_as_real(g) if g.is_complex() else g).reshape(patients, -1) for g in gradients]
 
 
-def clip_factors(gradients: list[Tensor], bound: float | None) -> tuple[Tensor, Tensor]:
+def clip_factors(gradients: Sequence[Tensor | Factored], bound: float | None) -> tuple[Tensor, Tensor]:
     """Return the factor that brings each patient's gradient to norm at most ``bound``, and whether it is finite.
 
     Parameters
     ----------
     gradients
-        One tensor of shape (patient, size) for each parameter.
+        For each parameter one tensor of shape (patient, size), or its factors.
     bound
         The clipping norm B; ``None`` does not clip.
 
@@ -188,8 +219,18 @@ def clip_factors(gradients: list[Tensor], bound: float | None) -> tuple[Tensor, 
     return torch.where(finite, factors, 0.0).float(), finite
 
 
-def _norms(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of each patient's gradient over all parameters, float64 of shape (patient,).
+def _norms(gradients: Sequence[Tensor | Factored]) -> Tensor:
+    """Return the norm of each patient's gradient over all parameters, float64 of shape (patient,)."""
+    written = [g for g in gradients if not isinstance(g, Factored)]
+    others = [g.norms() for g in gradients if isinstance(g, Factored)]
+    norms: Tensor = torch.linalg.vector_norm(
+        torch.stack([*([_written_norms(written)] if written else []), *others]), dim=0
+    )
+    return norms
+
+
+def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the norm of each patient's gradient over some parameters, float64 of shape (patient,).
 
     To turn every number into float64 takes a processor longer than to read it. So it adds the squares of a few in
     float32, with less error than factors are rounded down by, and joins the norms of these few in float64.
@@ -268,6 +309,9 @@ def clipped_sums(
     patients_at_once = math.ceil(len(images) / max(1, math.ceil(len(images) / most)))
     # Patients of a node are neighbours as a rule: a pass adds to the few nodes that it touches.
     node_of = groups.tolist()
+    layers: dict[str, Linear] = {}
+    if images.device.type == "cpu" and grid is None and statistic is None and knows_patients(model):
+        layers = layers_to_factor(model, layout.names, images.shape[1])
     groups = to_device(groups, images.device)
     counted = torch.zeros((), dtype=torch.int64, device=images.device)
     start = 0
@@ -275,7 +319,7 @@ def clipped_sums(
         part = slice(start, start + patients_at_once)
         try:
             if statistic is None:
-                gradients = patient_gradients(model, layout, images[part], labels[part])
+                gradients = _gradients_to_sum(model, layout, images[part], labels[part], layers)
             else:
                 gradients = [statistic(images[part], labels[part])]
         except torch.OutOfMemoryError:
@@ -289,16 +333,20 @@ def clipped_sums(
         factors, finite = clip_factors(gradients, bound)
         # Zero times infinity is not zero, so the values go too. To look first would make a GPU wait.
         if images.device.type != "cpu" or not finite.all():
-            gradients = [torch.where(finite[:, None], g, 0.0) for g in gradients]
+            gradients = [g if isinstance(g, Factored) else torch.where(finite[:, None], g, 0.0) for g in gradients]
             counted += (~finite).sum()
         if grid is None:
             first, last = min(node_of[part]), max(node_of[part]) + 1
             membership = torch.zeros(last - first, len(factors), device=images.device)
             membership[groups[part] - first, torch.arange(len(factors), device=images.device)] = factors
             for total, g in zip(torch.split(sums[first:last], list(sizes), dim=1), gradients, strict=True):
-                total.addmm_(membership, g)
+                if isinstance(g, Factored):
+                    g.add_to(total, membership)
+                else:
+                    total.addmm_(membership, g)
         else:
-            values, within = to_grid(torch.cat([g * factors[:, None] for g in gradients], dim=1), grid)
+            written = [g for g in gradients if not isinstance(g, Factored)]
+            values, within = to_grid(torch.cat([g * factors[:, None] for g in written], dim=1), grid)
             counted += (~within & finite).sum()
             sums += sum_groups(values, groups[part], count)
         start += patients_at_once

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from training_builder import TINY, network, patients, plain_gradient
+
+from zetadp.nn.layers import Linear
+from zetadp.nn.models import NetworkSettings
+from zetadp.nn.parameters import Layout
+from zetadp.privacy import clipping
+from zetadp.privacy.clipping import clipped_sums, patient_gradients
+from zetadp.privacy.factored import Factored, layers_to_factor
+
+WIDE = {
+    "complex": NetworkSettings(widths=(2, 4), convolutions=1, hidden=64, groups=2),
+    "real": NetworkSettings(widths=(2, 4), convolutions=1, hidden=64, groups=2, family="real", activation="mish"),
+}
+"""Networks whose hidden layer is large enough to be kept as factors."""
+
+
+def wide(family: str, **options: object) -> torch.nn.Module:
+    model = network(WIDE[family], **options)
+    assert layers_to_factor(model, Layout.of(model).names, 1)
+    return model
+
+
+def terms(seed: int, count: int, rows: int, columns: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return factors of three patients; of some kinds terms nearly cancel each other, or differ much in length."""
+    generator = torch.Generator().manual_seed(seed)
+    left = torch.randn(3, count, rows, generator=generator)
+    right = torch.randn(3, count, columns, generator=generator)
+    if kind == "cancelling":
+        left, right = torch.cat((left, -left), dim=1), torch.cat((right, right), dim=1)
+        left = left * (1 + 1e-6 * torch.randn(left.shape, generator=generator))
+    if kind == "uneven":
+        left = left * 10.0 ** torch.randint(-12, 12, (3, count, 1), generator=generator)
+    return left, right
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 9999),
+    count=st.integers(1, 9),
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 300),
+    kind=st.sampled_from(["ordinary", "cancelling", "uneven"]),
+    scale=st.floats(1e-6, 1),
+)
+def test_what_is_summed_is_never_longer_than_the_stated_norm(seed, count, rows, columns, kind, scale):
+    left, right = terms(seed, count, rows, columns, kind)
+    gradients = Factored(left, right)
+    norms = gradients.norms()
+    factors = torch.eye(3) * scale
+    sums = torch.zeros(3, rows * columns)
+    gradients.add_to(sums, factors)
+    assert (sums.double().norm(dim=1) <= factors.diagonal().double() * norms).all()
+    exact = (left.double().mT @ right.double()).flatten(1)
+    lengths = (left.double().norm(dim=2) * right.double().norm(dim=2)).sum(dim=1)
+    assert (norms >= exact.norm(dim=1)).all()
+    assert (norms <= exact.norm(dim=1) + 2e-6 * lengths).all()
+    torch.testing.assert_close(sums.double(), scale * exact, rtol=0, atol=2e-6 * scale * float(lengths.max()))
+
+
+def test_without_its_share_for_rounding_a_norm_would_be_too_short():
+    """The terms of a patient cancel but for their rounding, which is all that is summed."""
+    left, right = terms(0, 4, 16, 64, "cancelling")
+    gradients = Factored(left, right)
+    sums = torch.zeros(3, 16 * 64)
+    gradients.add_to(sums, torch.eye(3))
+    exact = (left.double().mT @ right.double()).flatten(1)
+    assert (sums.double() - exact).norm() > 1e-3 * exact.norm()
+    assert (sums.double().norm(dim=1) <= gradients.norms()).all()
+
+
+@pytest.mark.parametrize("family", WIDE)
+def test_factors_give_the_gradients_of_a_loop(family):
+    model = wide(family, dtype=torch.float64)
+    layout = Layout.of(model)
+    images, labels = patients(3, 2, domain=WIDE[family].domain, dtype=torch.float64)
+    layers = layers_to_factor(model, layout.names, 2)
+    found = clipping._gradients_to_sum(model, layout, images, labels, layers)
+    assert any(isinstance(g, Factored) for g in found)
+    written = [(g.left.mT @ g.right).flatten(1) if isinstance(g, Factored) else g for g in found]
+    for mine, own_images, own_labels in zip(torch.cat(written, dim=1), images, labels, strict=True):
+        expected = plain_gradient(model, own_images, own_labels)
+        torch.testing.assert_close(mine, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("family", WIDE)
+@pytest.mark.parametrize("bound", [1e-3, 0.5, None])
+@pytest.mark.parametrize("chunk", [2, 6, 100])
+def test_sums_are_those_of_gradients_that_are_written_out(family, bound, chunk, monkeypatch):
+    model = wide(family)
+    layout = Layout.of(model)
+    images, labels = patients(7, 2, domain=WIDE[family].domain)
+    groups = torch.tensor([0, 2, 2, 1, 0, 2, 4])
+    options = {"count": 5, "bound": bound, "chunk": chunk}
+    found = clipped_sums(model, layout, images, labels, groups, **options).sums
+    monkeypatch.setattr(clipping, "layers_to_factor", lambda *_: {})
+    expected = clipped_sums(model, layout, images, labels, groups, **options).sums
+    assert (found - expected).norm() <= 2e-5 * expected.norm()
+    assert (found[3] == 0).all()
+
+
+@pytest.mark.parametrize("family", WIDE)
+@pytest.mark.parametrize("bound", [1e-3, 0.3, 5.0])
+def test_no_patient_contributes_more_than_the_bound(family, bound):
+    model = wide(family)
+    layout = Layout.of(model)
+    images, labels = patients(6, 2, domain=WIDE[family].domain)
+    options = {"count": 6, "bound": bound, "chunk": 100}
+    sums = clipped_sums(model, layout, images, labels, torch.arange(6), **options).sums.double()
+    assert (sums.norm(dim=1) <= bound).all()
+    plain = torch.cat(patient_gradients(model, layout, images, labels), dim=1).double()
+    expected = plain * (bound / plain.norm(dim=1).clamp_min(bound))[:, None]
+    torch.testing.assert_close(sums, expected, rtol=1e-4, atol=1e-5 * bound)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_patient_that_is_not_finite_contributes_zero_and_harms_nobody(value):
+    model = wide("complex")
+    layout = Layout.of(model)
+    images, labels = patients(4, 2)
+    groups = torch.tensor([0, 1, 1, 0])
+    keep = torch.tensor([0, 1, 3])
+    options = {"count": 2, "bound": 0.3, "chunk": 100}
+    expected = clipped_sums(model, layout, images[keep], labels[keep], groups[keep], **options)
+    images[2, 1, 0, 3, 3] = value
+    found = clipped_sums(model, layout, images, labels, groups, **options)
+    assert found.not_finite == 1
+    torch.testing.assert_close(found.sums, expected.sums, rtol=1e-4, atol=1e-6)
+
+
+def test_a_hidden_layer_alone_can_be_trained():
+    """Nothing before it has a gradient, nor has its bias."""
+    model = wide("complex")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name == "head.0.weight")
+    layout = Layout.of(model)
+    images, labels = patients(3, 2)
+    options = {"count": 3, "bound": None, "chunk": 100}
+    found = clipped_sums(model, layout, images, labels, torch.arange(3), **options).sums
+    expected = torch.cat(patient_gradients(model, layout, images, labels), dim=1)
+    assert (found - expected).norm() <= 2e-5 * expected.norm()
+
+
+def test_large_layers_are_kept_as_factors_and_small_ones_written_out():
+    model = network(NetworkSettings())
+    names = Layout.of(model).names
+    assert list(layers_to_factor(model, names, 4)) == ["head.0.weight"]
+    assert not layers_to_factor(model, names, 80)
+    assert not layers_to_factor(model, tuple(name for name in names if name != "head.0.weight"), 4)
+    tiny = network(TINY)
+    assert not layers_to_factor(tiny, Layout.of(tiny).names, 4)
+
+
+def test_a_layer_that_is_used_twice_has_the_terms_of_both_uses():
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Linear(64, 64, dtype=torch.float32)
+            torch.nn.init.normal_(self.layer.weight, std=0.1, generator=torch.Generator().manual_seed(0))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.layer(images.flatten(1)).tanh())
+
+    model = Twice()
+    layout = Layout.of(model)
+    images = torch.randn(2, 2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    labels = torch.tensor([[1, 2], [0, 3]])
+    assert layers_to_factor(model, layout.names, 2)
+    options = {"count": 2, "bound": None, "chunk": 8}
+    found = clipped_sums(model, layout, images, labels, torch.arange(2), **options).sums
+    expected = torch.cat(patient_gradients(model, layout, images, labels), dim=1)
+    assert (found - expected).norm() <= 2e-5 * expected.norm()
