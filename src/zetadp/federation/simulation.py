@@ -15,6 +15,7 @@ import torch
 from zetadp.federation.node import Node, Records, choose_images, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.fixed_passes import FixedPasses, patients_a_pass
+from zetadp.threads import side_by_side
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -102,8 +103,12 @@ def simulate_round(
         return draws, found
 
     def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
-        parts = zip(nodes, draws, sums, strict=True)
-        return torch.stack([node.mechanism.release(draw, total, again=again) for node, draw, total in parts])
+        def message(part: tuple[Node, Draw, Tensor]) -> Tensor:
+            node, draw, total = part
+            return node.mechanism.release(draw, total, again=again)
+
+        # Each node draws its noise from a stream of its own: the bytes are those of one node after the other.
+        return torch.stack(side_by_side(message, list(zip(nodes, draws, sums, strict=True))))
 
     times = ledger.releases(round_number)
     weights = _digest(layout.flatten(dict(model.named_parameters())).detach()) if store is not None else ""

@@ -166,9 +166,33 @@ class SampledGaussian:
 
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
         """Add noise and divide by the expected number of patients."""
-        if event.noise_multiplier > 0:
-            generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
-            noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
-            noise *= np.float32(event.noise_multiplier * self.clip)
-            clipped_sum = clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)
-        return clipped_sum / self.expected
+        if not event.noise_multiplier > 0:
+            return clipped_sum / self.expected
+        generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
+        return noisy_mean(clipped_sum, event.noise_multiplier * self.clip, self.expected, generator)
+
+
+def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator: np.random.Generator) -> Tensor:
+    """Return a clipped sum with Gaussian noise, divided by the expected number of patients.
+
+    On a CPU it goes through NumPy, which lets go of Python's lock and takes one thread: several nodes can be served
+    side by side (`zetadp.threads`).
+
+    Parameters
+    ----------
+    clipped_sum
+        Flat and real, float32.
+    deviation
+        Standard deviation of the noise in each real component.
+    expected
+        The divisor, a public constant.
+    generator
+        Of the noise.
+    """
+    noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
+    noise *= np.float32(deviation)
+    if clipped_sum.device.type != "cpu":
+        return (clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)) / expected
+    noise += clipped_sum.numpy()
+    noise /= np.float32(expected)
+    return torch.from_numpy(noise)
