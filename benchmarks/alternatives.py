@@ -143,21 +143,20 @@ def plain_step(bench: Bench) -> Callable[[], None]:
     return step
 
 
-def mapped(bench: Bench, chunk: int, noise: np.random.Generator) -> None:
+def mapped(bench: Bench, chunk: int) -> None:
     """Take a private step whose gradients come from `torch.vmap`."""
     with mock.patch.object(clipping, "knows_patients", return_value=False):
-        bench.private(chunk, noise)
+        bench.private(chunk)
 
 
 def networks(settings: NetworkSettings) -> dict[str, Callable[[], None]]:
     """Return the steps of a whole network: what one would take instead, and ours."""
-    noise = np.random.default_rng(1)
     by_image = Bench.make(settings, PATIENTS * IMAGES, 1, CPU)
     by_patient = Bench.make(settings, PATIENTS, IMAGES, CPU)
     ours = {
         "ours, not private": partial(by_patient.non_private, by_patient.model, CHUNK),
-        "ours, per image": partial(by_image.private, CHUNK, noise),
-        "ours, per patient": partial(by_patient.private, CHUNK, noise),
+        "ours, per image": partial(by_image.private, CHUNK),
+        "ours, per patient": partial(by_patient.private, CHUNK),
     }
     if settings.family == "real":
         theirs = {
@@ -165,8 +164,8 @@ def networks(settings: NetworkSettings) -> dict[str, Callable[[], None]]:
         }
         return {"PyTorch's layers, not private": plain_step(by_patient), **theirs, **ours}
     return {
-        "vmap, per image": partial(mapped, by_image, 32, noise),
-        "vmap, per patient": partial(mapped, by_patient, 32, noise),
+        "vmap, per image": partial(mapped, by_image, 32),
+        "vmap, per patient": partial(mapped, by_patient, 32),
         "Opacus hooks mended, per patient": bridge_step(Bench.make(settings, PATIENTS, IMAGES, CPU)),
         **ours,
     }

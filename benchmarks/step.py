@@ -6,10 +6,15 @@ can write: every trick of the private one is tried on it too (passes of several 
 activation, the written-out weight gradients, memory that is kept), and the quickest counts. Beside it stand the step
 with real and imaginary parts stacked by ordinary automatic differentiation, and the one in PyTorch's complex64.
 
-All steps of a case take turns in one process. Figures are medians over repetitions; the interval of the ratio is a
-bootstrap over repetitions (95 %). On a GPU the private step goes in passes of fixed shape, captured and padded as in
-training; the share of padding in its passes is given apart. Memory is what a step adds to a process of its own at its
-highest, for private and floor in passes of the same number of images.
+All steps of a case take turns in one process, a few times, and the floor is chosen. Floor and private step then take
+turns in further processes: where memory happens to lie makes one process faster than another, by more than repetitions
+within one differ. The ratio is the median over these processes of the ratio of medians; its interval is a bootstrap
+over processes and the repetitions in each (95 %). The first rounds of a process are not counted: memory that is kept
+for the next step is first asked of the system there.
+
+On a GPU the private step goes in passes of fixed shape, captured and padded as in training; the share of padding in its
+passes is given apart. Memory is what a step adds to a process of its own at its highest, for private and floor in
+passes of the same number of images.
 
     python benchmarks/step.py                                       # all cases and networks
     python benchmarks/step.py --cases 24x4 --networks pooled --repetitions 5 --no-memory
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import subprocess
 import sys
@@ -28,7 +34,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -44,9 +50,11 @@ from zetadp.nn.stacked import block_weight, stack
 from zetadp.precision import set_tf32
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.fixed_passes import FixedPasses, patients_a_pass
+from zetadp.privacy.mechanism import noisy_mean
+from zetadp.randomness import Purpose, stream
 from zetadp.storage import written_whole
+from zetadp.threads import side_by_side
 from zetadp.training import TrainingSettings
-from zetadp.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,6 +76,9 @@ CHUNKS = (32, 48, 64, 80)
 GPU_CHUNKS = (96, 512, 2048)
 """Micro-batches beside the pass of everybody, which is tried too where it fits."""
 EPSILON = 1e-5
+WARM = 3
+"""Rounds that fill tables, caches and kept memory before any is counted."""
+CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 
 
 @dataclass
@@ -88,6 +99,8 @@ class Bench:
         On a GPU the passes of fixed shape of the private step, by the number of images in one at most.
     padding
         Share of padding in all places of these passes, likewise.
+    rounds
+        Private steps so far: each draws noise of its own, from the streams of training.
     """
 
     model: nn.Module
@@ -99,6 +112,7 @@ class Bench:
     gradient: Tensor
     passes: dict[int, FixedPasses] = field(default_factory=dict)
     padding: dict[int, float] = field(default_factory=dict)
+    rounds: int = 0
 
     @classmethod
     def make(cls, network: NetworkSettings, patients: int, images: int, device: torch.device) -> Bench:
@@ -144,7 +158,7 @@ class Bench:
             torch._foreach_add_(list(sums), [torch.view_as_real(g).flatten() for g in found])
         self.server.step(self.gradient.unsqueeze(0), 0)
 
-    def private(self, chunk: int, noise: np.random.Generator) -> None:
+    def private(self, chunk: int) -> None:
         """Take one step along what all nodes would send: clipped sums with noise, divided by the expected number."""
         patients = len(self.images)
         groups = torch.arange(patients) * self.nodes // patients
@@ -160,9 +174,11 @@ class Bench:
             passes=self.passes_of(chunk),
         )
         self.padding[chunk] = found.padding / (found.padding + patients)
-        draw = noise.standard_normal(found.sums.shape, dtype=np.float32)
-        draw *= np.float32(SIGMA * CLIP)
-        self.server.step((found.sums + to_device(torch.from_numpy(draw), found.sums.device)) / EXPECTED, 0)
+        streams = [stream(0, Purpose.NOISE, node, self.rounds) for node in range(self.nodes)]
+        self.rounds += 1
+        parts = list(zip(found.sums, streams, strict=True))
+        messages = side_by_side(lambda part: noisy_mean(part[0], SIGMA * CLIP, EXPECTED, part[1]), parts)
+        self.server.step(torch.stack(messages), 0)
 
     def passes_of(self, chunk: int) -> FixedPasses | None:
         """Return the passes that training would take on a GPU, kept from step to step; none on a CPU."""
@@ -264,7 +280,6 @@ def _walk(
 def steps_of(bench: Bench, chunks: Sequence[int], private_chunks: Sequence[int], *, compiled: bool) -> dict[str, Step]:
     """Return all steps to be timed, by name: floors, private steps with the size of their passes, and others."""
     whole = bench.labels.numel()
-    noise = np.random.default_rng(1)
     steps: dict[str, Step] = {}
     sizes = sorted({min(chunk, whole) for chunk in (*chunks, whole)})
     for chunk in sizes:
@@ -273,7 +288,7 @@ def steps_of(bench: Bench, chunks: Sequence[int], private_chunks: Sequence[int],
     if compiled:
         steps[f"floor compiled {sizes[0]}"] = partial(bench.non_private, torch.compile(bench.model), sizes[0])
     for chunk in private_chunks:
-        steps[f"private {chunk}"] = partial(bench.private, chunk, noise)
+        steps[f"private {chunk}"] = partial(bench.private, chunk)
     steps[f"plain stacked {sizes[0]}"] = partial(bench.non_private, partial(plain_stacked, bench.model), sizes[0])
     steps[f"native complex64 {sizes[0]}"] = partial(bench.non_private, partial(native, bench.model), sizes[0])
     return steps
@@ -302,13 +317,13 @@ def check_equal(bench: Bench) -> None:
 
 
 def timed(
-    steps: dict[str, Step], repetitions: int, device: torch.device, clock: Callable[[], float]
+    steps: dict[str, Step], repetitions: int, device: torch.device, clock: Callable[[], float], warm: int = 1
 ) -> dict[str, np.ndarray]:
-    """Return seconds of each step; all take turns, in another order every time."""
+    """Return seconds of each step; all take turns, in another order every time. The first rounds are not counted."""
     order = np.random.default_rng(2)
     names = list(steps)
     times = np.empty((repetitions, len(names)))
-    for repetition in range(-1, repetitions):  # the first round warms tables and caches
+    for repetition in range(-warm, repetitions):
         for place in order.permutation(len(names)):
             began = clock()
             steps[names[place]]()
@@ -319,13 +334,53 @@ def timed(
     return {name: times[:, place] for place, name in enumerate(names)}
 
 
-def ratio(private: np.ndarray, floor: np.ndarray) -> tuple[float, float, float]:
-    """Return the ratio of medians and its 95 % bootstrap interval over repetitions, taken in pairs."""
+def ratio(times: np.ndarray) -> tuple[float, float, float]:
+    """Return the ratio of private step to floor, and its 95 % bootstrap interval.
+
+    Parameters
+    ----------
+    times
+        Seconds of shape (process, repetition, 2): floor and private step, which took turns.
+    """
     random = np.random.default_rng(3)
-    chosen = random.integers(0, len(private), (2000, len(private)))
-    drawn = np.median(private[chosen], axis=1) / np.median(floor[chosen], axis=1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return float(np.median(private) / np.median(floor)), float(low), float(high)
+    processes, repetitions = times.shape[:2]
+    among = random.integers(0, processes, (2000, processes, 1))
+    within = random.integers(0, repetitions, (2000, processes, repetitions))
+
+    def middle(times: np.ndarray) -> np.ndarray:
+        floor, private = np.moveaxis(np.median(times, axis=-2), -1, 0)
+        return np.asarray(np.median(private / floor, axis=-1))
+
+    low, high = np.quantile(middle(times[among, within]), (0.025, 0.975))
+    return float(middle(times)), float(low), float(high)
+
+
+def times_of_processes(
+    network: str, case: tuple[int, int], names: Sequence[str], chosen: argparse.Namespace
+) -> np.ndarray:
+    """Return seconds of some steps in processes of their own, of shape (process, repetition, step)."""
+    repetitions = math.ceil(chosen.repetitions / chosen.processes)
+    task = [network, *case, names, repetitions, chosen.device, chosen.threads, chosen.clock, chosen.tf32]
+    return np.array([_in_a_process("--times-of", task) for _ in range(chosen.processes)])
+
+
+def measure_times(task: str) -> None:
+    """Print the seconds of some steps that take turns, as a JSON list of repetitions."""
+    network, patients, images, names, repetitions, kind, threads, clock, tf32 = json.loads(task)
+    set_tf32(convolutions=tf32)
+    torch.set_num_threads(threads)
+    device = torch.device(kind)
+    bench = Bench.make(NETWORKS[network], patients, images, device)
+    chunks = [int(name.split()[-1]) for name in names]
+    steps = steps_of(bench, chunks, chunks, compiled=any("compiled" in name for name in names))
+    times = timed({name: steps[name] for name in names}, repetitions, device, CLOCKS[clock], WARM)
+    print(json.dumps(np.stack([times[name] for name in names], axis=1).tolist()))
+
+
+def _in_a_process(option: str, task: list[object]) -> Any:  # noqa: ANN401  (JSON)
+    """Return what this program prints in another process, where it is asked for one thing."""
+    command = [sys.executable, __file__, option, json.dumps(task)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def added_memory(step: Step, device: torch.device) -> float:
@@ -350,13 +405,10 @@ def added_memory(step: Step, device: torch.device) -> float:
 
 def memory_ratio(network: str, case: tuple[int, int], chunk: int, device: str, threads: int) -> float:
     """Return the private step's memory over the floor's, each from a process of its own, in passes of equal size."""
-    added = []
-    for kind in ("private", "floor"):
-        task = json.dumps([kind, network, *case, chunk, device, threads])
-        command = [sys.executable, __file__, "--memory-of", task]
-        found = subprocess.run(command, check=True, capture_output=True, text=True)
-        added.append(float(found.stdout))
-    return added[0] / added[1]
+    private, floor = (
+        _in_a_process("--memory-of", [kind, network, *case, chunk, device, threads]) for kind in ("private", "floor")
+    )
+    return float(private / floor)
 
 
 def measure_memory(task: str) -> None:
@@ -367,7 +419,7 @@ def measure_memory(task: str) -> None:
     name = f"{kind} {min(chunk, patients * images) if kind == 'floor' else chunk}"
     # A first step on one patient loads libraries and fills tables.
     small = Bench.make(NETWORKS[network], 1, 4, torch.device(device))
-    small.private(4, np.random.default_rng(1))
+    small.private(4)
     small.non_private(small.model, 4)
     print(added_memory(steps_of(bench, [chunk], [chunk], compiled=False)[name], torch.device(device)))
 
@@ -380,18 +432,16 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     steps = steps_of(bench, chosen.chunks, sorted(private_chunks), compiled=chosen.compile)
     if device.type == "cuda":
         steps = affordable(steps)
-    clock = time.thread_time if chosen.clock == "cpu" else time.perf_counter
     # A few turns to choose the floor, which then takes turns with the private step alone.
-    tried = timed(steps, chosen.tries, device, clock)
+    tried = timed(steps, chosen.tries, device, CLOCKS[chosen.clock])
     floor = min((name for name in steps if name.startswith("floor")), key=lambda name: median(tried[name]))
     private = f"private {chosen.chunk}"
-    times = timed({name: steps[name] for name in (floor, private)}, chosen.repetitions, device, clock)
     print(f"\n{network}, {case[0]} patients x {case[1]} images, {device}")
     for name in steps:
-        many = name in times
-        median_ms = 1e3 * float(np.median(times[name] if many else tried[name]))
-        print(f"  {name:28} {median_ms:9.1f} ms  ({chosen.repetitions if many else chosen.tries} repetitions)")
-    middle, low, high = ratio(times[private], times[floor])
+        print(f"  {name:28} {1e3 * float(np.median(tried[name])):9.1f} ms  ({chosen.tries} repetitions)", flush=True)
+    times = times_of_processes(network, case, (floor, private), chosen)
+    middle, low, high = ratio(times)
+    floor_ms, private_ms = 1e3 * np.median(times, axis=(0, 1))
     memory = float("nan")
     if not chosen.no_memory:
         memory = memory_ratio(network, case, chosen.chunk, device.type, chosen.threads)
@@ -402,17 +452,18 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
         "threads": chosen.threads,
         "clock": chosen.clock,
         "chunk": chosen.chunk,
-        "floor_ms": round(1e3 * float(np.median(times[floor])), 2),
-        "private_ms": round(1e3 * float(np.median(times[private])), 2),
+        "processes": chosen.processes,
+        "floor_ms": round(float(floor_ms), 2),
+        "private_ms": round(float(private_ms), 2),
         "ratio": round(middle, 4),
         "ratio_low": round(low, 4),
         "ratio_high": round(high, 4),
         "memory_ratio": round(memory, 3),
         "padding": round(bench.padding[chosen.chunk], 4),
     }
-    print(
-        f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) of '{private}' to '{floor}', memory {memory:.2f}", flush=True
-    )
+    each = " ".join(f"{value:.3f}" for value in np.sort(np.divide(*np.median(times, axis=1).T[::-1])))
+    print(f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) of '{private}' to '{floor}', memory {memory:.2f}")
+    print(f"  by process: {each}", flush=True)
     return line
 
 
@@ -424,8 +475,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
-    parser.add_argument("--repetitions", type=int, default=21)
-    parser.add_argument("--tries", type=int, default=5, help="repetitions in which the floor is chosen (default: 5)")
+    parser.add_argument("--processes", type=int, default=5, help="processes that are timed (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=25, help="in all processes together (%(default)s)")
+    parser.add_argument("--tries", type=int, default=3, help="repetitions in which the floor is chosen (%(default)s)")
     usual = TrainingSettings(rounds=1).chunk
     parser.add_argument("--chunk", type=int, default=usual, help=f"images in one pass of the private step ({usual})")
     parser.add_argument("--chunks", type=int, nargs="+", help="images in one pass of the floor")
@@ -435,6 +487,7 @@ def main() -> None:
     parser.add_argument("--no-memory", action="store_true", help="leave memory out")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    parser.add_argument("--times-of", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.clock == "cpu" and (chosen.threads != 1 or chosen.device != "cpu"):
         parser.error("--clock cpu needs --threads 1 and --device cpu")
@@ -444,6 +497,9 @@ def main() -> None:
     chosen.chunks, chosen.private_chunks = chosen.chunks or usual_chunks, chosen.private_chunks or usual_chunks
     if chosen.memory_of:
         measure_memory(chosen.memory_of)
+        return
+    if chosen.times_of:
+        measure_times(chosen.times_of)
         return
     torch.set_num_threads(chosen.threads)
     device = torch.device(chosen.device)
