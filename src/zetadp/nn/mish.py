@@ -12,19 +12,14 @@ in cache.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from zetadp.nn.blocks import blocks
 from zetadp.nn.vmapping import merged, split
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-BLOCK = 1 << 19
-"""Numbers in one block on a CPU, about; a block holds at least one image. On a GPU all images are one block."""
 
 
 def mish(x: Tensor) -> Tensor:
@@ -67,7 +62,7 @@ class _Mish(torch.autograd.Function):
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.contiguous()
         value, slope = torch.empty_like(x), torch.empty_like(x)
-        for part in _blocks(x):
+        for part in blocks(x):
             _factor_and_slope(x[part], value[part], slope[part])
             value[part].mul_(x[part])
         return value, slope
@@ -93,7 +88,7 @@ class _PooledMish(torch.autograd.Function):
         x = x.contiguous()
         images, channels, rows, columns = x.shape
         half, slope = x.new_empty(images, channels, rows // 2, columns), torch.empty_like(x)
-        for part in _blocks(x):
+        for part in blocks(x):
             factor = torch.empty_like(x[part])
             _factor_and_slope(x[part], factor, slope[part])
             # Mish itself is never written: pairs of rows are added as they are made.
@@ -128,11 +123,6 @@ def _factor_and_slope(x: Tensor, factor: Tensor, slope: Tensor) -> None:
     torch.mul(x, factor, out=p)
     torch.addcmul(x, p, factor, value=-1, out=p)
     torch.addcmul(factor, s, p, out=slope)
-
-
-def _blocks(x: Tensor) -> Iterator[slice]:
-    step = max(1, BLOCK // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x))
-    return (slice(start, start + step) for start in range(0, len(x), step))
 
 
 def _row_pairs(x: Tensor) -> Tensor:

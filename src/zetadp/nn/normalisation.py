@@ -3,7 +3,8 @@ r"""Group normalisation, which keeps records apart: no statistic crosses images.
 Batch normalisation must not be used under differential privacy, because it mixes records and leaves the gradient of one
 record undefined.
 
-Both layers are bound by memory, not by arithmetic, so each way is written out: one pass that reduces, one that maps.
+Both layers are bound by memory, not by arithmetic, so each way is written out: one pass that reduces, one that maps,
+each in blocks of images that stay in cache.
 What is saved is the centred (or normalised) image and a few numbers for each image and channel; gradients of scale and
 shift, one for each image, fall out of the reduction.
 """
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from zetadp.nn.blocks import blocks
 from zetadp.nn.layers import PatientLayer, per_image
 from zetadp.nn.vmapping import merged, split
 
@@ -125,25 +127,30 @@ class _Whitened(torch.autograd.Function):
         channels = stacked // 2
         grouped = x.reshape(images, 2 * groups, -1)
         n = grouped.shape[2]
-        centred = grouped - grouped.mean(dim=2, keepdim=True)
-        squares = torch.linalg.vector_norm(centred, dim=2).square()
-        real, imaginary = centred.view(images, 2, groups, n).unbind(1)
-        products = (real * imaginary).sum(dim=2)
-        moments = torch.cat((squares, products), dim=1).view(images, 3, groups) / (n - 1)
+        centred = torch.empty_like(grouped)
+        moments = grouped.new_empty(images, 3, groups)
+        for part in blocks(grouped):
+            torch.sub(grouped[part], grouped[part].mean(dim=2, keepdim=True), out=centred[part])
+            real, imaginary = centred[part].view(-1, 2, groups, n).unbind(1)
+            moments[part, :2] = torch.linalg.vector_norm(centred[part], dim=2).square().view(-1, 2, groups)
+            moments[part, 2] = (real * imaginary).sum(dim=2)
+        moments /= n - 1
         root = _Root.of(moments, epsilon)
         # Whitening and complex scale are one real 2x2 matrix an image and channel: one pass over the data, not two.
         of_real, of_imaginary = _to_channels(root.rows, channels).chunk(2, dim=1)
         g, h = scale.unsqueeze(1).unbind(3)
         matrix = torch.cat((g * of_real - h * of_imaginary, h * of_real + g * of_imaginary), dim=1)
         m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
-        shift_real, shift_imaginary = shift.unsqueeze(2).unbind(3)
+        shift_real, shift_imaginary = shift.expand(images, -1, -1).unsqueeze(2).unbind(3)
         out = torch.empty_like(centred)
-        real, imaginary = centred.view(images, 2, channels, -1).unbind(1)
-        out_real, out_imaginary = out.view(images, 2, channels, -1).unbind(1)
-        torch.mul(real, m11, out=out_real)
-        out_real.addcmul_(imaginary, m12).add_(shift_real)
-        torch.mul(real, m21, out=out_imaginary)
-        out_imaginary.addcmul_(imaginary, m22).add_(shift_imaginary)
+        pairs = centred.view(images, 2, channels, -1)
+        for part in blocks(pairs):
+            real, imaginary = pairs[part].unbind(1)
+            out_real, out_imaginary = out.view(pairs.shape)[part].unbind(1)
+            torch.mul(real, m11[part], out=out_real)
+            out_real.addcmul_(imaginary, m12[part]).add_(shift_real[part])
+            torch.mul(real, m21[part], out=out_imaginary)
+            out_imaginary.addcmul_(imaginary, m22[part]).add_(shift_imaginary[part])
         return out.view(images, stacked, *sides), centred.view(images, stacked, *sides), moments, matrix
 
     @staticmethod
@@ -184,13 +191,16 @@ class _WhitenedBackward(torch.autograd.Function):
         images, channels = len(gradient), gradient.shape[1] // 2
         gradient = gradient.contiguous()
         parts = gradient.view(images, 2, channels, -1)
-        (g_real, g_imaginary), (real, imaginary) = parts.unbind(1), centred.view_as(parts).unbind(1)
+        pairs = centred.view_as(parts)
         n = gradient[0].numel() // (2 * groups)
         # The reduction: sums of the gradient, and of its products with both parts of the centred image.
-        sums = parts.sum(dim=3)
-        product = torch.empty_like(real, memory_format=torch.contiguous_format)
-        pairs = ((left, right) for left in (g_real, g_imaginary) for right in (real, imaginary))
-        products = torch.stack([torch.mul(*pair, out=product).sum(dim=2) for pair in pairs], dim=1)
+        sums, products = (parts.new_empty(images, number, channels) for number in (2, 4))
+        for part in blocks(parts):
+            torch.sum(parts[part], dim=3, out=sums[part])
+            product = torch.empty_like(parts[part, 0], memory_format=torch.contiguous_format)
+            combined = ((left, right) for left in parts[part].unbind(1) for right in pairs[part].unbind(1))
+            for place, pair in enumerate(combined):
+                products[part, place] = torch.mul(*pair, out=product).sum(dim=2)
         with_real, with_imaginary = products.chunk(2, dim=1)
         # out = S W z + shift with S = [[g, -h], [h, g]].
         root = _Root.of(moments, epsilon)
@@ -207,12 +217,16 @@ class _WhitenedBackward(torch.autograd.Function):
         m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
         # The map.
         of_x = torch.empty_like(parts)
-        x_real, x_imaginary = of_x.unbind(1)
-        torch.mul(g_real, m11, out=x_real)
-        x_real.addcmul_(g_imaginary, m21).addcmul_(real, 2 * of_real).addcmul_(imaginary, of_product).sub_(mean_real)
-        torch.mul(g_real, m12, out=x_imaginary)
-        x_imaginary.addcmul_(g_imaginary, m22).addcmul_(imaginary, 2 * of_imaginary).addcmul_(real, of_product)
-        x_imaginary.sub_(mean_imaginary)
+        twice_real, twice_imaginary = 2 * of_real, 2 * of_imaginary
+        for part in blocks(parts):
+            (g_real, g_imaginary), (real, imaginary) = parts[part].unbind(1), pairs[part].unbind(1)
+            x_real, x_imaginary = of_x[part].unbind(1)
+            torch.mul(g_real, m11[part], out=x_real)
+            x_real.addcmul_(g_imaginary, m21[part]).addcmul_(real, twice_real[part])
+            x_real.addcmul_(imaginary, of_product[part]).sub_(mean_real[part])
+            torch.mul(g_real, m12[part], out=x_imaginary)
+            x_imaginary.addcmul_(g_imaginary, m22[part]).addcmul_(imaginary, twice_imaginary[part])
+            x_imaginary.addcmul_(real, of_product[part]).sub_(mean_imaginary[part])
         return of_x.view(gradient.shape), torch.stack((of_g, of_h), dim=2), sums.mT.contiguous()
 
     @staticmethod

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zetadp.nn import mish as module
+from zetadp.nn import blocks
 from zetadp.nn.mish import conj_mish, mish, pooled_conj_mish, pooled_mish
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_gradients_are_those_of_differences(kind):
 def test_the_size_of_a_block_changes_nothing(kind, block, monkeypatch):
     x = random(7, 2, 4, 4)
     expected = value_and_gradient(PLAIN[kind][0], x)
-    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(blocks, "BLOCK", block)
     for found, wanted in zip(value_and_gradient(PLAIN[kind][0], x), expected, strict=True):
         assert torch.equal(found, wanted)
 

@@ -10,6 +10,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from training_builder import as_dtype
 
+from zetadp.nn import blocks
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.stacked import stack, unstack
 
@@ -254,6 +255,17 @@ def test_mapped_by_vmap_it_is_a_loop(kind):
             torch.testing.assert_close(of_x[index], expected_x)
             for name in own:
                 torch.testing.assert_close(by_name[name][index], expected[name])
+
+
+@pytest.mark.parametrize("block", [1, 100, 300])
+def test_the_size_of_a_block_changes_nothing(block, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    x, direction = (torch.randn(7, 8, 3, 5, generator=generator) for _ in range(2))
+    own = {name: torch.randn(4, dtype=torch.complex64, generator=generator) for name in ("scale", "shift")}
+    expected = outcome("complex", 2, x, own, direction, plain=False)
+    monkeypatch.setattr(blocks, "BLOCK", block)
+    for found, wanted in zip(outcome("complex", 2, x, own, direction, plain=False), expected, strict=True):
+        assert torch.equal(found, wanted)
 
 
 def test_memory_layout_of_the_input_does_not_matter():

@@ -1,0 +1,19 @@
+"""Blocks of images that stay in cache while several operations pass over them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+BLOCK = 1 << 19
+"""Numbers in one block on a CPU, about; a block holds at least one image. On a GPU all images are one block."""
+
+
+def blocks(x: Tensor) -> Iterator[slice]:
+    """Return slices of a tensor's first axis, images, that together are all of it."""
+    step = max(1, BLOCK // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x))
+    return (slice(start, start + step) for start in range(0, len(x), step))
