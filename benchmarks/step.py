@@ -31,10 +31,11 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -44,7 +45,9 @@ from torch.nn import functional
 
 from zetadp.federation.server import OptimiserSettings, Server
 from zetadp.memory import keep_freed_memory
+from zetadp.nn.layers import per_image
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.normalisation import ComplexGroupNorm
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import block_weight, stack
 from zetadp.precision import set_tf32
@@ -72,7 +75,7 @@ NETWORKS = {
 NODES = {24: 1, 264: 11}
 CPU_CASES = ((24, 4), (24, 20), (264, 4))
 GPU_CASES = ((264, 20), (264, 80))
-CHUNKS = (32, 48, 64, 80)
+CHUNKS = (32, 48, 64, 80, 96)
 GPU_CHUNKS = (96, 512, 2048)
 """Micro-batches beside the pass of everybody, which is tried too where it fits."""
 EPSILON = 1e-5
@@ -189,23 +192,30 @@ class Bench:
         return self.passes.setdefault(chunk, fresh)
 
 
+def _plain_norm(x: Tensor, groups: int, g: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return the complex group normalisation of stacked images by ordinary steps."""
+    grouped = x.view(len(x), 2, groups, -1)
+    n = grouped.shape[-1]
+    real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(1)
+    a, b = (part.square().sum(-1, keepdim=True) / (n - 1) + EPSILON for part in (real, imaginary))
+    c = (real * imaginary).sum(-1, keepdim=True) / (n - 1)
+    s = torch.sqrt(a * b - c * c)
+    k = 1 / (s * torch.sqrt(a + b + 2 * s))
+    real, imaginary = ((b + s) * k * real - c * k * imaginary), ((a + s) * k * imaginary - c * k * real)
+    real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in (real, imaginary))
+    return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
+
+
+def _scale_and_shift(module: nn.Module) -> tuple[Tensor, ...]:
+    """Return real and imaginary parts of scale and shift, shape (channel, 1, 1)."""
+    return tuple(p[:, None, None] for z in (module.scale, module.shift) for p in torch.view_as_real(z).unbind(1))
+
+
 def plain_stacked(model: nn.Module, images: Tensor) -> Tensor:
     """Return a network's scores by ordinary steps on stacked real and imaginary parts."""
 
     def norm(module: nn.Module, x: Tensor) -> Tensor:
-        grouped = x.view(len(x), 2, module.groups, -1)
-        n = grouped.shape[-1]
-        real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(1)
-        a, b = (part.square().sum(-1, keepdim=True) / (n - 1) + EPSILON for part in (real, imaginary))
-        c = (real * imaginary).sum(-1, keepdim=True) / (n - 1)
-        s = torch.sqrt(a * b - c * c)
-        k = 1 / (s * torch.sqrt(a + b + 2 * s))
-        real, imaginary = ((b + s) * k * real - c * k * imaginary), ((a + s) * k * imaginary - c * k * real)
-        real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in (real, imaginary))
-        g, h, left, right = (
-            p[:, None, None] for z in (module.scale, module.shift) for p in torch.view_as_real(z).unbind(1)
-        )
-        return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
+        return _plain_norm(x, module.groups, *_scale_and_shift(module))
 
     def activate(x: Tensor) -> Tensor:
         real, imaginary = functional.mish(x).chunk(2, dim=1)
@@ -220,6 +230,29 @@ def plain_stacked(model: nn.Module, images: Tensor) -> Tensor:
     x = _walk(model, stack(images), convolve, norm, activate, partial(functional.avg_pool2d, kernel_size=2), linear)
     real, imaginary = x.chunk(2, dim=1)
     return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
+
+
+def with_compiled_norms(step: Callable[[int], None], chunk: int) -> None:
+    """Take a step with the complex normalisation, forward and backward, compiled by PyTorch for each shape.
+
+    Convolutions, activations and pooling stay as they are: compiled, activations are slower than those written out.
+    """
+
+    def forward(module: ComplexGroupNorm, x: Tensor) -> Tensor:
+        parameters = (per_image(p, len(x), 1)[..., None, None] for p in (module.scale, module.shift))
+        # Copies, because PyTorch cannot compile what are views of complex weights.
+        parts = [part.clone() for p in parameters for part in (p.real, p.imag)]
+        return _compiled_norm()(x, module.groups, *parts)
+
+    with patch.object(ComplexGroupNorm, "forward", forward):
+        step(chunk)
+
+
+@cache
+def _compiled_norm() -> Callable[..., Tensor]:
+    torch._dynamo.config.recompile_limit = 64  # every shape is a program of its own
+    compiled: Callable[..., Tensor] = torch.compile(_plain_norm, dynamic=False)
+    return compiled
 
 
 def native(model: nn.Module, images: Tensor) -> Tensor:
@@ -286,9 +319,17 @@ def steps_of(bench: Bench, chunks: Sequence[int], private_chunks: Sequence[int],
         steps[f"floor {chunk}"] = partial(bench.non_private, bench.model, chunk)
         steps[f"floor written out {chunk}"] = partial(bench.written_out, chunk)
     if compiled:
-        steps[f"floor compiled {sizes[0]}"] = partial(bench.non_private, torch.compile(bench.model), sizes[0])
+        # Every other size would be compiled anew, and so would a last pass of another size.
+        even = [chunk for chunk in sizes if whole % chunk == 0 and chunk <= max(private_chunks)]
+        for chunk in even[-1:]:
+            steps[f"floor compiled {chunk}"] = partial(
+                with_compiled_norms, partial(bench.non_private, bench.model), chunk
+            )
     for chunk in private_chunks:
         steps[f"private {chunk}"] = partial(bench.private, chunk)
+    if compiled and private_chunks:
+        chunk = max(private_chunks)
+        steps[f"private compiled {chunk}"] = partial(with_compiled_norms, bench.private, chunk)
     steps[f"plain stacked {sizes[0]}"] = partial(bench.non_private, partial(plain_stacked, bench.model), sizes[0])
     steps[f"native complex64 {sizes[0]}"] = partial(bench.non_private, partial(native, bench.model), sizes[0])
     return steps
@@ -435,7 +476,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     # A few turns to choose the floor, which then takes turns with the private step alone.
     tried = timed(steps, chosen.tries, device, CLOCKS[chosen.clock])
     floor = min((name for name in steps if name.startswith("floor")), key=lambda name: median(tried[name]))
-    private = f"private {chosen.chunk}"
+    private = f"private {'compiled ' if chosen.compile else ''}{chosen.chunk}"
     print(f"\n{network}, {case[0]} patients x {case[1]} images, {device}")
     for name in steps:
         print(f"  {name:28} {1e3 * float(np.median(tried[name])):9.1f} ms  ({chosen.tries} repetitions)", flush=True)
@@ -483,7 +524,11 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, nargs="+", help="images in one pass of the floor")
     parser.add_argument("--private-chunks", type=int, nargs="+", help="passes of further private steps")
     parser.add_argument("--tf32", action="store_true", help="let a GPU round in convolutions, of all steps alike")
-    parser.add_argument("--compile", action="store_true", help="try torch.compile on the floor too (minutes)")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the normalisation of the private step, and try it on the floor (needs a C++ compiler)",
+    )
     parser.add_argument("--no-memory", action="store_true", help="leave memory out")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
