@@ -65,7 +65,7 @@ test-environments: install
 	$(RUN) TORCH_INDEX="$(TORCH_INDEX)" pytest tests/environments --durations 5
 
 benchmark: install
-	$(RUN) python benchmarks/step.py --chunk 96
+	$(RUN) python benchmarks/step.py
 
 accountants: install
 	$(RUN) python benchmarks/accountants.py

@@ -38,7 +38,7 @@ def run(network: str, patients: int, images: int, threads: int, pipe: Connection
     keep_freed_memory()
     torch.set_num_threads(threads)
     bench = Bench.make(NETWORKS[network], patients, images, torch.device("cpu"))
-    step = partial(bench.private, TrainingSettings(rounds=1).chunk, np.random.default_rng(1))
+    step = partial(bench.private, TrainingSettings(rounds=1).chunk)
     while steps := pipe.recv():
         for _ in range(steps):
             step()
@@ -86,7 +86,7 @@ def main() -> None:
         for case in chosen.cases:
             patients, images = (int(number) for number in case.split("x"))
             beside, after = turns(network, (patients, images), chosen.runs, chosen.steps, chosen.repetitions)
-            middle, low, high = ratio(beside, after)
+            middle, low, high = ratio(np.stack((after, beside), axis=-1)[None])
             steps = chosen.runs * chosen.steps
             lines.append(
                 {

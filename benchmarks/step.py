@@ -6,11 +6,11 @@ can write: every trick of the private one is tried on it too (passes of several 
 activation, the written-out weight gradients, memory that is kept), and the quickest counts. Beside it stand the step
 with real and imaginary parts stacked by ordinary automatic differentiation, and the one in PyTorch's complex64.
 
-All steps of a case take turns in one process, a few times, and the floor is chosen. Floor and private step then take
-turns in further processes: where memory happens to lie makes one process faster than another, by more than repetitions
-within one differ. The ratio is the median over these processes of the ratio of medians; its interval is a bootstrap
-over processes and the repetitions in each (95 %). The first rounds of a process are not counted: memory that is kept
-for the next step is first asked of the system there.
+All steps of a case take turns in one process, a few times, and the size of passes is chosen, for floor and private step
+each. These two then take turns in further processes: where memory happens to lie makes one process faster than another,
+by more than repetitions within one differ. The ratio is the median over these processes of the ratio of medians; its
+interval is a bootstrap over processes and the repetitions in each (95 %). The first rounds of a process are not
+counted: memory that is kept for the next step is first asked of the system there.
 
 On a GPU the private step goes in passes of fixed shape, captured and padded as in training; the share of padding in its
 passes is given apart. Memory is what a step adds to a process of its own at its highest, for private and floor in
@@ -57,7 +57,6 @@ from zetadp.privacy.mechanism import noisy_mean
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import written_whole
 from zetadp.threads import side_by_side
-from zetadp.training import TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +74,7 @@ NETWORKS = {
 NODES = {24: 1, 264: 11}
 CPU_CASES = ((24, 4), (24, 20), (264, 4))
 GPU_CASES = ((264, 20), (264, 80))
-CHUNKS = (32, 48, 64, 80, 96)
+CHUNKS = (64, 96, 528)
 GPU_CHUNKS = (96, 512, 2048)
 """Micro-batches beside the pass of everybody, which is tried too where it fits."""
 EPSILON = 1e-5
@@ -469,14 +468,19 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     """Time one case, print all its steps, and return its line of the table."""
     bench = Bench.make(NETWORKS[network], *case, device)
     check_equal(bench)
-    private_chunks = {chosen.chunk, *chosen.private_chunks, *([bench.labels.numel()] if device.type == "cuda" else [])}
+    private_chunks = {min(chunk, bench.labels.numel()) for chunk in chosen.private_chunks}
+    if device.type == "cuda":
+        private_chunks.add(bench.labels.numel())
     steps = steps_of(bench, chosen.chunks, sorted(private_chunks), compiled=chosen.compile)
     if device.type == "cuda":
         steps = affordable(steps)
-    # A few turns to choose the floor, which then takes turns with the private step alone.
+    # A few turns to choose the size of passes, of both; the two then take turns alone.
     tried = timed(steps, chosen.tries, device, CLOCKS[chosen.clock])
-    floor = min((name for name in steps if name.startswith("floor")), key=lambda name: median(tried[name]))
-    private = f"private {'compiled ' if chosen.compile else ''}{chosen.chunk}"
+    floor, private = (
+        min((name for name in steps if name.startswith(kind)), key=lambda name: median(tried[name]))
+        for kind in ("floor", "private")
+    )
+    chunk = int(private.split()[-1])
     print(f"\n{network}, {case[0]} patients x {case[1]} images, {device}")
     for name in steps:
         print(f"  {name:28} {1e3 * float(np.median(tried[name])):9.1f} ms  ({chosen.tries} repetitions)", flush=True)
@@ -485,14 +489,14 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     floor_ms, private_ms = 1e3 * np.median(times, axis=(0, 1))
     memory = float("nan")
     if not chosen.no_memory:
-        memory = memory_ratio(network, case, chosen.chunk, device.type, chosen.threads)
+        memory = memory_ratio(network, case, chunk, device.type, chosen.threads)
     line = {
         "case": f"{case[0]}x{case[1]}",
         "network": network,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "threads": chosen.threads,
         "clock": chosen.clock,
-        "chunk": chosen.chunk,
+        "chunk": chunk,
         "processes": chosen.processes,
         "floor_ms": round(float(floor_ms), 2),
         "private_ms": round(float(private_ms), 2),
@@ -500,7 +504,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
         "ratio_low": round(low, 4),
         "ratio_high": round(high, 4),
         "memory_ratio": round(memory, 3),
-        "padding": round(bench.padding[chosen.chunk], 4),
+        "padding": round(bench.padding[chunk], 4),
     }
     each = " ".join(f"{value:.3f}" for value in np.sort(np.divide(*np.median(times, axis=1).T[::-1])))
     print(f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) of '{private}' to '{floor}', memory {memory:.2f}")
@@ -516,13 +520,11 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
-    parser.add_argument("--processes", type=int, default=5, help="processes that are timed (%(default)s)")
-    parser.add_argument("--repetitions", type=int, default=25, help="in all processes together (%(default)s)")
+    parser.add_argument("--processes", type=int, default=3, help="processes that are timed (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=15, help="in all processes together (%(default)s)")
     parser.add_argument("--tries", type=int, default=3, help="repetitions in which the floor is chosen (%(default)s)")
-    usual = TrainingSettings(rounds=1).chunk
-    parser.add_argument("--chunk", type=int, default=usual, help=f"images in one pass of the private step ({usual})")
-    parser.add_argument("--chunks", type=int, nargs="+", help="images in one pass of the floor")
-    parser.add_argument("--private-chunks", type=int, nargs="+", help="passes of further private steps")
+    parser.add_argument("--chunks", type=int, nargs="+", help="images in one pass of the floor, to try")
+    parser.add_argument("--private-chunks", type=int, nargs="+", help="the same of the private step")
     parser.add_argument("--tf32", action="store_true", help="let a GPU round in convolutions, of all steps alike")
     parser.add_argument(
         "--compile",
