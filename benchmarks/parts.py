@@ -10,7 +10,7 @@ import argparse
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import numpy as np
@@ -41,8 +41,8 @@ def measured(bench: Bench, chunk: int, repetitions: int) -> dict[str, float]:
     """Return milliseconds of each part, of the whole and of the floor, medians over repetitions."""
     taken: dict[str, list[float]] = defaultdict(list)
 
-    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: object, **options: object) -> Any:  # noqa: ANN401
+    def watched(name: str, function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
             began = time.perf_counter()
             result = function(*arguments, **options)
             current[name] += time.perf_counter() - began

@@ -178,8 +178,11 @@ class Bench:
         self.padding[chunk] = found.padding / (found.padding + patients)
         streams = [stream(0, Purpose.NOISE, node, self.rounds) for node in range(self.nodes)]
         self.rounds += 1
-        parts = list(zip(found.sums, streams, strict=True))
-        messages = side_by_side(lambda part: noisy_mean(part[0], SIGMA * CLIP, EXPECTED, part[1]), parts)
+
+        def message(total: Tensor, noise: np.random.Generator) -> Tensor:
+            return noisy_mean(total, SIGMA * CLIP, EXPECTED, noise)
+
+        messages = side_by_side(message, found.sums, streams)
         self.server.step(torch.stack(messages), 0)
 
     def passes_of(self, chunk: int) -> FixedPasses | None:
@@ -205,16 +208,17 @@ def _plain_norm(x: Tensor, groups: int, g: Tensor, h: Tensor, left: Tensor, righ
     return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
 
 
-def _scale_and_shift(module: nn.Module) -> tuple[Tensor, ...]:
-    """Return real and imaginary parts of scale and shift, shape (channel, 1, 1)."""
-    return tuple(p[:, None, None] for z in (module.scale, module.shift) for p in torch.view_as_real(z).unbind(1))
+def _scale_and_shift(module: nn.Module, images: int) -> tuple[Tensor, ...]:
+    """Return real and imaginary parts of scale and shift, plain or of patients, shape (1 or image, channel, 1, 1)."""
+    spread = (per_image(p, images, 1)[..., None, None] for p in (module.scale, module.shift))
+    return tuple(part for z in spread for part in (z.real, z.imag))
 
 
 def plain_stacked(model: nn.Module, images: Tensor) -> Tensor:
     """Return a network's scores by ordinary steps on stacked real and imaginary parts."""
 
     def norm(module: nn.Module, x: Tensor) -> Tensor:
-        return _plain_norm(x, module.groups, *_scale_and_shift(module))
+        return _plain_norm(x, module.groups, *_scale_and_shift(module, len(x)))
 
     def activate(x: Tensor) -> Tensor:
         real, imaginary = functional.mish(x).chunk(2, dim=1)
@@ -238,9 +242,8 @@ def with_compiled_norms(step: Callable[[int], None], chunk: int) -> None:
     """
 
     def forward(module: ComplexGroupNorm, x: Tensor) -> Tensor:
-        parameters = (per_image(p, len(x), 1)[..., None, None] for p in (module.scale, module.shift))
         # Copies, because PyTorch cannot compile what are views of complex weights.
-        parts = [part.clone() for p in parameters for part in (p.real, p.imag)]
+        parts = (part.clone() for part in _scale_and_shift(module, len(x)))
         return _compiled_norm()(x, module.groups, *parts)
 
     with patch.object(ComplexGroupNorm, "forward", forward):

@@ -14,6 +14,7 @@ import time
 import numpy as np
 import pandas as pd
 import torch
+from step import WARM, timed
 
 from zetadp.memory import keep_freed_memory
 from zetadp.nn import weight_gradients
@@ -22,7 +23,6 @@ from zetadp.nn.weight_gradients import by_patient, by_patient_in_three
 LAYERS = ((2, 64, 32), (64, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8))
 """Stacked channels in and out, and the side of the images."""
 PATIENTS, KERNEL = 24, 3
-WARM = 2
 
 
 def measured(inputs: int, outputs: int, side: int, images: int, repetitions: int) -> dict[str, float]:
@@ -39,14 +39,7 @@ def measured(inputs: int, outputs: int, side: int, images: int, repetitions: int
             x, gradient, PATIENTS, KERNEL, stride=1, padding=1, is_complex=True
         ),
     }
-    order = np.random.default_rng(1)
-    times: dict[str, list[float]] = {name: [] for name in kernels}
-    for repetition in range(-WARM, repetitions):
-        for name in order.permutation(list(kernels)):
-            began = time.perf_counter()
-            kernels[name]()
-            if repetition >= 0:
-                times[name].append(time.perf_counter() - began)
+    times = timed(kernels, repetitions, x.device, time.perf_counter, WARM)
     return {name: 1e3 * float(np.median(found)) for name, found in times.items()}
 
 

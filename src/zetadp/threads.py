@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def side_by_side(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return what a function gives for each item, in their order.
+def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) -> list[Result]:
+    """Return what a function gives for the first of each sequence, for the second, and so on: `map` in threads.
 
     Worth it where the function lets go of Python's lock. It must not call PyTorch on a CPU: each of the threads would
     start threads of its own.
@@ -23,12 +22,13 @@ def side_by_side(function: Callable[[Item], Result], items: Sequence[Item]) -> l
     Parameters
     ----------
     function
-        Called at once for as many items as PyTorch has threads (`torch.get_num_threads`).
-    items
-        Its arguments.
+        Called at once as often as PyTorch has threads (`torch.get_num_threads`).
+    *sequences
+        Its arguments, all of one length.
     """
-    threads = min(len(items), torch.get_num_threads())
+    calls = list(zip(*sequences, strict=True))
+    threads = min(len(calls), torch.get_num_threads())
     if threads <= 1:
-        return [function(item) for item in items]
+        return [function(*arguments) for arguments in calls]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, items))
+        return list(pool.map(lambda arguments: function(*arguments), calls))

@@ -103,12 +103,11 @@ def simulate_round(
         return draws, found
 
     def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
-        def message(part: tuple[Node, Draw, Tensor]) -> Tensor:
-            node, draw, total = part
+        def message(node: Node, draw: Draw, total: Tensor) -> Tensor:
             return node.mechanism.release(draw, total, again=again)
 
         # Each node draws its noise from a stream of its own: the bytes are those of one node after the other.
-        return torch.stack(side_by_side(message, list(zip(nodes, draws, sums, strict=True))))
+        return torch.stack(side_by_side(message, nodes, draws, sums))
 
     times = ledger.releases(round_number)
     weights = _digest(layout.flatten(dict(model.named_parameters())).detach()) if store is not None else ""

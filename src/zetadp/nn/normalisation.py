@@ -142,11 +142,11 @@ class _Whitened(torch.autograd.Function):
         matrix = torch.cat((g * of_real - h * of_imaginary, h * of_real + g * of_imaginary), dim=1)
         m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
         shift_real, shift_imaginary = shift.expand(images, -1, -1).unsqueeze(2).unbind(3)
-        out = torch.empty_like(centred)
         pairs = centred.view(images, 2, channels, -1)
+        out = torch.empty_like(pairs)
         for part in blocks(pairs):
             real, imaginary = pairs[part].unbind(1)
-            out_real, out_imaginary = out.view(pairs.shape)[part].unbind(1)
+            out_real, out_imaginary = out[part].unbind(1)
             torch.mul(real, m11[part], out=out_real)
             out_real.addcmul_(imaginary, m12[part]).add_(shift_real[part])
             torch.mul(real, m21[part], out=out_imaginary)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch.func import functional_call, grad, vmap
@@ -345,7 +345,7 @@ def clipped_sums(
                 else:
                     total.addmm_(membership, g)
         else:
-            written = [g for g in gradients if not isinstance(g, Factored)]
+            written = cast("list[Tensor]", gradients)  # on a grid no layer is kept as factors
             values, within = to_grid(torch.cat([g * factors[:, None] for g in written], dim=1), grid)
             counted += (~within & finite).sum()
             sums += sum_groups(values, groups[part], count)

@@ -71,6 +71,7 @@ def test_without_its_share_for_rounding_a_norm_would_be_too_short():
     gradients.add_to(sums, torch.eye(3))
     exact = (left.double().mT @ right.double()).flatten(1)
     assert (sums.double() - exact).norm() > 1e-3 * exact.norm()
+    assert (sums.double().norm(dim=1) > exact.norm(dim=1)).any()
     assert (sums.double().norm(dim=1) <= gradients.norms()).all()
 
 
