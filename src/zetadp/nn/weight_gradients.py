@@ -30,6 +30,8 @@ WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
 """Multiplications that three products instead of four must save for each number that is laid out for them."""
 CACHED_BYTES = 1 << 23
 """What a call may read to count as in cache."""
+FOLDED_BYTES = 1 << 20
+"""What is folded at once: the gradients of several patients where they are small."""
 UNFOLDED_BYTES = 1 << 30
 """Bytes of a pass's unfolded inputs, up to which they are made on devices other than a CPU."""
 
@@ -79,15 +81,21 @@ def by_patient(
 ) -> Tensor:
     """Return the gradients of `convolution_gradients` by one call of the backend for each patient."""
     outputs, inputs = gradient.shape[1], x.shape[1]
+    images = len(x) // patients
     weight = x.new_empty(outputs, inputs, kernel, kernel)
-    pairs = zip(x.chunk(patients), gradient.chunk(patients), strict=True)
-    if not is_complex:
+
+    def written_out(x: Tensor, gradient: Tensor) -> Tensor:
+        pairs = zip(torch.split(x, images), torch.split(gradient, images), strict=True)
         return torch.stack([_weight_gradient(own, g, weight, stride, padding) for own, g in pairs])
-    shape = (patients, outputs // 2, inputs // 2, kernel, kernel)
-    found = x.new_empty(shape, dtype=x.dtype.to_complex())
-    for mine, (own, g) in zip(found, pairs, strict=True):
-        # Folded while it is in cache.
-        mine.copy_(fold_gradient(_weight_gradient(own, g, weight, stride, padding).unsqueeze(0))[0])
+
+    if not is_complex:
+        return written_out(x, gradient)
+    found = x.new_empty(patients, outputs // 2, inputs // 2, kernel, kernel, dtype=x.dtype.to_complex())
+    # Folded while they are in cache, as many at once as stay there: to fold a small one takes calls, not arithmetic.
+    together = max(1, FOLDED_BYTES // (weight.numel() * weight.element_size()))
+    parts = (torch.split(t, together * size) for t, size in ((found, 1), (x, images), (gradient, images)))
+    for mine, own, g in zip(*parts, strict=True):
+        mine.copy_(fold_gradient(written_out(own, g)))
     return found
 
 
@@ -120,12 +128,13 @@ def by_patient_in_three(
         right, left = (t.new_empty(images, size, 3, *t.shape[4:]) for t in (ours, theirs))
         parts, difference, of_parts, total = right[:, :, :2], right[:, :, 2], left[:, :, :2], left[:, :, 2]
         weight = x.new_empty(3 * size * outputs, inputs, kernel, kernel)
+        read = right.flatten(1, 3), left.flatten(1, 3)
         for mine, own, g in zip(torch.split(found[start:stop], size), ours, theirs, strict=True):
             parts.copy_(own)
             torch.sub(*own.unbind(2), out=difference)
             of_parts.copy_(g)
             torch.add(*g.unbind(2), out=total)
-            groups = _weight_gradient(right.flatten(1, 3), left.flatten(1, 3), weight, stride, padding, 3 * size)
+            groups = _weight_gradient(*read, weight, stride, padding, 3 * size)
             p, q, r = groups.view(size, 3, *found.shape[1:]).unbind(1)
             r.sub_(p).add_(q)
             torch.complex(p.add_(q), r, out=mine)
