@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -307,7 +308,6 @@ def clipped_sums(
     most = max(1, chunk // max(1, images.shape[1]))
     # Passes of nearly equal size: a short last one would cost more than its share.
     patients_at_once = math.ceil(len(images) / max(1, math.ceil(len(images) / most)))
-    # Patients of a node are neighbours as a rule: a pass adds to the few nodes that it touches.
     node_of = groups.tolist()
     layers: dict[str, Linear] = {}
     if images.device.type == "cpu" and grid is None and statistic is None and knows_patients(model):
@@ -336,14 +336,7 @@ def clipped_sums(
             gradients = [g if isinstance(g, Factored) else torch.where(finite[:, None], g, 0.0) for g in gradients]
             counted += (~finite).sum()
         if grid is None:
-            first, last = min(node_of[part]), max(node_of[part]) + 1
-            membership = torch.zeros(last - first, len(factors), device=images.device)
-            membership[groups[part] - first, torch.arange(len(factors), device=images.device)] = factors
-            for total, g in zip(torch.split(sums[first:last], list(sizes), dim=1), gradients, strict=True):
-                if isinstance(g, Factored):
-                    g.add_to(total, membership)
-                else:
-                    total.addmm_(membership, g)
+            _add_clipped(sums, sizes, gradients, factors, node_of[part])
         else:
             written = cast("list[Tensor]", gradients)  # on a grid no layer is kept as factors
             values, within = to_grid(torch.cat([g * factors[:, None] for g in written], dim=1), grid)
@@ -351,3 +344,21 @@ def clipped_sums(
             sums += sum_groups(values, groups[part], count)
         start += patients_at_once
     return ClippedSums(sums=sums, not_finite=counted)
+
+
+def _add_clipped(
+    sums: Tensor, sizes: Sequence[int], gradients: Sequence[Tensor | Factored], factors: Tensor, nodes: Sequence[int]
+) -> None:
+    """Add scaled gradients to the sums of their nodes, shape (node, dimension).
+
+    Patients of a node are neighbours as a rule, and each row of neighbours is one product: no gradient is read for a
+    node that it does not belong to.
+    """
+    stop = 0
+    for node, neighbours in groupby(nodes):
+        own = slice(stop, stop := stop + sum(1 for _ in neighbours))
+        for total, g in zip(torch.split(sums[node], list(sizes)), gradients, strict=True):
+            if isinstance(g, Factored):
+                g[own].add_to(total, factors[own])
+            else:
+                total.unsqueeze(0).addmm_(factors[None, own], g[own])

@@ -62,22 +62,25 @@ class Factored:
         bound: Tensor = (squares.clamp_min(0) + error).sqrt() + (terms + 4) * ROUNDING * lengths
         return bound
 
-    def add_to(self, sums: Tensor, factors: Tensor) -> None:
-        """Add the sums of scaled gradients to sums.
+    def __getitem__(self, patients: slice) -> Factored:
+        """Return the gradients of some patients."""
+        return Factored(self.left[patients], self.right[patients])
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        """Add the sum of scaled gradients to a total.
 
         Parameters
         ----------
-        sums
-            Of shape (group, row * column), changed in place.
+        total
+            Of shape (row * column,), changed in place.
         factors
-            Factor of each patient in each group, shape (group, patient). Patients of factor zero are left out, whatever
-            their gradients hold.
+            Factor of each patient, shape (patient,). Patients of factor zero are left out, whatever their gradients
+            hold.
         """
-        for total, own in zip(sums, factors, strict=True):
-            some = own.nonzero().squeeze(1)
-            left, right = (t if len(some) == len(own) else t[some] for t in (self.left, self.right))
-            left = (left * own[some, None, None]).flatten(0, 1)
-            total.view(left.shape[1], -1).addmm_(left.T, right.flatten(0, 1))
+        some = factors.nonzero().squeeze(1)
+        left, right = (t if len(some) == len(factors) else t[some] for t in (self.left, self.right))
+        left = (left * factors[some, None, None]).flatten(0, 1)
+        total.view(left.shape[1], -1).addmm_(left.T, right.flatten(0, 1))
 
 
 @dataclass(frozen=True)
