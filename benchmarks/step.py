@@ -471,9 +471,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     """Time one case, print all its steps, and return its line of the table."""
     bench = Bench.make(NETWORKS[network], *case, device)
     check_equal(bench)
-    private_chunks = {min(chunk, bench.labels.numel()) for chunk in chosen.private_chunks}
-    if device.type == "cuda":
-        private_chunks.add(bench.labels.numel())
+    private_chunks = {min(chunk, bench.labels.numel()) for chunk in (*chosen.private_chunks, bench.labels.numel())}
     steps = steps_of(bench, chosen.chunks, sorted(private_chunks), compiled=chosen.compile)
     if device.type == "cuda":
         steps = affordable(steps)
