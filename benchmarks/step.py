@@ -6,18 +6,19 @@ can write: every trick of the private one is tried on it too (passes of several 
 activation, the written-out weight gradients, memory that is kept), and the quickest counts. Beside it stand the step
 with real and imaginary parts stacked by ordinary automatic differentiation, and the one in PyTorch's complex64.
 
-All steps of a case take turns in one process, a few times, and the size of passes is chosen, for floor and private step
-each. These two then take turns in further processes: where memory happens to lie makes one process faster than another,
-by more than repetitions within one differ. The ratio is the median over these processes of the ratio of medians; its
-interval is a bootstrap over processes and the repetitions in each (95 %). The first rounds of a process are not
-counted: memory that is kept for the next step is first asked of the system there.
+All steps of a case take turns in one process, a few times. The quickest two floors and the quickest two private steps,
+which differ in the size of their passes, then take turns in further processes: where memory happens to lie makes one
+process faster than another, by more than repetitions within one differ. Of both kinds the one with the smaller median
+over all processes counts. The ratio is the median over processes of the ratio of medians; its interval is a bootstrap
+over processes and the repetitions in each (95 %). The first rounds of a process are not counted: memory that is kept
+for the next step is first asked of the system there.
 
 On a GPU the private step goes in passes of fixed shape, captured and padded as in training; the share of padding in its
 passes is given apart. Memory is what a step adds to a process of its own at its highest, for private and floor in
 passes of the same number of images.
 
     python benchmarks/step.py                                       # all cases and networks
-    python benchmarks/step.py --cases 24x4 --networks pooled --repetitions 5 --no-memory
+    python benchmarks/step.py --cases 24x4 --networks pooled --no-memory
     python benchmarks/step.py --threads 1 --clock cpu               # on a machine that others use at the same time
 """
 
@@ -33,7 +34,6 @@ import time
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -59,7 +59,7 @@ from zetadp.storage import written_whole
 from zetadp.threads import side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor, nn
 
@@ -77,6 +77,8 @@ GPU_CASES = ((264, 20), (264, 80))
 CHUNKS = (64, 96, 528)
 GPU_CHUNKS = (96, 512, 2048)
 """Micro-batches beside the pass of everybody, which is tried too where it fits."""
+FINALISTS = 2
+"""Floors, and private steps, that are timed in processes of their own."""
 EPSILON = 1e-5
 WARM = 3
 """Rounds that fill tables, caches and kept memory before any is counted."""
@@ -377,6 +379,20 @@ def timed(
     return {name: times[:, place] for place, name in enumerate(names)}
 
 
+def finalists(tried: dict[str, np.ndarray]) -> list[str]:
+    """Return the names of the quickest floors and private steps, given seconds of a few turns."""
+
+    # Of few turns the least tells more than the median: what disturbs a step makes it longer, never shorter.
+    def least(name: str) -> float:
+        return float(tried[name].min())
+
+    return [name for kind in ("floor", "private") for name in sorted(_of_kind(kind, tried), key=least)[:FINALISTS]]
+
+
+def _of_kind(kind: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(kind)]
+
+
 def ratio(times: np.ndarray) -> tuple[float, float, float]:
     """Return the ratio of private step to floor, and its 95 % bootstrap interval.
 
@@ -399,10 +415,12 @@ def ratio(times: np.ndarray) -> tuple[float, float, float]:
 
 
 def times_of_processes(
-    network: str, case: tuple[int, int], names: Sequence[str], chosen: argparse.Namespace
+    network: str, case: tuple[int, int], tried: dict[str, np.ndarray], chosen: argparse.Namespace
 ) -> np.ndarray:
     """Return seconds of some steps in processes of their own, of shape (process, repetition, step)."""
-    repetitions = math.ceil(chosen.repetitions / chosen.processes)
+    names = list(tried)
+    turn = sum(float(np.median(seconds)) for seconds in tried.values())
+    repetitions = max(chosen.repetitions, math.ceil(chosen.seconds / turn))
     task = [network, *case, names, repetitions, chosen.device, chosen.threads, chosen.clock, chosen.tf32]
     return np.array([_in_a_process("--times-of", task) for _ in range(chosen.processes)])
 
@@ -475,17 +493,18 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     steps = steps_of(bench, chosen.chunks, sorted(private_chunks), compiled=chosen.compile)
     if device.type == "cuda":
         steps = affordable(steps)
-    # A few turns to choose the size of passes, of both; the two then take turns alone.
     tried = timed(steps, chosen.tries, device, CLOCKS[chosen.clock])
-    floor, private = (
-        min((name for name in steps if name.startswith(kind)), key=lambda name: median(tried[name]))
-        for kind in ("floor", "private")
-    )
-    chunk = int(private.split()[-1])
     print(f"\n{network}, {case[0]} patients x {case[1]} images, {device}")
     for name in steps:
         print(f"  {name:28} {1e3 * float(np.median(tried[name])):9.1f} ms  ({chosen.tries} repetitions)", flush=True)
-    times = times_of_processes(network, case, (floor, private), chosen)
+    names = finalists(tried)
+    times = times_of_processes(network, case, {name: tried[name] for name in names}, chosen)
+    middles = dict(zip(names, np.median(times, axis=(0, 1)).tolist(), strict=True))
+    for name in names:
+        print(f"  {name:28} {1e3 * middles[name]:9.1f} ms  ({len(times)} processes of {times.shape[1]})", flush=True)
+    floor, private = (min(_of_kind(kind, names), key=middles.__getitem__) for kind in ("floor", "private"))
+    chunk = int(private.split()[-1])
+    times = times[:, :, [names.index(floor), names.index(private)]]
     middle, low, high = ratio(times)
     floor_ms, private_ms = 1e3 * np.median(times, axis=(0, 1))
     memory = float("nan")
@@ -521,9 +540,10 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
-    parser.add_argument("--processes", type=int, default=3, help="processes that are timed (%(default)s)")
-    parser.add_argument("--repetitions", type=int, default=15, help="in all processes together (%(default)s)")
-    parser.add_argument("--tries", type=int, default=3, help="repetitions in which the floor is chosen (%(default)s)")
+    parser.add_argument("--processes", type=int, default=7, help="processes that are timed (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=3, help="in each process, at least (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=8, help="for them in each process, at least (%(default)s)")
+    parser.add_argument("--tries", type=int, default=3, help="repetitions of all steps (%(default)s)")
     parser.add_argument("--chunks", type=int, nargs="+", help="images in one pass of the floor, to try")
     parser.add_argument("--private-chunks", type=int, nargs="+", help="the same of the private step")
     parser.add_argument("--tf32", action="store_true", help="let a GPU round in convolutions, of all steps alike")
