@@ -40,8 +40,8 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.storage import written_whole
-from zetadp.training import TrainingSettings
 
 RESULTS = Path(__file__).parents[1] / "docs/results/benchmarks"
 USUAL = {"patients": 24, "images": 4, "nodes": 1, "side": 32, "width": 8}
@@ -118,7 +118,7 @@ class Round:
             self.ledger,
             self.number,
             images_per_patient=self.images,
-            chunk=TrainingSettings(rounds=1).chunk,
+            chunk=images_in_a_pass(self.model, self.layout, self.records.images, self.images),
         )
         self.server.step(messages, self.number)
         self.number += 1

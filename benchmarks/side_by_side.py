@@ -24,8 +24,8 @@ import torch
 from step import NETWORKS, Bench, ratio
 
 from zetadp.memory import keep_freed_memory
+from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.storage import written_whole
-from zetadp.training import TrainingSettings
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -38,7 +38,7 @@ def run(network: str, patients: int, images: int, threads: int, pipe: Connection
     keep_freed_memory()
     torch.set_num_threads(threads)
     bench = Bench.make(NETWORKS[network], patients, images, torch.device("cpu"))
-    step = partial(bench.private, TrainingSettings(rounds=1).chunk)
+    step = partial(bench.private, images_in_a_pass(bench.model, bench.layout, bench.images, images))
     while steps := pipe.recv():
         for _ in range(steps):
             step()

@@ -37,6 +37,7 @@ from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.privacy.schedule import DECAYS, NoiseSchedule
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import remove_leftovers
@@ -99,8 +100,9 @@ class TrainingSettings:
         Seconds between two checkpoints. With noise from the operating system the messages of every round since the
         last one are kept as well, since they cannot be computed again.
     chunk
-        Images in one pass; changes memory and speed, neither the result (to rounding) nor the guarantee. With noise
-        from the operating system a pass is one patient.
+        Images in one pass at most; changes memory and speed, neither the result (to rounding) nor the guarantee. By
+        default as many as hold half a GiB (`zetadp.privacy.pass_size`). With noise from the operating system a pass is
+        one patient.
     noise
         ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
         from the operating system's generator. Only the starting weights then come from the seed.
@@ -121,7 +123,7 @@ class TrainingSettings:
     clip: float = 1.0
     evaluate_every: int = 20
     checkpoint_seconds: float = 30.0
-    chunk: int = 96
+    chunk: int | None = None
     noise: str = "seeded"
     estimator: str = DESCENT
     feature_norm: float = 0.8
@@ -148,8 +150,8 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(rounds=self.rounds, images_per_patient=self.images_per_patient, clip=self.clip, chunk=self.chunk)
-        positive(evaluate_every=self.evaluate_every)
+        positive(rounds=self.rounds, images_per_patient=self.images_per_patient, clip=self.clip)
+        positive(evaluate_every=self.evaluate_every, **({} if self.chunk is None else {"chunk": self.chunk}))
         one_of(("seeded", "os"), noise=self.noise)
         in_range(0, 1e9, checkpoint_seconds=self.checkpoint_seconds)
         positive(feature_norm=self.feature_norm)
@@ -327,7 +329,9 @@ def train(
         alone = any(plan.images is not None for plan in nodes)
         # What cannot be computed again must be kept: a repeated round would be a second release.
         store = MessageStore(_messages_of(checkpoint_path), ledger.identity) if grid is not None else None
-        how = {"images_per_patient": 1 if alone else settings.images_per_patient, "chunk": settings.chunk}
+        together = 1 if alone else settings.images_per_patient
+        chunk = settings.chunk or images_in_a_pass(model, layout, records.images, together)
+        how = {"images_per_patient": together, "chunk": chunk}
         passes = passes_for(holders, device, **how)
         protected = settings.noise == "os"
         progress = _Progress(run, first, settings.rounds, timed=not protected)

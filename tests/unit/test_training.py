@@ -17,11 +17,13 @@ import zetadp.training
 from zetadp.checkpoint import Checkpoint
 from zetadp.federation.node import Records
 from zetadp.federation.server import OptimiserSettings
+from zetadp.federation.simulation import simulate_round
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.precision import set_tf32, tf32_in_convolutions
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.randomness import Purpose, stream
 from zetadp.training import NodePlan, RunName, Trained, TrainingSettings, finish, train
 from zetadp.validation import UserError
@@ -258,6 +260,20 @@ def test_the_checkpoint_of_other_settings_is_not_continued(tmp_path, paths, what
     assert rounds[0] == 1
     attempts = read_ledger(paths["ledger_path"])
     assert [len(attempt.releases()) for attempt in attempts] == [6, 2 * rounds[-1]]
+
+
+def test_a_training_takes_passes_of_the_stated_size(tmp_path, monkeypatch):
+    taken = []
+
+    def noted(*arguments, chunk, **more):
+        taken.append(chunk)
+        return simulate_round(*arguments, chunk=chunk, **more)
+
+    monkeypatch.setattr(zetadp.training, "simulate_round", noted)
+    for chunk in (None, 5):
+        found = trained(fresh(tmp_path, str(chunk)), settings=replace(SETTINGS, rounds=1, chunk=chunk))
+    images = records(1).images
+    assert taken == [images_in_a_pass(found.model, Layout.of(found.model), images, SETTINGS.images_per_patient), 5]
 
 
 @pytest.mark.parametrize("change", [{"evaluate_every": 1}, {"checkpoint_seconds": 1e6}, {"chunk": 4}])

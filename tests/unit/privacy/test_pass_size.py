@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from training_builder import network, patients
+
+from zetadp.nn.models import NetworkSettings
+from zetadp.nn.parameters import Layout
+from zetadp.privacy import pass_size
+from zetadp.privacy.clipping import patient_gradients
+from zetadp.privacy.pass_size import images_in_a_pass
+
+NETWORKS = {
+    "complex": NetworkSettings(widths=(8, 16), groups=4, hidden=16),
+    "complex, pooled": NetworkSettings(widths=(8, 16), convolutions=1, head="pooled", groups=4),
+    "real": NetworkSettings(family="real", widths=(8, 16), convolutions=1, head="pooled", groups=4),
+    "linear": NetworkSettings(family="linear"),
+}
+BYTES = 1 << 24
+
+
+@pytest.fixture(autouse=True)
+def _small_passes(monkeypatch):
+    monkeypatch.setattr(pass_size, "PASS_BYTES", BYTES)
+
+
+@pytest.mark.parametrize("settings", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("images_per_patient", [1, 4])
+def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
+    model = network(settings)
+    layout = Layout.of(model)
+    images, labels = patients(1, images_per_patient, domain=settings.domain)
+    found = images_in_a_pass(model, layout, images, images_per_patient) // images_per_patient
+    held: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    several = images.expand(found, *images.shape[1:]).clone(), labels.expand(found, -1)
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        gradients = patient_gradients(model, layout, *several)
+    total = sum(storage.nbytes() for storage in held.values()) + sum(g.nbytes for g in gradients)
+    assert 0.8 * BYTES < total < 1.2 * BYTES
+
+
+def test_images_four_times_as_large_come_in_a_quarter_of_the_number():
+    model = network(NETWORKS["complex, pooled"])
+    small, large = (
+        images_in_a_pass(model, Layout.of(model), torch.zeros(1, side, side, dtype=torch.complex64), 4)
+        for side in (32, 64)
+    )
+    assert small == pytest.approx(4 * large, rel=0.05)
+
+
+def test_a_pass_takes_an_image_however_large():
+    model = network(NETWORKS["complex, pooled"])
+    images = torch.zeros(1, 1024, 1024, dtype=torch.complex64)
+    assert images_in_a_pass(model, Layout.of(model), images, 4) == 1
+
+
+def test_nothing_is_left_behind():
+    model = network(NETWORKS["complex"])
+    images, _ = patients(1, 4)
+    with torch.no_grad():
+        images_in_a_pass(model, Layout.of(model), images, 4)
+        assert not torch.is_grad_enabled()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_networks_of_other_layers_have_passes_too():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+    found = images_in_a_pass(model, Layout.of(model), torch.zeros(1, 8, 8), 4)
+    # An image is kept for the gradient of the weight, whose 260 numbers four images share.
+    assert found == BYTES // (64 * 4 + 260 * 4 // 4)
