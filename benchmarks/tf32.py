@@ -1,0 +1,141 @@
+"""Show what TF32 in convolutions would do to accuracy, emulated on a CPU.
+
+With `training.tf32` a GPU may keep 10 bits of every factor of the products in convolutions, forward and for the
+gradients of their inputs; weight gradients, norms and all else stay float32. Here these factors are rounded so, to the
+nearest, before each such convolution, and sums are float32 as on a GPU. Everything else of a training is as without it:
+the same patients, draws and noise, seed by seed, and float32 in evaluation.
+
+The network and the rounds are those of `config.yaml`, the simulated patients those of `updates.py`.
+
+    python benchmarks/tf32.py
+    python benchmarks/tf32.py --folder FOLDER   # keeps the cohort
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pandas as pd
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from updates import DELTA, EPSILON, EXPECTED, NODES, POPULATION, cohort
+
+from zetadp.federation.node import Records
+from zetadp.federation.server import OptimiserSettings
+from zetadp.memory import keep_freed_memory
+from zetadp.nn import layers
+from zetadp.nn.models import NetworkSettings
+from zetadp.nn.stacked import block_weight
+from zetadp.nn.weight_gradients import convolution_gradients
+from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.storage import written_whole
+from zetadp.training import NodePlan, RunName, TrainingSettings, train
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NETWORK = NetworkSettings(widths=(16, 32, 64), convolutions=1, head="pooled", groups=8)
+SETTINGS = TrainingSettings(rounds=160, images_per_patient=4, optimiser=OptimiserSettings(learning_rate=0.005))
+DROPPED = 13
+"""Bits of float32's mantissa that TF32 does not have."""
+
+
+def to_tf32(x: Tensor) -> Tensor:
+    """Return float32 numbers rounded to the nearest of TF32, ties away from zero.
+
+    Examples
+    --------
+    >>> to_tf32(torch.tensor([1.0, 1 + 2**-10, 1 + 2**-11, -(1 + 2**-12)])) - 1
+    tensor([ 0.0000e+00,  9.7656e-04,  9.7656e-04, -2.0000e+00])
+    """
+    bits = x.contiguous().view(torch.int32)
+    return ((bits + (1 << DROPPED - 1)) & -(1 << DROPPED)).view(torch.float32)
+
+
+class _Rounded(torch.autograd.Function):
+    """The complex convolution of patients (`zetadp.nn.layers`), rounding where TF32 may be used."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, stride: int, padding: int) -> Tensor:  # noqa: ANN401
+        block = to_tf32(block_weight(weights[0]))
+        ctx.save_for_backward(x, block)
+        ctx.patients, ctx.geometry = len(weights), {"stride": stride, "padding": padding}
+        return functional.conv2d(to_tf32(x), block, **ctx.geometry)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ANN401
+        x, block = ctx.saved_tensors
+        of_x = torch.nn.grad.conv2d_input(x.shape, block, to_tf32(gradient), **ctx.geometry)
+        of_weights = convolution_gradients(x, gradient, ctx.patients, block.shape[-1], is_complex=True, **ctx.geometry)
+        return of_x, of_weights, None, None
+
+
+def predicted(epsilon: str, seed: int, records: Records, test: Records, *, rounded: bool) -> Tensor:
+    """Return the classes that one training's network gives the test images, shape (record, image)."""
+    sigma = noise_for_epsilon(EPSILON, DELTA, EXPECTED / POPULATION, SETTINGS.rounds) if epsilon != "inf" else 0.0
+    nodes = [
+        NodePlan(
+            f"node-{node + 1:02d}",
+            [(node * POPULATION + patient,) for patient in range(POPULATION)],
+            POPULATION,
+            EXPECTED,
+            sigma,
+        )
+        for node in range(NODES)
+    ]
+    nobody = Records(test.images[:0], test.labels)
+    rounding = patch.object(layers, "_PatientConv2d", _Rounded) if rounded else nullcontext()
+    with tempfile.TemporaryDirectory() as name, rounding:
+        model = train(
+            RunName("complex", "federated", epsilon, seed),
+            NETWORK,
+            SETTINGS,
+            nodes,
+            records,
+            nobody,
+            ledger_path=Path(name) / "ledger.jsonl",
+            checkpoint_path=Path(name) / "checkpoint.safetensors",
+        ).model
+    with torch.no_grad():
+        scores = [model(images.unsqueeze(1)) for images in test.images]
+    return torch.stack(scores).argmax(dim=2)
+
+
+def main() -> None:
+    """Train in pairs, print and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="pairs of trainings for each epsilon (%(default)s)")
+    parser.add_argument("--folder", type=Path, help="for the cohort (default: kept nowhere)")
+    parser.add_argument("--output", type=Path, default=Path("results/benchmarks/tf32.csv"))
+    chosen = parser.parse_args()
+    keep_freed_memory()
+    with tempfile.TemporaryDirectory() as name:
+        folder = chosen.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        records, test = cohort(folder)
+    lines = []
+    for epsilon in (f"{EPSILON:g}", "inf"):
+        for seed in range(chosen.seeds):
+            plain, rounded = (predicted(epsilon, seed, records, test, rounded=how) for how in (False, True))
+            accuracies = [100 * float((found == test.labels).float().mean()) for found in (plain, rounded)]
+            changed = 100 * float((plain != rounded).float().mean())
+            lines.append([epsilon, seed, *accuracies, accuracies[1] - accuracies[0], changed])
+            said = "epsilon {}, seed {}: {:.2f} % in float32, {:.2f} % in TF32 ({:+.2f}), {:.2f} % of answers changed"
+            print(said.format(*lines[-1]), flush=True)
+    table = pd.DataFrame(lines, columns=["epsilon", "seed", "float32", "tf32", "difference", "changed"])
+    with written_whole(chosen.output) as path:
+        table.round(3).to_csv(path, index=False)
+    summary = table.groupby("epsilon", sort=False)[["float32", "tf32", "difference", "changed"]].agg(["mean", "std"])
+    print(summary.round(2).to_string())
+    print(f"written to {chosen.output}")
+
+
+if __name__ == "__main__":
+    main()
