@@ -40,7 +40,6 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.storage import written_whole
 
 RESULTS = Path(__file__).parents[1] / "docs/results/benchmarks"
@@ -118,7 +117,7 @@ class Round:
             self.ledger,
             self.number,
             images_per_patient=self.images,
-            chunk=images_in_a_pass(self.model, self.layout, self.records.images, self.images),
+            chunk=None,
         )
         self.server.step(messages, self.number)
         self.number += 1

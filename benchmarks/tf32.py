@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from updates import DELTA, EPSILON, EXPECTED, NODES, POPULATION, cohort
 
+from zetadp.evaluation import class_scores
 from zetadp.federation.node import Records
 from zetadp.federation.server import OptimiserSettings
 from zetadp.memory import keep_freed_memory
@@ -62,7 +63,7 @@ class _Rounded(torch.autograd.Function):
     """The complex convolution of patients (`zetadp.nn.layers`), rounding where TF32 may be used."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor, stride: int, padding: int) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, x: Tensor, weights: Tensor, stride: int, padding: int) -> Tensor:  # noqa: ANN401  (untyped)
         block = to_tf32(block_weight(weights[0]))
         ctx.save_for_backward(x, block)
         ctx.patients, ctx.geometry = len(weights), {"stride": stride, "padding": padding}
@@ -70,7 +71,7 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ANN401  (untyped)
         x, block = ctx.saved_tensors
         of_x = torch.nn.grad.conv2d_input(x.shape, block, to_tf32(gradient), **ctx.geometry)
         of_weights = convolution_gradients(x, gradient, ctx.patients, block.shape[-1], is_complex=True, **ctx.geometry)
@@ -103,9 +104,7 @@ def predicted(epsilon: str, seed: int, records: Records, test: Records, *, round
             ledger_path=Path(name) / "ledger.jsonl",
             checkpoint_path=Path(name) / "checkpoint.safetensors",
         ).model
-    with torch.no_grad():
-        scores = [model(images.unsqueeze(1)) for images in test.images]
-    return torch.stack(scores).argmax(dim=2)
+    return class_scores(model, test.images.flatten(0, 1)).argmax(dim=1).view(test.images.shape[:2])
 
 
 def main() -> None:

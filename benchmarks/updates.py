@@ -44,7 +44,6 @@ from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.privacy.statement import run_statement
 from zetadp.training import RunName, TrainingSettings
 
@@ -170,7 +169,7 @@ def train(plan: Plan, records: Records, seed: int, away: Sequence[set[str]], fol
                     ledger,
                     number,
                     images_per_patient=plan.training.images_per_patient,
-                    chunk=images_in_a_pass(model, layout, records.images, plan.training.images_per_patient),
+                    chunk=plan.training.chunk,
                 )
             arrived = [
                 decode(encode(message, plan.update), layout.dimension, plan.update)

@@ -151,7 +151,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         """Check every setting."""
         positive(rounds=self.rounds, images_per_patient=self.images_per_patient, clip=self.clip)
-        positive(evaluate_every=self.evaluate_every, **({} if self.chunk is None else {"chunk": self.chunk}))
+        positive(evaluate_every=self.evaluate_every, chunk=1 if self.chunk is None else self.chunk)
         one_of(("seeded", "os"), noise=self.noise)
         in_range(0, 1e9, checkpoint_seconds=self.checkpoint_seconds)
         positive(feature_norm=self.feature_norm)

@@ -15,6 +15,7 @@ import torch
 from zetadp.federation.node import Node, Records, choose_images, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.fixed_passes import FixedPasses, patients_a_pass
+from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.threads import side_by_side
 from zetadp.validation import UserError
 
@@ -39,7 +40,7 @@ def simulate_round(
     round_number: int,
     *,
     images_per_patient: int,
-    chunk: int,
+    chunk: int | None,
     store: MessageStore | None = None,
     statistic: PatientStatistic | None = None,
     passes: FixedPasses | None = None,
@@ -65,8 +66,8 @@ def simulate_round(
     images_per_patient
         Images that make one patient's gradient.
     chunk
-        Images in one pass. Exact mechanisms take one patient a pass: so a contribution cannot depend, not even in its
-        last bits, on who else was drawn.
+        Images in one pass at most; None for as many as `images_in_a_pass` says. Exact mechanisms take one patient a
+        pass: so a contribution cannot depend, not even in its last bits, on who else was drawn.
     store
         Where messages are kept before they are sent. Nodes that cannot repeat their noise need one.
     statistic
@@ -90,15 +91,17 @@ def simulate_round(
         msg = "Expected a store of messages for noise that cannot be drawn again, found none."
         raise ValueError(msg)
     if not seeded:
-        chunk = images_per_patient
+        together = images_per_patient
         if passes is not None and passes.patients != 1:
             msg = f"Expected passes of one patient where noise is exact, found {passes.patients}."
             raise ValueError(msg)
+    else:
+        together = chunk or images_in_a_pass(model, layout, records.images, images_per_patient)
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
         draws = [node.mechanism.draw(round_number, again=again) for node in nodes]
         found = _clipped_sums(
-            nodes, draws, model, layout, records, images_per_patient, chunk, statistic=statistic, passes=passes
+            nodes, draws, model, layout, records, images_per_patient, together, statistic=statistic, passes=passes
         )
         return draws, found
 

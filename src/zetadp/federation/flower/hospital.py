@@ -25,7 +25,6 @@ from zetadp.federation.simulation import simulate_round
 from zetadp.nn.parameters import Layout
 from zetadp.precision import set_tf32
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -191,7 +190,6 @@ class Hospital:
             self._refuse_repetition(ledger, store, request)
             mechanism = plan.mechanism(self.settings.name, layout, self.settings.simulation or 0, ledger)
             before = ledger.releases(request.round)
-            together = plan.training.images_per_patient
             messages, _ = simulate_round(
                 [Node(mechanism, self.patients)],
                 model,
@@ -199,8 +197,8 @@ class Hospital:
                 records,
                 ledger,
                 request.round,
-                images_per_patient=together,
-                chunk=plan.training.chunk or images_in_a_pass(model, layout, records.images, together),
+                images_per_patient=plan.training.images_per_patient,
+                chunk=plan.training.chunk,
                 store=store,
             )
             if ledger.releases(request.round) > before:
