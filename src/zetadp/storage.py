@@ -29,7 +29,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     leaves its temporary file, which the next one that writes ``path`` on the same machine removes.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         remove_leftovers(path)
     except OSError as error:
         raise UserError(_cannot_write(path, error)) from error
@@ -45,6 +45,14 @@ def written_whole(path: Path) -> Iterator[Path]:
         raise UserError(_cannot_write(path, error)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, and sync the names of the new ones."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in new:
+        sync_folder(place.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from federation.sites import make_plan
 
-from zetadp.federation.flower.mirror import BrokenChainError, Mirror
+from zetadp.federation.flower.mirror import Mirror
+from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.ledger import Ledger
 from zetadp.validation import UserError
 

@@ -9,25 +9,25 @@ anew appends to its ledger, because what was released before stays released.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import secrets
 from collections import Counter
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from zetadp.privacy import register
+from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.privacy.events import Round
 from zetadp.privacy.schedule import least_noise
-from zetadp.storage import sync_folder, written_whole
+from zetadp.storage import make_folder, sync_folder, written_whole
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
-
-START = "0" * 64
 
 
 @dataclass
@@ -49,6 +49,12 @@ class Attempt:
         Every head that the chain had during the attempt. Whoever kept one sees whether lines were cut off since.
     identity
         The head after the attempt's first line, which no other attempt has.
+    last
+        The head after the attempt's last line.
+    permitted
+        How many attempts the user permitted while this one was the last.
+    register
+        Head of the register beside the ledger when the attempt began; None in ledgers older than registers.
     """
 
     header: dict[str, Any]
@@ -57,6 +63,9 @@ class Attempt:
     torn: int = 0
     heads: set[str] = field(default_factory=set)
     identity: str = START
+    last: str = START
+    permitted: int = 1
+    register: str | None = None
 
     def releases(self) -> list[Round]:
         """Return every release to be accounted, torn lines included."""
@@ -71,10 +80,19 @@ class Attempt:
 class Ledger:
     """An open ledger of one run.
 
+    The register beside it (`zetadp.privacy.register`) learns of every attempt when it begins, goes on, or is closed.
+
     Parameters
     ----------
     path
         The ledger file; made if absent.
+
+    Attributes
+    ----------
+    attempts
+        Attempts begun so far.
+    permitted
+        How many attempts may release something, where noise protects real patients.
 
     Raises
     ------
@@ -84,8 +102,9 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._head, self._synced, self._registered = START, True, START
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
             self._file: IO[bytes] = path.open("a+b", buffering=0)
             sync_folder(path.parent)
@@ -100,8 +119,10 @@ class Ledger:
     def _take_up(self) -> None:
         """Lock the file, check all of it, and go on after its last attempt."""
         self._lock()
-        attempts, self.head, torn = _parse(self.path)
+        attempts, self._head, torn = _parse(self.path)
+        self._registered = self._head
         self.attempts = len(attempts)
+        self.permitted = max((attempt.permitted for attempt in attempts), default=1)
         self._earlier = {head for attempt in attempts[:-1] for head in attempt.heads}
         self._attempt = attempts[-1] if attempts else Attempt(header={})
         self._held = Counter(self._attempt.events)
@@ -125,10 +146,10 @@ class Ledger:
         """
         content = self.path.read_bytes()[:-torn]
         if counted:
-            text = json.dumps({"kind": "torn"})
-            self.head = _chain(self.head, text)
-            self._attempt.heads.add(self.head)
-            content += _line(self.head, text)
+            link = Link.after(self._head, {"kind": "torn"})
+            self._head = link.head
+            self._attempt.heads.add(link.head)
+            content += f"{link.text}\n".encode()
         with written_whole(self.path) as temporary:
             temporary.write_bytes(content)
         self._file.close()
@@ -141,11 +162,39 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # On a full disk the register cannot be written either, which must not hide the first message.
+        with suppress(UserError) if error is not None else nullcontext():
+            self.close()
 
     def close(self) -> None:
-        """Close the file and give up its lock."""
-        self._file.close()
+        """Name the head in the register, close the file and give up its lock."""
+        if self._file.closed:
+            return
+        try:
+            self._register()
+        finally:
+            self._file.close()
+
+    @property
+    def head(self) -> str:
+        """Head of the chain. All of the chain is on disk, so that no power failure can take a line that was named."""
+        self.sync()
+        return self._head
+
+    def sync(self) -> None:
+        """Put every line on disk. Nothing may name or copy a line before."""
+        if self._synced:
+            return
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UserError(_cannot_write(self.path, error)) from error
+        self._synced = True
+
+    def _register(self) -> None:
+        if self._registered != self._head:
+            register.note(self.path, self.head)
+            self._registered = self._head
 
     def start(self, header: Mapping[str, Any]) -> None:
         """Begin a new attempt: a training from the first round."""
@@ -156,8 +205,11 @@ class Ledger:
         self._times = Counter()
         # Nobody can repeat the nonce: should the ledger be lost, what was kept beside it does not pass for the next's.
         nonce = secrets.token_hex(16)
-        self._append({"kind": "start", "attempt": self.attempts, "nonce": nonce, **header})
-        self._attempt.identity = self.head
+        # It names the register's head, so that a register that lost its end shows by the ledgers that began after.
+        known = {"nonce": nonce, "register": register.head_beside(self.path)}
+        self._append({"kind": "start", "attempt": self.attempts, **known, **header})
+        self._attempt.identity = self._head
+        self._register()
 
     @property
     def identity(self) -> str:
@@ -175,6 +227,24 @@ class Ledger:
     def resume(self, round_number: int) -> None:
         """Note that the attempt goes on from a checkpoint before ``round_number``."""
         self._append({"kind": "resume", "round": round_number})
+        self._register()
+
+    def permit(self) -> None:
+        """Permit one attempt more than there were, where noise protects real patients.
+
+        Raises
+        ------
+        UserError
+            If nothing was trained yet: the first attempt needs no permission.
+        """
+        if not self.attempts:
+            msg = (
+                f"Expected a ledger of a training, found nothing in {self.path}. A first training needs no permission."
+            )
+            raise UserError(msg)
+        self.permitted = protected_attempts(read_ledger(self.path)) + 1
+        self._append({"kind": "permit", "attempts": self.permitted})
+        self._register()
 
     def record(self, events: Sequence[Round]) -> None:
         """Write and sync the events of a round; only then may their releases be made."""
@@ -199,8 +269,8 @@ class Ledger:
     def note_sent(self, round_number: int, again: int, digest: str) -> None:
         """Note the hash of a round's messages before they are used.
 
-        A round that is recorded and not noted was never sent. The line is not synced: with the power go all effects of
-        a message on this machine, and what leaves it is kept by `zetadp.federation.messages`.
+        A round that is recorded and not noted was never sent. The line itself is not synced: a power failure also loses
+        everything that the message changed on this machine. It is on disk before anything else names it: see `head`.
 
         Parameters
         ----------
@@ -219,17 +289,17 @@ class Ledger:
         return self._attempt.sent.get((round_number, again))
 
     def _append(self, content: Mapping[str, Any], *, sync: bool = True) -> None:
-        text = json.dumps(content)
-        self.head = _chain(self.head, text)
-        line = _line(self.head, text)
+        link = Link.after(self._head, content)
+        line = f"{link.text}\n".encode()
         try:
             while line:
                 line = line[self._file.write(line) :]
-            if sync:
-                os.fsync(self._file.fileno())
         except OSError as error:
             raise UserError(_cannot_write(self.path, error)) from error
-        self._attempt.heads.add(self.head)
+        self._head, self._synced = link.head, False
+        if sync:
+            self.sync()
+        self._attempt.heads.add(self._head)
 
 
 def read_ledger(path: Path) -> list[Attempt]:
@@ -247,6 +317,11 @@ def read_ledger(path: Path) -> list[Attempt]:
     return attempts
 
 
+def protected_attempts(attempts: Sequence[Attempt]) -> int:
+    """Return how many attempts released something with noise that protects: from the operating system."""
+    return sum(bool(attempt.releases()) and attempt.header.get("noise") == "os" for attempt in attempts)
+
+
 def _parse(path: Path) -> tuple[list[Attempt], str, int]:
     """Return the attempts, the head of the chain and the length of a torn last line in bytes."""
     try:
@@ -257,29 +332,37 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
     *lines, tail = content.split(b"\n")
     attempts: list[Attempt] = []
     head = START
-    for number, line in enumerate(lines, start=1):
-        try:
-            parsed = json.loads(line)
-            entry, chain = parsed["entry"], parsed["chain"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(_edited(path, number)) from error
-        head = _chain(head, json.dumps(entry))
-        if chain != head or (entry["kind"] != "start" and not attempts):
-            raise UserError(_edited(path, number))
-        match entry["kind"]:
-            case "start":
-                entry.pop("nonce", None)
-                attempts.append(Attempt(header=entry, identity=head))
-            case "round":
-                for release in entry["releases"]:
-                    nodes = release.pop("nodes")
-                    attempts[-1].events += [Round.from_json({"node": node, **release}) for node in nodes]
-            case "sent":
-                attempts[-1].sent[entry["round"], entry.get("again", 0)] = entry["digest"]
-            case "torn":
-                attempts[-1].torn += 1
-        attempts[-1].heads.add(head)
+    try:
+        for number, link in enumerate(follow(lines), start=1):
+            _take(link, attempts, number)
+            head = link.head
+    except BrokenChainError as error:
+        raise UserError(_edited(path, error.number)) from error
     return attempts, head, len(tail)
+
+
+def _take(link: Link, attempts: list[Attempt], number: int) -> None:
+    """Add what a line says to the attempts so far."""
+    entry = link.entry
+    kind = entry.get("kind")
+    if kind == "start":
+        entry.pop("nonce", None)
+        register_head = entry.pop("register", None)
+        attempts.append(Attempt(header=entry, identity=link.head, register=register_head))
+    elif kind is None or not attempts:
+        raise BrokenChainError(number)
+    elif kind == "round":
+        for release in entry["releases"]:
+            nodes = release.pop("nodes")
+            attempts[-1].events += [Round.from_json({"node": node, **release}) for node in nodes]
+    elif kind == "sent":
+        attempts[-1].sent[entry["round"], entry.get("again", 0)] = entry["digest"]
+    elif kind == "permit":
+        attempts[-1].permitted = entry["attempts"]
+    elif kind == "torn":
+        attempts[-1].torn += 1
+    attempts[-1].heads.add(link.head)
+    attempts[-1].last = link.head
 
 
 def _times(events: Sequence[Round]) -> Counter[int]:
@@ -288,14 +371,6 @@ def _times(events: Sequence[Round]) -> Counter[int]:
     for (_, number), count in Counter((event.node, event.round) for event in events).items():
         times[number] = max(times[number], count)
     return times
-
-
-def _line(head: str, text: str) -> bytes:
-    return f'{{"chain":"{head}","entry":{text}}}\n'.encode()
-
-
-def _chain(head: str, text: str) -> str:
-    return hashlib.sha256((head + text).encode()).hexdigest()
 
 
 def _edited(path: Path, number: int) -> str:

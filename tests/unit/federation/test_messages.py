@@ -56,7 +56,7 @@ def test_a_message_is_on_disk_before_keep_returns(store, monkeypatch):
 
     monkeypatch.setattr(zetadp.storage.os, "fsync", sync)
     store.keep(0, "weights", message(), "head")
-    assert synced == [False, True]  # the file, then the folder that holds its name
+    assert synced == [True, False, True]  # the name of the new folder, the file, and the name of the file
 
 
 def test_a_full_disk_is_a_users_error_and_keeps_nothing(store, monkeypatch):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import stat
 import subprocess
 import sys
 from collections import Counter
@@ -90,7 +89,7 @@ def test_what_is_recorded_is_on_disk_before_the_call_returns(path, monkeypatch):
 
     def fsync(descriptor: int) -> None:
         original(descriptor)
-        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
             synced.append(path.read_bytes())
 
     monkeypatch.setattr(zetadp.privacy.ledger.os, "fsync", fsync)
@@ -246,6 +245,7 @@ def test_a_disk_that_fails_to_sync_is_a_users_error(path, monkeypatch):
         with pytest.raises(UserError, match=r"Input/output error. Nothing was released"):
             ledger.record([event(0)])
         assert not ledger.holds(event(0))
+        monkeypatch.undo()
 
 
 def test_a_release_recorded_twice_is_held_twice_and_its_messages_told_apart(path):

@@ -19,11 +19,12 @@ import torch
 
 from zetadp.checkpoint import Checkpoint
 from zetadp.evaluation import accuracy_and_loss
-from zetadp.federation.flower.mirror import BrokenChainError, Mirror
+from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.federation.server import Server
 from zetadp.nn.parameters import Layout
+from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError, one_of, positive
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from zetadp.federation.flower.plan import Plan
     from zetadp.federation.flower.protocol import Line
     from zetadp.federation.node import Records
+    from zetadp.privacy.account import Permission
     from zetadp.privacy.events import Round
 
 logger = logging.getLogger(__name__)
@@ -101,6 +103,8 @@ class Coordinator:
         copies of the nodes' own ledgers lie in a folder beside it.
     checkpoint_path
         Where an interrupted training goes on from.
+    permission
+        Whether the training may be begun from its first round again; None leaves that to the nodes.
 
     Attributes
     ----------
@@ -111,10 +115,18 @@ class Coordinator:
     """
 
     def __init__(
-        self, plan: Plan, patience: Patience, line: Line, watched: Records, *, ledger_path: Path, checkpoint_path: Path
+        self,
+        plan: Plan,
+        patience: Patience,
+        line: Line,
+        watched: Records,
+        *,
+        ledger_path: Path,
+        checkpoint_path: Path,
+        permission: Permission | None = None,
     ) -> None:
         self.plan, self.patience, self.line, self.watched = plan, patience, line, watched
-        self.ledger_path, self.checkpoint_path = ledger_path, checkpoint_path
+        self.ledger_path, self.checkpoint_path, self.permission = ledger_path, checkpoint_path, permission
         self.names = [node.name for node in plan.nodes]
         self.model = plan.model()
         self.layout = Layout.of(self.model)
@@ -181,6 +193,8 @@ class Coordinator:
                     f"{self.checkpoint_path} was written. Restore the ledger, or delete the checkpoint to start over."
                 )
                 raise UserError(msg)
+        if self.permission is not None:
+            self.permission.check(ledger, self.plan.header())
         ledger.start(self.plan.header())
         self._save(ledger, 0)
         return 0

@@ -205,6 +205,7 @@ class Hospital:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
                 store.discard(request.checkpointed)
             lines = _lines_after(self.ledger_path, request.head)
+        # Closing the ledger has put these lines on disk: the server may remember them.
         update = encode(messages[0], plan.update)
         return Answer(self.settings.name, request.attempt, request.round, update, lines)
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from zetadp.privacy.chain import START, BrokenChainError, follow
 from zetadp.privacy.events import Round
-from zetadp.privacy.ledger import START
+from zetadp.storage import make_folder, sync_folder
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-
-class BrokenChainError(ValueError):
-    """Lines that do not follow from the head that is known."""
 
 
 class Mirror:
@@ -75,11 +72,12 @@ class Mirror:
         if not lines:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             with self.path.open("ab") as file:
                 file.write("".join(f"{line}\n" for line in lines).encode())
                 file.flush()
                 os.fsync(file.fileno())
+            sync_folder(self.path.parent)
         except OSError as error:
             msg = f"Cannot write {self.path}: {error.strerror or error}. Mend the disk or folder, then run again."
             raise UserError(msg) from error
@@ -90,33 +88,30 @@ class Mirror:
 
     def _take(self, lines: Sequence[str]) -> list[str]:
         """Follow the chain over lines and return those that are new; state changes only where all of them follow."""
-        head, attempt, events = self.head, self._attempt, list(self._events)
-        heads: list[str] = []
-        new: list[str] = []
-        for line in lines:
+        attempt, events = self._attempt, list(self._events)
+        # Lines shown before: a head stands for its line and for all before it.
+        new = list(itertools.dropwhile(lambda line: _head_of(line) in self._heads, lines))
+        links = list(follow(new, self.head))
+        for number, link in enumerate(links, start=1):
+            if link.entry.get("kind") == "start":
+                attempt, events = link.entry.get("federation"), []
+                continue
             try:
-                parsed = json.loads(line)
-                entry, chain = parsed["entry"], parsed["chain"]
-                if not new and chain in self._heads:
-                    continue  # shown before: the hash stands for the line and for all before it
-                head = hashlib.sha256((head + json.dumps(entry)).encode()).hexdigest()
-                if head != chain:
-                    msg = "a line does not follow from the one before"
-                    raise BrokenChainError(msg)
-                if entry["kind"] == "start":
-                    attempt, events = entry.get("federation"), []
-                else:
-                    events += _events(entry, events)
-            except (ValueError, KeyError, TypeError, UserError) as error:
-                if isinstance(error, BrokenChainError):
-                    raise
-                msg = f"a line is not one of a ledger ({error})"
-                raise BrokenChainError(msg) from error
-            heads.append(head)
-            new.append(line)
-        self.head, self._attempt, self._events = head, attempt, events
-        self._heads.update(heads)
+                events += _events(link.entry, events)
+            except (KeyError, TypeError, UserError) as error:
+                raise BrokenChainError(number) from error
+        self.head, self._attempt, self._events = links[-1].head if links else self.head, attempt, events
+        self._heads.update(link.head for link in links)
         return new
+
+
+def _head_of(line: str) -> str | None:
+    """Return the head that a line names, if it is a line of a chain."""
+    try:
+        found = json.loads(line)["chain"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _events(entry: dict[str, Any], before: Sequence[Round]) -> list[Round]:

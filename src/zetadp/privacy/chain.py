@@ -1,0 +1,82 @@
+"""Lines of JSON in which each is chained to the one before by a hash, so that edits show.
+
+Ledgers and the register beside them are such files. A line that was cut off at the end leaves no trace in the file
+itself: whoever kept a later head of the chain finds out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+START = "0" * 64
+"""Head of an empty chain."""
+
+
+class BrokenChainError(ValueError):
+    """A line that does not follow from the one before.
+
+    Attributes
+    ----------
+    number
+        Number of the line, from one.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"line {number} does not follow from the line before it")
+        self.number = number
+
+
+@dataclass(frozen=True)
+class Link:
+    """One line of a chain.
+
+    Attributes
+    ----------
+    entry
+        What it says.
+    head
+        Hash of this line and all before it.
+    text
+        The line as it stands in a file, without its line break.
+    """
+
+    entry: dict[str, Any]
+    head: str
+    text: str
+
+    @classmethod
+    def after(cls, head: str, entry: Mapping[str, Any]) -> Link:
+        """Return the line that says ``entry`` after a chain with this head."""
+        content = json.dumps(entry)
+        new = _next(head, content)
+        return cls(dict(entry), new, f'{{"chain":"{new}","entry":{content}}}')
+
+
+def follow(lines: Iterable[str | bytes], head: str = START) -> Iterator[Link]:
+    """Read lines, and check that each follows from the one before.
+
+    Raises
+    ------
+    BrokenChainError
+        At the first line that does not follow or is no line of a chain.
+    """
+    for number, line in enumerate(lines, start=1):
+        try:
+            parsed = json.loads(line)
+            entry, chain = parsed["entry"], parsed["chain"]
+            head = _next(head, json.dumps(entry))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BrokenChainError(number) from error
+        if chain != head or not isinstance(entry, dict):
+            raise BrokenChainError(number)
+        yield Link(entry, head, line if isinstance(line, str) else line.decode())
+
+
+def _next(head: str, content: str) -> str:
+    return hashlib.sha256((head + content).encode()).hexdigest()

@@ -1,0 +1,93 @@
+"""The register beside the ledgers of a cohort: which ledgers there are, and heads that their chains had.
+
+A deleted ledger leaves no trace in those that remain, nor does a cut at the end of a line: a total over them would be
+too low without a sign. So every ledger is named here, with its head, when an attempt begins, continues, or is closed.
+`zetadp.privacy.account` refuses to add up ledgers of which one, or the end of one, is gone. The register is a chain
+itself, and each attempt names the register's head in its first line, so that an old copy of the register shows as well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import IO, TYPE_CHECKING
+
+from zetadp.privacy.chain import START, BrokenChainError, Link, follow
+from zetadp.storage import make_folder, sync_folder
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = "register"
+"""Of the file. It does not end in .jsonl, as ledgers do."""
+TAIL = 4096
+"""Bytes that hold the last line, and more."""
+
+
+def head_beside(ledger: Path) -> str:
+    """Return the head of the register beside a ledger."""
+    path = ledger.parent / NAME
+    if not path.exists():
+        return START
+    with path.open("rb") as file:
+        return _last(_tail(file))
+
+
+def note(ledger: Path, head: str) -> None:
+    """Add a ledger's head to the register beside it, and sync.
+
+    Raises
+    ------
+    UserError
+        If the disk is full or read-only.
+    """
+    path = ledger.parent / NAME
+    try:
+        make_folder(path.parent)
+        with path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            content = _tail(file)
+            torn = len(content) - (content.rfind(b"\n") + 1)
+            if torn:  # by a crash, before anything referred to it
+                file.truncate(file.seek(0, os.SEEK_END) - torn)
+            line = f"{Link.after(_last(content), {'ledger': ledger.name, 'head': head}).text}\n".encode()
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+        if not content:
+            sync_folder(path.parent)
+    except OSError as error:
+        msg = f"Cannot write the register {path}: {error.strerror or error}. Mend the disk or folder, then run again."
+        raise UserError(msg) from error
+
+
+def read_register(folder: Path) -> list[Link]:
+    """Return the lines of the register of a folder; none where there is no register.
+
+    Raises
+    ------
+    UserError
+        If the register was edited or cannot be read.
+    """
+    path = folder / NAME
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+        return list(follow(lines))
+    except FileNotFoundError:
+        return []
+    except (OSError, BrokenChainError) as error:
+        msg = f"The register {path} was edited or damaged: {error}. Restore it from a backup."
+        raise UserError(msg) from error
+
+
+def _tail(file: IO[bytes]) -> bytes:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - TAIL))
+    return file.read()
+
+
+def _last(content: bytes) -> str:
+    """Return the head that the last whole line names."""
+    lines = content.split(b"\n")[:-1]
+    return lines[-1].split(b'"', 4)[3].decode() if lines else START

@@ -1,0 +1,141 @@
+"""Power that fails at any moment: what was not synced is gone, and nothing that remains refers to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from crash.points import CrashPoints
+from crash.power import ForgetfulDisk
+from crash.test_rounds_killed import NODES, ROUNDS, counted, train_tiny, weights_of
+from federation.sites import make_hospital, make_plan
+from federation.test_hospital import request
+
+from zetadp.federation.flower.mirror import Mirror
+from zetadp.federation.flower.protocol import Answer
+from zetadp.privacy.account import cohort_runs
+from zetadp.privacy.ledger import Ledger, read_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOTE = "zetadp.privacy.ledger:Ledger.note_sent"
+
+
+class Failing(CrashPoints):
+    """Do something at every point, not at one."""
+
+    def __init__(self, act: Callable[[int], None], also: tuple[str, ...] = ()) -> None:
+        super().__init__(also=also)
+        self.each = act
+
+    def _reach(self, when: str, name: str, number: int) -> bool:
+        super()._reach(when, name, number)
+        if when != "torn":
+            self.each(len(self.seen))
+        return False
+
+
+def test_the_disk_forgets_what_was_not_synced(tmp_path):
+    """The disk of these tests does what it says, or they would show nothing."""
+    import os
+
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "old").write_text("old")
+    with ForgetfulDisk(root, tmp_path / "attic") as disk:
+        with (root / "new").open("wb", buffering=0) as file:
+            file.write(b"synced")
+            os.fsync(file.fileno())
+            file.write(b" and not")
+            assert not (disk.remains(tmp_path / "a") / "new").exists()
+            handle = os.open(root, os.O_RDONLY)
+            os.fsync(handle)
+        (root / "old").unlink()
+        left = disk.remains(tmp_path / "b")
+        assert (left / "new").read_text() == "synced"
+        assert (left / "old").read_text() == "old"
+        os.fsync(handle)
+        os.close(handle)
+        assert {path.name for path in disk.remains(tmp_path / "c").iterdir()} == {"new"}
+
+
+@pytest.mark.parametrize(("noise", "checkpoint_seconds"), [("seeded", 0.0), ("os", 0.0), ("os", 1e6)])
+def test_a_training_goes_on_wherever_the_power_failed(tmp_path, noise, checkpoint_seconds):
+    """Whatever remains is consistent: no line is missed that something names, nothing that was sent is forgotten."""
+    settings = {"noise": noise, "checkpoint_seconds": checkpoint_seconds}
+    straight = tmp_path / "straight"
+    straight.mkdir()
+    remains: dict[str, Path] = {}
+    with ForgetfulDisk(straight, tmp_path / "attic") as disk:
+
+        def fail(place: int) -> None:
+            if disk.state() not in remains:
+                remains[disk.state()] = disk.remains(tmp_path / f"failed-{place}")
+
+        with Failing(fail, also=(NOTE,)):
+            train_tiny(str(straight), **settings)
+    assert len(remains) > 4 * ROUNDS
+    for folder in remains.values():
+        train_tiny(str(folder), **settings)
+        assert len(cohort_runs(folder / "ledgers")) >= 1
+        counts = counted(folder)
+        assert all(counts[number, f"node-{node}"] >= 1 for number in range(ROUNDS) for node in range(NODES)), folder
+        # As after any crash: at most the round in progress is released again, or the whole once it was finished.
+        assert sum(counts.values()) - ROUNDS * NODES in (0, NODES, ROUNDS * NODES), folder
+        if noise == "seeded":
+            expected, found = weights_of(straight), weights_of(folder)
+            assert all((expected[name] == found[name]).all() for name in expected), folder
+
+
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+def test_a_hospital_goes_on_wherever_the_power_failed(tmp_path, noise):
+    """The server remembers what it was sent. The hospital still has it: it sends the same bytes and all its lines."""
+    plan = make_plan(noise=noise)
+    own = tmp_path / "own"
+    own.mkdir()
+    mirror = Mirror(tmp_path / "mirror.jsonl")
+    sent: list[bytes] = []
+    moments: dict[str, tuple[Path, str, list[bytes]]] = {}
+    with ForgetfulDisk(own, tmp_path / "attic") as disk:
+
+        def fail(place: int) -> None:
+            moment = f"{disk.state()} {mirror.known}"
+            if moment not in moments:
+                moments[moment] = (disk.remains(tmp_path / f"failed-{place}"), mirror.known, list(sent))
+
+        with Failing(fail, also=(NOTE,)):
+            for number in range(ROUNDS):
+                answer = make_hospital(plan, 0, own).reply(request(plan, number, head=mirror.known))
+                assert isinstance(answer, Answer)
+                mirror.extend(answer.lines)
+                sent.append(answer.update)
+                fail(1000 + number)
+    assert len(moments) > 5 * ROUNDS
+    for folder, head, before in moments.values():
+        hospital = make_hospital(plan, 0, folder)
+        for number in range(max(0, len(before) - 1), ROUNDS):
+            answer = hospital.reply(request(plan, number, head=head))
+            assert isinstance(answer, Answer), (folder, number, answer)
+            if number < len(before):
+                assert answer.update == before[number], (folder, number)
+        counts = [event.round for event in read_ledger(hospital.ledger_path)[-1].releases()]
+        assert set(counts) == set(range(ROUNDS))
+        assert len(counts) <= ROUNDS + 1
+
+
+def test_a_head_is_on_disk_before_anybody_is_told_of_it(tmp_path):
+    """The note that a message was sent is not synced by itself; reading the head syncs it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    with ForgetfulDisk(root, tmp_path / "attic") as disk, Ledger(root / "run.jsonl") as ledger:
+        ledger.start({})
+        ledger.record([replace(make_plan().event("node-01", 0))])
+        ledger.note_sent(0, 0, "digest")
+        left = disk.remains(tmp_path / "before") / "run.jsonl"
+        assert read_ledger(left)[-1].sent == {}
+        head = ledger.head
+        left = disk.remains(tmp_path / "after") / "run.jsonl"
+        assert head in read_ledger(left)[-1].heads
