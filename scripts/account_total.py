@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.privacy.exposure import recorded_noise, recorded_runs
+from zetadp.privacy.account import cohort_runs, runs_of_others, shared_records
+from zetadp.privacy.exposure import noise_of
 from zetadp.privacy.statement import plain_text, total_statement
 from zetadp.storage import write_json, write_text
 from zetadp.workflow import run
@@ -13,16 +14,26 @@ if TYPE_CHECKING:
 
 
 def main(
-    *, ledgers: list[Path], total: Path, text: Path, ledger_folder: str, others: str, delta: float, unit: str
+    *,
+    ledgers: list[Path],
+    table: Path,
+    total: Path,
+    text: Path,
+    ledger_folder: str,
+    others: str,
+    delta: float,
+    unit: str,
 ) -> None:
     """Write the total over all ledgers of the cohort: also those of deleted results, failed and repeated trainings.
 
-    ``ledgers`` are the sealed copies of the present grid, ``others`` is a hash of the ledgers of other experiments.
-    They only make this job run again when something is added: what counts is the folder.
+    What counts is the folder of ledgers. ``ledgers`` are the sealed copies of the present grid, which it must hold.
+    ``others``, a hash of the ledgers of other experiments, makes this job run again when something is added to them.
     """
-    files = sorted(Path(ledger_folder).glob("*.jsonl"))
-    runs = [run for path in files for run in recorded_runs(path)]
-    statement = total_statement(runs, delta=delta, unit=unit, noise_source=recorded_noise(files))
+    folder = Path(ledger_folder)
+    shared = shared_records(folder, table)
+    runs = cohort_runs(folder, ledgers) + runs_of_others(shared)
+    names = {other.name: count for other, count in shared.items()}
+    statement = total_statement(runs, delta=delta, unit=unit, noise_source=noise_of(runs), shared=names)
     write_json(total, statement)
     write_text(text, plain_text(statement))
 

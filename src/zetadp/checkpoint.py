@@ -36,7 +36,8 @@ class Checkpoint:
     round
         Rounds done.
     fingerprint
-        What defines the run: settings, data, code. A checkpoint of another run is not continued.
+        What tells the run from others. A checkpoint of another run is not continued. Where it depends on patients'
+        data, it is keyed with the secret beside the ledgers.
     state
         Weights and optimiser moments.
     history
@@ -45,6 +46,8 @@ class Checkpoint:
         Head of the ledger's hash chain when the checkpoint was written: a ledger without it has lost lines.
     not_finite
         Patient gradients so far that were not finite; zero where that may not be known.
+    secret
+        Name of the secret that keyed the fingerprint; empty where it depends on no private data.
     """
 
     round: int
@@ -53,6 +56,7 @@ class Checkpoint:
     history: pd.DataFrame
     ledger_head: str
     not_finite: int = 0
+    secret: str = ""
 
     def save(self, path: Path) -> None:
         """Write the checkpoint, whole or not at all."""
@@ -62,6 +66,7 @@ class Checkpoint:
             "history": self.history.to_dict("list"),
             "ledger_head": self.ledger_head,
             "not_finite": self.not_finite,
+            "secret": self.secret,
         }
         tensors = {key: value.detach().cpu().contiguous() for key, value in self.state.items()}
         save_tensors(path, tensors, content)
@@ -77,6 +82,7 @@ class Checkpoint:
             history=pd.DataFrame(content["history"]),
             ledger_head=content["ledger_head"],
             not_finite=content["not_finite"],
+            secret=content.get("secret", ""),
         )
 
 

@@ -99,6 +99,20 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     )
     ledger.add_argument("--json", action="store_true", help="print JSON")
     ledger.set_defaults(run=_ledger)
+    permit = commands.add_parser(
+        "permit",
+        help="permit another training of a finished run on real patients",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_paragraphs(
+            "With noise from the operating system, a run is trained once. A job that would train it again, because of "
+            "new settings or an edited library, stops and names the total epsilon that this would lead to. This "
+            "command prints that total and writes one permission into the run's ledger."
+        ),
+        epilog="example:\n  zetadp permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl",
+    )
+    permit.add_argument("file", type=Path, metavar="FILE", help="the run's ledger (.jsonl)")
+    permit.add_argument("--delta", type=_delta, default=1e-3, help="delta of the totals (default: %(default)s)")
+    permit.set_defaults(run=_permit)
 
 
 def _command(
@@ -211,17 +225,29 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
 
 
 def _ledger(given: argparse.Namespace) -> None:
-    from zetadp.privacy.exposure import recorded_noise, recorded_runs
+    from zetadp.privacy.account import read_ledgers
+    from zetadp.privacy.exposure import noise_of, runs_of
     from zetadp.privacy.statement import plain_text, total_statement
 
     # A file that two patterns match was released once.
     files = list({path.resolve(): path for path in given.files}.values())
-    runs = [run for path in files for run in recorded_runs(path)]
+    runs = [run for path, attempts in read_ledgers(files).items() for run in runs_of(path.stem, attempts)]
     if not runs:
         msg = f"Expected records of training rounds in {', '.join(map(str, files))}, found none."
         raise UserError(msg)
-    statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source=recorded_noise(files))
+    statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source=noise_of(runs))
     print(json.dumps(statement, indent=2) if given.json else plain_text(statement), end="")
+
+
+def _permit(given: argparse.Namespace) -> None:
+    from zetadp.privacy.account import Permission
+    from zetadp.privacy.ledger import Ledger, read_ledger
+
+    read_ledger(given.file)  # a ledger that is not there must not be made
+    with Ledger(given.file) as ledger:
+        ledger.permit()
+    print(f"Attempt {ledger.permitted} is permitted: {Permission(given.delta).cost(given.file)}.")
+    print("Force the job that makes its model: snakemake --forcerun MODEL.safetensors, with the path of the model.")
 
 
 def _finite(epsilon: float) -> float | str:

@@ -39,6 +39,7 @@ from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.privacy.schedule import DECAYS, NoiseSchedule
+from zetadp.privacy.secret import Secret
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import remove_leftovers
 from zetadp.validation import UserError, in_range, one_of, positive
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor, nn
+
+    from zetadp.privacy.account import Permission
 
 logger = logging.getLogger(__name__)
 
@@ -257,6 +260,7 @@ def train(
     start: Mapping[str, Tensor] | None = None,
     context: Mapping[str, Any] | None = None,
     after_round: Callable[[int, Tensor], None] | None = None,
+    permission: Permission | None = None,
 ) -> Trained:
     """Train a network across nodes, by zeta-DP-SGD or in closed form, from the start or from its checkpoint.
 
@@ -284,12 +288,15 @@ def train(
     after_round
         Called after each round with the number of rounds done and what the nodes sent, shape (node, dimension):
         everything that left them.
+    permission
+        Whether the run may be begun from its first round again; None sets no limit.
 
     Raises
     ------
     UserError
-        If settings and records disagree, if the ledger has lost lines since the checkpoint was written, or if the disk
-        is full or read-only; the last checkpoint is then kept.
+        If settings and records disagree, if the ledger has lost lines since the checkpoint was written, if the secret
+        beside it is another, if another attempt is not permitted, or if the disk is full or read-only; the last
+        checkpoint is then kept.
     """
     device = records.images.device
     set_tf32(convolutions=settings.tf32)
@@ -311,13 +318,17 @@ def train(
     header = _header(run, network, settings, nodes, {**(context or {}), "grid_bits": grid.bits if grid else None})
     # Runs that differ in anything, the data included, share no draw: under common noise two gradients would show their
     # difference bare, and their guarantees would not compose as independent. The same run, made again, releases the
-    # same bytes. The fingerprint is a function of the patients' data: it stays beside the weights, out of the ledger.
+    # same bytes. The fingerprint is a function of the patients' data: what is written of it is keyed.
     fingerprint = _fingerprint(header, nodes, records)
     entropy = int(fingerprint[:32], 16) if settings.noise == "seeded" else secrets.randbits(128)
+    secret = Secret.of(ledger_path.parent)
+    keyed = secret.tag(fingerprint)
     clip = float("inf") if run.epsilon == UNCLIPPED else settings.clip
 
     with Ledger(ledger_path) as ledger:
-        first, history, not_finite = _begin(checkpoint_path, ledger, header, fingerprint, server, device)
+        first, history, not_finite = _begin(
+            checkpoint_path, ledger, header, (secret.name, keyed), server, device, permission
+        )
         holders = [
             Node(
                 _mechanism(plan, place, clip=clip, grid=grid, seed=entropy, ledger=ledger, schedule=settings.schedule),
@@ -338,7 +349,8 @@ def train(
         seconds_before = float(history["seconds"].max()) if len(history) else 0.0
 
         def save(done: int) -> None:
-            Checkpoint(done, fingerprint, server.state(), history, ledger.head, not_finite).save(checkpoint_path)
+            state = server.state()
+            Checkpoint(done, keyed, state, history, ledger.head, not_finite, secret.name).save(checkpoint_path)
             if store is not None:
                 store.discard(done)
 
@@ -519,7 +531,13 @@ def _header(
 
 
 def _begin(
-    path: Path, ledger: Ledger, header: dict[str, Any], fingerprint: str, server: Server | Solver, device: torch.device
+    path: Path,
+    ledger: Ledger,
+    header: dict[str, Any],
+    fingerprint: tuple[str, str],
+    server: Server | Solver,
+    device: torch.device,
+    permission: Permission | None,
 ) -> tuple[int, pd.DataFrame, int]:
     """Continue from the run's checkpoint if there is one, else start a new attempt in the ledger.
 
@@ -536,23 +554,37 @@ def _begin(
     )
     if path.exists():
         checkpoint = Checkpoint.load(path, device)
-        if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == fingerprint:
+        _check_checkpoint(path, checkpoint, ledger, fingerprint[0])
+        if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == fingerprint[1]:
             server.load(checkpoint.state)
             ledger.resume(checkpoint.round)
             logger.info("continuing after round %d of an interrupted training", checkpoint.round)
             rows = checkpoint.history if len(checkpoint.history) else history
             return checkpoint.round, rows.astype(history.dtypes.to_dict()), checkpoint.not_finite
-        if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
-            msg = (
-                f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint {path} "
-                f"was written, after round {checkpoint.round}. Restore the ledger: without it no true epsilon can be "
-                "stated. To start over, delete the checkpoint."
-            )
-            raise UserError(msg)
         logger.info("the checkpoint %s belongs to another training; starting anew", path)
+    if permission is not None:
+        permission.check(ledger, header)
     ledger.start(header)
     _remove_messages(path)
     return 0, history, 0
+
+
+def _check_checkpoint(path: Path, checkpoint: Checkpoint, ledger: Ledger, secret: str) -> None:
+    """Refuse a checkpoint that names lines or a secret that are lost: a new start would release everything again."""
+    if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
+        msg = (
+            f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint {path} was "
+            f"written, after round {checkpoint.round}. Restore the ledger: without it no true epsilon can be stated. "
+            "To start over, delete the checkpoint."
+        )
+        raise UserError(msg)
+    if checkpoint.secret != secret:
+        msg = (
+            f"The checkpoint {path} was written with another secret than the one in {ledger.path.parent}, so nobody "
+            "can tell whether it belongs to this training. Restore the secret from a backup. To start over, delete the "
+            "checkpoint: what was released before stays counted."
+        )
+        raise UserError(msg)
 
 
 class _Progress:
@@ -577,9 +609,7 @@ class _Progress:
         now = time.monotonic()
         watched = "" if math.isnan(self.accuracy) else f", held-out accuracy {100 * self.accuracy:.1f} %"
         if not self.timed:
-            if done == self.rounds:
-                logger.info("%s: all %d rounds%s", self.run, done, watched)
-            elif now - self.reported >= ROUGH_SECONDS:
+            if now - self.reported >= ROUGH_SECONDS and done < self.rounds:
                 self.reported = now
                 logger.info("%s: about %d %%%s", self.run, 5 * (20 * done // self.rounds), watched)
             return

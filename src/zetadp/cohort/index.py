@@ -109,14 +109,6 @@ def index_cohort(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def fingerprint(index: pd.DataFrame) -> str:
-    """Return a hash over patients and contents of files: equal if and only if two cohorts hold the same records."""
-    lines = sorted(
-        f"{patient}\t{content}\n" for patient, content in zip(index["patient"], index["sha256"], strict=True)
-    )
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
 class _Checked(NamedTuple):
     """What one file turned out to be."""
 

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from zetadp.epsilon import UNCLIPPED
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Exposure, Grouped, NodeRelease
-from zetadp.privacy.events import Mechanism, NodeHistory, histories
+from zetadp.privacy.events import Mechanism, NodeHistory, Round, histories
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.schedule import least_noise
+from zetadp.privacy.schedule import NoiseSchedule, least_noise
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat
 from zetadp.validation import UserError, positive
 
@@ -41,6 +42,8 @@ class Run:
     images
         None where patients were drawn. Where single images were, which the histories then count: how many images of one
         patient are on its node.
+    noise
+        Where the noise came from: ``os``, or ``seeded``, which protects nobody.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Run:
     partition: str = ""
     colluding: int | None = None
     images: int | None = None
+    noise: Literal["seeded", "os"] = "os"
 
     @property
     def threat(self) -> Threat:
@@ -87,12 +91,37 @@ class Run:
 
 def recorded_runs(ledger: Path) -> list[Run]:
     """Return every training that a ledger file records and that released anything, abandoned and repeated ones too."""
-    runs = []
-    for number, attempt in enumerate(read_ledger(ledger), start=1):
-        if attempt.events:
-            name = ledger.stem if number == 1 else f"{ledger.stem} (attempt {number})"
-            runs.append(run_of(name, attempt))
-    return runs
+    return runs_of(ledger.stem, read_ledger(ledger))
+
+
+def runs_of(name: str, attempts: Sequence[Attempt]) -> list[Run]:
+    """Return the attempts of a ledger that released anything, under names that tell them apart."""
+    return [
+        run_of(name if number == 1 else f"{name} (attempt {number})", attempt)
+        for number, attempt in enumerate(attempts, start=1)
+        if attempt.events
+    ]
+
+
+def declared_run(name: str, header: Mapping[str, Any]) -> Run:
+    """Return what an attempt with this header will have released after its last declared round."""
+    training = header["training"]
+    schedule = NoiseSchedule(training["rounds"], training.get("noise_decay", 1.0))
+    clip = math.inf if header["run"]["epsilon"] == UNCLIPPED else training["clip"]
+    events = [
+        Round(
+            node=node["name"],
+            round=number,
+            population=node["population"],
+            expected=node["expected"],
+            sampling_probability=node["expected"] / node["population"],
+            noise_multiplier=schedule.noise(node["noise_multiplier"], number),
+            clip=clip,
+        )
+        for node in header["nodes"]
+        for number in range(schedule.rounds)
+    ]
+    return run_of(name, Attempt(dict(header), events))
 
 
 def run_of(name: str, attempt: Attempt) -> Run:
@@ -102,13 +131,12 @@ def run_of(name: str, attempt: Attempt) -> Run:
     colluding = int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None
     images = int(header["images_of_a_patient"]) if header.get("unit") == "image" else None
     nodes = histories(attempt.releases(), least_noise(header))
-    return Run(name, nodes, header["training"]["rounds"], partition, colluding, images)
+    return Run(name, nodes, header["training"]["rounds"], partition, colluding, images, header.get("noise", "seeded"))
 
 
-def recorded_noise(ledgers: Iterable[Path]) -> Literal["seeded", "os"]:
-    """Return where the noise of all trainings in some ledgers came from; one seeded training makes all seeded."""
-    sources = {attempt.header["noise"] for ledger in ledgers for attempt in read_ledger(ledger) if attempt.events}
-    return "os" if sources == {"os"} else "seeded"
+def noise_of(runs: Iterable[Run]) -> Literal["seeded", "os"]:
+    """Return where the noise of all runs came from; one seeded run makes all seeded."""
+    return "os" if {run.noise for run in runs} == {"os"} else "seeded"
 
 
 def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:

@@ -136,7 +136,8 @@ def run_statement(
     kinds = distinct(totals.values())
     summed = run.threat == SECURE_AGGREGATION
     exact = all(accounting.exact_mu(total) is not None for total in kinds)
-    guarantee = _guarantee(private=run.private, noise_source=noise_source, simulated=summed)
+    unhidden = any(each.private and each.noise == "seeded" for each in earlier)
+    guarantee = _guarantee(private=run.private, noise_source=noise_source, simulated=summed or unhidden)
     audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
     alone = audiences["messages"] if summed else None
     together = _with_earlier(run, earlier, delta, behind)
@@ -209,7 +210,8 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float, unit: Unit) ->
         return None
     private = all(each.private for each in (run, *earlier))
     epsilon = _worst(over_runs((run, *earlier), delta).values(), delta) if private else math.inf
-    found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon)}
+    seeded = sum(each.private and each.noise == "seeded" for each in earlier)
+    found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon), "seeded": seeded}
     counted = [
         *(["every message as if it lay open"] if any(each.colluding for each in (run, *earlier)) else []),
         *([f"all images of a {unit} together"] if any(each.images for each in (run, *earlier)) else []),
@@ -225,9 +227,14 @@ def _earlier_sentence(together: Mapping[str, Any] | None) -> str:
     epsilon = together["epsilon_together"]
     cost = "no guarantee, because not all had noise" if epsilon == "inf" else f"epsilon {_shown(epsilon)}"
     cost += f", counting {together['counted']}" if "counted" in together else ""
+    seeded = (
+        f" In {together['seeded']} of those attempts the noise came from a seed, which protects nobody."
+        if together["seeded"]
+        else ""
+    )
     return (
         f" This model was trained from its start {together['number']} time(s) before, and what was released then stays "
-        f"released: together {cost}."
+        f"released: together {cost}.{seeded}"
     )
 
 
@@ -238,6 +245,7 @@ def total_statement(
     unit: Unit,
     noise_source: NoiseSource,
     unnoised: Sequence[str] = (),
+    shared: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return the privacy statement of a cohort after all the runs on it.
 
@@ -254,6 +262,8 @@ def total_statement(
         As in `run_statement`.
     unnoised
         Names of whatever else was released from training patients without noise.
+    shared
+        Other cohorts that hold some of the same training records, and how many. Their runs are among ``runs``.
     """
     one_of(("patient", "record"), unit=unit)
     one_of(("seeded", "os"), noise_source=noise_source)
@@ -280,6 +290,8 @@ def total_statement(
             f" In {len(by_image)} of the private runs single images were drawn; they count with what they cost a "
             f"{unit} with all images."
         )
+    for other, count in (shared or {}).items():
+        text += f" The runs of cohort {other} are counted as well: it holds {count} of the same training records."
     return {
         "kind": "total",
         "statement": text,
@@ -295,6 +307,7 @@ def total_statement(
             "guarantee": "none" if broken else guarantee,
             "without_noise": broken,
         },
+        "shared_with": dict(shared or {}),
         "does_not_cover": [text.format(unit=unit) for text in _DOES_NOT_COVER[1:]],
     }
 

@@ -6,9 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
-from decathlon_builder import real_sample, volume, write_dataset_json, write_tiny_task, write_volume
+from decathlon_builder import real_sample, write_dataset_json, write_tiny_task, write_volume
 
-from zetadp.cohort.index import COLUMNS, fingerprint, index_cohort
+from zetadp.cohort.index import COLUMNS, index_cohort
 from zetadp.validation import UserError
 
 
@@ -62,21 +62,6 @@ def test_scanners_come_from_participants_with_or_without_the_bids_prefix(task):
     (task / "participants.tsv").write_text("name,scanner\nBRATS_001,A\n")
     (found,) = problems(task)
     assert "Expected the columns participant_id" in found
-
-
-def test_fingerprint_sees_patients_and_contents_and_nothing_else(task, tmp_path):
-    original = fingerprint(index(task))
-    moved = shutil.copytree(task, tmp_path / "elsewhere")
-    (moved / "participants.tsv").write_text("participant_id\tscanner\nBRATS_001\tA\n")
-    assert fingerprint(index(moved)) == original
-
-    (moved / "patient_key.tsv").write_text(
-        "file\tpatient\n" + "".join(f"{file}\tp{n}\n" for n, file in enumerate(index(task)["file"]))
-    )
-    assert fingerprint(index(moved)) != original
-    (moved / "patient_key.tsv").unlink()
-    write_volume(moved / "imagesTr/BRATS_001.nii.gz", volume((12, 14, 9), 4, np.random.default_rng(99)))
-    assert fingerprint(index(moved)) != original
 
 
 def test_other_numbers_of_patients_name_both(task):

@@ -21,6 +21,7 @@ from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.prepared import load_site
 from zetadp.federation.node import Records
 from zetadp.pretrained import model_content
+from zetadp.privacy.account import Permission
 from zetadp.storage import write_json, written_whole
 from zetadp.validation import UserError
 
@@ -59,6 +60,8 @@ class ServerSettings:
         Threads of PyTorch; null leaves the choice to it.
     patience
         What to do about nodes that do not answer.
+    permission
+        Whether the training may be begun from its first round again; null leaves that to the nodes.
     """
 
     plan: Path
@@ -73,6 +76,7 @@ class ServerSettings:
     cache: Path | None = None
     threads: int | None = None
     patience: Patience = field(default_factory=Patience)
+    permission: Permission | None = None
 
     @classmethod
     def read(cls, path: Path) -> ServerSettings:
@@ -89,7 +93,12 @@ class ServerSettings:
                 if content.get(key) is not None:
                     content[key] = (path.parent / content[key]).resolve()
             content["keys"] = {name: (path.parent / key).resolve() for name, key in content["keys"].items()}
-            return cls(**{**content, "patience": Patience(**content.get("patience", {}))})
+            permission = content.get("permission")
+            parts = {
+                "patience": Patience(**content.get("patience", {})),
+                "permission": Permission(**permission) if permission else None,
+            }
+            return cls(**{**content, **parts})
         except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
             msg = f"Expected {path} to hold the settings of a federation's server: {error}."
             raise UserError(msg) from error
@@ -126,6 +135,7 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
         _watched(settings, plan),
         ledger_path=settings.ledger_file,
         checkpoint_path=settings.checkpoint,
+        permission=settings.permission,
     )
     model = coordinator.run()
     described = model_content(plan.to_json()["network"], SEQUENCES, plan.slices, plan.size)

@@ -1,0 +1,228 @@
+"""Everything that was recorded about the patients of a cohort: complete, or refused.
+
+A total over ledgers is true only if no ledger is missing. The register beside them, and the sealed copies that
+finished runs left elsewhere, say what must be there. Patients who are known under the name of another cohort as well
+are found by keyed hashes of their files; what was released about them there is added.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from zetadp.epsilon import rounded_up
+from zetadp.privacy import accounting, register, secret
+from zetadp.privacy.chain import START
+from zetadp.privacy.exposure import declared_run, over_runs, runs_of
+from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
+from zetadp.privacy.secret import Secret
+from zetadp.storage import sync_folder
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from zetadp.privacy.exposure import Run
+
+RECORDS = "records"
+"""File of the keyed hashes of a cohort's training records."""
+
+
+def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
+    """Read ledger files, and refuse where one of them, or an end of one, is gone that a register beside them names.
+
+    Raises
+    ------
+    UserError
+        One message that names everything that is missing. Copies of ledgers in folders without a register are read as
+        they are.
+    """
+    # The register is read first: trainings that go on meanwhile only add to ledgers.
+    named = {folder: register.read_register(folder) for folder in {path.parent for path in files}}
+    found = {path: read_ledger(path) for path in files}
+    problems = []
+    for folder, links in named.items():
+        missing, lost = set(), set()
+        for link in links:
+            path = folder / link.entry["ledger"]
+            if path in found:
+                if not any(link.entry["head"] in attempt.heads for attempt in found[path]):
+                    lost.add(path)
+            elif not path.exists():
+                missing.add(path)
+        problems += [f"{path} is missing" for path in sorted(missing)]
+        problems += [f"{path} has lost lines at its end" for path in sorted(lost)]
+        own = [attempt for path, attempts in found.items() if path.parent == folder for attempt in attempts]
+        known = {START, *(link.head for link in register.read_register(folder))}
+        if links and not {attempt.register for attempt in own} - {None} <= known:
+            problems.append(f"{folder / register.NAME} has lost lines at its end")
+    if problems:
+        msg = (
+            f"The ledgers are not all that was recorded: {'; '.join(problems)}. A total over the rest would be too "
+            "low. Restore the files from a backup."
+        )
+        raise UserError(msg)
+    return found
+
+
+def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
+    """Return every run recorded for a cohort: also those of deleted results, failed and repeated trainings.
+
+    Parameters
+    ----------
+    folder
+        The cohort's folder of ledgers.
+    sealed
+        Copies of ledgers that finished runs left elsewhere. What they hold must be found in the folder.
+
+    Raises
+    ------
+    UserError
+        If a ledger, the end of one, or the register is gone. The message names all of them.
+    """
+    ledgers = read_ledgers(sorted(folder.glob("*.jsonl")))
+    begun = any(attempt.register is not None for attempts in ledgers.values() for attempt in attempts)
+    if begun and not (folder / register.NAME).exists():
+        msg = (
+            f"The register {folder / register.NAME} is missing: without it nobody can tell whether all ledgers are "
+            "there. Restore it from a backup."
+        )
+        raise UserError(msg)
+    heads = {head for attempts in ledgers.values() for attempt in attempts for head in attempt.heads}
+    lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
+    if lost:
+        msg = (
+            f"The ledgers in {folder} lack what {', '.join(map(str, lost))} recorded: a ledger is missing, or has lost "
+            "its end. A total over the rest would be too low. Restore the ledgers from a backup."
+        )
+        raise UserError(msg)
+    return [run for path, attempts in ledgers.items() for run in runs_of(path.stem, attempts)]
+
+
+def claim(folder: Path, table: Path) -> None:
+    """Note whose data a cohort trains on, as keyed hashes; records that were noted before stay.
+
+    Parameters
+    ----------
+    folder
+        The cohort's folder of ledgers.
+    table
+        The cohort's index, with ``part`` and ``sha256`` of each record's file.
+    """
+    key = Secret.of(folder)
+    contents = _training_contents(table)
+    path = folder / RECORDS
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = set(file.read().split())
+        file.writelines(f"\n{tag}" for tag in dict.fromkeys(map(key.tag, contents)) if tag not in known)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def shared_records(folder: Path, table: Path) -> dict[Path, int]:
+    """Return the other cohorts beside this one that hold some of the same training records, and how many.
+
+    Parameters
+    ----------
+    folder, table
+        As in `claim`. Records are the same where their files are the same, byte for byte.
+    """
+    contents = set(_training_contents(table))
+    found = {}
+    for other in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
+        if other == folder or not ((other / RECORDS).exists() and (other / secret.NAME).exists()):
+            continue
+        key, known = Secret.of(other), set((other / RECORDS).read_text().split())
+        if count := sum(key.tag(content) in known for content in contents):
+            found[other] = count
+    return found
+
+
+def _training_contents(table: Path) -> list[str]:
+    with table.open(newline="", encoding="utf-8") as file:
+        return [row["sha256"] for row in csv.DictReader(file) if row["part"] == "train"]
+
+
+def runs_of_others(shared: Mapping[Path, int]) -> list[Run]:
+    """Return the runs recorded for other cohorts, under names that say so.
+
+    A patient's node there is not known to be the one of the same name here.
+    """
+    return [
+        replace(run, name=f"{folder.name}/{run.name}", partition=f"{folder.name} {run.partition}")
+        for folder in shared
+        for run in cohort_runs(folder)
+    ]
+
+
+def forget_times(ledger: Path) -> None:
+    """Let a ledger and its register bear the present time, and not that of the last round.
+
+    How long a training took tells how many patients were drawn.
+    """
+    for path in (ledger, ledger.parent / register.NAME):
+        os.utime(path)
+
+
+@dataclass(frozen=True)
+class Permission:
+    """The rule that a run is trained once where noise protects real patients, unless its ledger holds a permission.
+
+    Attributes
+    ----------
+    delta
+        At which a refusal says what another attempt would cost.
+    """
+
+    delta: float
+
+    def check(self, ledger: Ledger, header: Mapping[str, Any]) -> None:
+        """Refuse another attempt that the ledger does not permit, and name the total that it would lead to.
+
+        Parameters
+        ----------
+        ledger
+            The run's open ledger.
+        header
+            What defines the attempt.
+
+        Raises
+        ------
+        UserError
+            If the run has been trained as often as permitted. An attempt that released nothing does not count, nor does
+            one with seeded noise.
+        """
+        made = protected_attempts(read_ledger(ledger.path))
+        if made < ledger.permitted:
+            return
+        name, folder = ledger.path.stem, ledger.path.parent
+        msg = (
+            f"The run {name} has been trained {made} time(s) already. Training it again would release more about the "
+            f"same patients: {self.cost(ledger.path, header)}. The results of the finished run stay as they are, and "
+            f"the next start goes on with them. To permit another attempt, run: zetadp permit {folder / name}.jsonl"
+        )
+        raise UserError(msg)
+
+    def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:
+        """Return what another attempt, by default one like the last, would bring the totals to, in words."""
+        attempts = read_ledger(ledger)
+        new = declared_run(f"{ledger.stem} again", header or attempts[-1].header)
+        run, cohort = runs_of(ledger.stem, attempts), cohort_runs(ledger.parent)
+        return (
+            f"epsilon of this run would rise from {self._epsilon(run)} to {self._epsilon([*run, new])}, and that of "
+            f"all private runs recorded in {ledger.parent} from {self._epsilon(cohort)} to "
+            f"{self._epsilon([*cohort, new])}, at delta {self.delta:g}"
+        )
+
+    def _epsilon(self, runs: Iterable[Run]) -> str:
+        private = [run for run in runs if run.private]
+        totals = over_runs(private, self.delta).values() if private else ()
+        return rounded_up(max((accounting.epsilon(total, self.delta) for total in totals), default=0.0))

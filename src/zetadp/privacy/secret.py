@@ -1,0 +1,84 @@
+"""The secret beside the ledgers of a cohort, and hashes of private data that mean nothing without it.
+
+Whoever knows all patients but one could confirm that one from a plain hash of the data. A keyed hash tells them
+nothing. The secret lies beside the ledgers, is used there only, and must not be shown or lost.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from zetadp.storage import make_folder, sync_folder
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = "secret"
+BYTES = 32
+
+
+class Secret:
+    """A secret, and what can be done with it.
+
+    Parameters
+    ----------
+    key
+        At least 32 random bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    @classmethod
+    def of(cls, folder: Path) -> Secret:
+        """Return the secret of a folder of ledgers; it is made where there is none.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be read or written, or holds no secret.
+        """
+        path = folder / NAME
+        try:
+            make_folder(folder)
+            if not path.exists():
+                _make(path)
+            key = bytes.fromhex(path.read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            msg = f"Cannot read or write the secret {path}: {error}. Mend it, or restore it from a backup."
+            raise UserError(msg) from error
+        if len(key) != BYTES:
+            msg = f"Expected {BYTES} bytes in the secret {path}, found {len(key)}. Restore it from a backup."
+            raise UserError(msg)
+        return cls(key)
+
+    @property
+    def name(self) -> str:
+        """Which secret it is. The name tells nothing else."""
+        return self.tag("name of this secret")
+
+    def tag(self, content: str) -> str:
+        """Return the keyed hash (HMAC-SHA256) of a text."""
+        return hmac.digest(self._key, content.encode(), "sha256").hex()
+
+
+def _make(path: Path) -> None:
+    """Write a new secret, whole, unless another process does so first."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, secrets.token_bytes(BYTES).hex().encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+    sync_folder(path.parent)

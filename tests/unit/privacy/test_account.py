@@ -1,0 +1,226 @@
+"""The account of a cohort is complete, or it is refused by the name of what is missing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import stat
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from zetadp.privacy import accounting, register
+from zetadp.privacy.account import Permission, claim, cohort_runs, read_ledgers, runs_of_others, shared_records
+from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.secret import Secret
+from zetadp.validation import UserError
+
+ROUNDS = 4
+HEADER = {
+    "run": {"epsilon": "8"},
+    "noise": "os",
+    "training": {"rounds": ROUNDS, "clip": 1.0},
+    "nodes": [{"name": "a", "population": 40, "expected": 10.0, "noise_multiplier": 2.0}],
+}
+
+
+def train(path: Path, rounds: int = ROUNDS) -> None:
+    with Ledger(path) as ledger:
+        ledger.start(HEADER)
+        for number in range(rounds):
+            ledger.record([Round("a", number, 40, 10.0, 0.25, 2.0, 1.0)])
+            ledger.note_sent(number, 0, "digest")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three finished runs of two experiments on one cohort."""
+    for name in ("first-8", "first-1", "second-8"):
+        train(tmp_path / f"cohort/{name}.jsonl")
+    return tmp_path / "cohort"
+
+
+def test_all_ledgers_of_a_cohort_are_summed(folder):
+    assert [run.name for run in cohort_runs(folder)] == ["first-1", "first-8", "second-8"]
+    train(folder / "first-8.jsonl", rounds=1)
+    assert [run.name for run in cohort_runs(folder)] == ["first-1", "first-8", "first-8 (attempt 2)", "second-8"]
+
+
+@pytest.mark.parametrize("lost", [["first-8"], ["second-8"], ["first-1", "second-8"]])
+def test_deleted_ledgers_are_missed_by_name(folder, lost):
+    for name in lost:
+        (folder / f"{name}.jsonl").unlink()
+    with pytest.raises(UserError) as refused:
+        cohort_runs(folder)
+    for name in ("first-8", "first-1", "second-8"):
+        assert (f"{name}.jsonl is missing" in str(refused.value)) == (name in lost)
+
+
+@pytest.mark.parametrize("cut", range(1, 2 * ROUNDS + 1))
+def test_a_ledger_cut_at_the_end_of_a_line_is_refused(folder, cut):
+    path = folder / "second-8.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-cut]))
+    read_ledger(path)  # the file alone shows nothing
+    with pytest.raises(UserError, match=r"second-8\.jsonl has lost lines"):
+        cohort_runs(folder)
+    with pytest.raises(UserError, match=r"second-8\.jsonl has lost lines"):
+        read_ledgers([path])
+
+
+def test_a_run_that_never_ended_is_registered_from_its_beginning(folder):
+    ledger = Ledger(folder / "third.jsonl")
+    ledger.start(HEADER)  # and never closed, as where a process is killed
+    (folder / "third.jsonl").unlink()
+    with pytest.raises(UserError, match=r"third\.jsonl is missing"):
+        cohort_runs(folder)
+    ledger._file.close()
+
+
+def test_a_lost_register_is_missed_as_well(folder):
+    path = folder / register.NAME
+    content = path.read_text()
+    path.unlink()
+    with pytest.raises(UserError, match=r"register .* is missing"):
+        cohort_runs(folder)
+    # Its end is missed by the ledgers that began after it.
+    path.write_text(content.splitlines(keepends=True)[0])
+    with pytest.raises(UserError, match="register has lost lines"):
+        cohort_runs(folder)
+    path.write_text(content.replace("first-8", "first-9", 1))
+    with pytest.raises(UserError, match=r"register .* edited or damaged"):
+        cohort_runs(folder)
+    # A line that a crash tore stands for nothing, and the next one takes its place.
+    path.write_text(content + '{"chain": "12')
+    assert len(cohort_runs(folder)) == 3
+    train(folder / "third.jsonl")
+    assert len(cohort_runs(folder)) == 4
+
+
+def test_what_a_sealed_copy_holds_must_be_there(folder, tmp_path):
+    sealed = tmp_path / "sealed.jsonl"
+    sealed.write_bytes((folder / "first-8.jsonl").read_bytes())
+    train(folder / "first-8.jsonl")  # made again since: the copy's lines are still there
+    assert len(cohort_runs(folder, [sealed])) == 4
+    # The whole folder was deleted, register and all, and the grid went on.
+    for path in folder.iterdir():
+        path.unlink()
+    train(folder / "first-1.jsonl")
+    with pytest.raises(UserError, match=r"lack what .*sealed\.jsonl recorded"):
+        cohort_runs(folder, [sealed])
+
+
+def test_ledgers_older_than_registers_are_read(folder):
+    for path in folder.glob("*.jsonl"):
+        text = path.read_text()
+        path.unlink()
+        old = [link.entry for link in register.follow(text.splitlines())]
+        old[0].pop("register")
+        head = register.START
+        with path.open("w") as file:
+            for entry in old:
+                link = register.Link.after(head, entry)
+                head = link.head
+                file.write(f"{link.text}\n")
+    (folder / register.NAME).unlink()
+    assert len(cohort_runs(folder)) == 3
+
+
+def _train_many(place: int, folder: Path) -> None:
+    for number in range(10):
+        train(folder / f"{place}-{number}.jsonl", rounds=1)
+
+
+def test_trainings_at_the_same_time_share_one_register(tmp_path):
+    forking = multiprocessing.get_context("fork")
+    processes = [forking.Process(target=_train_many, args=(place, tmp_path)) for place in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    named = {link.entry["ledger"] for link in register.read_register(tmp_path)}
+    assert named == {f"{place}-{number}.jsonl" for place in range(4) for number in range(10)}
+    assert len(cohort_runs(tmp_path)) == 40
+
+
+# The same patients under two names
+
+
+def index(path: Path, *train: str, test: tuple[str, ...] = ()) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [("train", content) for content in train] + [("test", content) for content in test]
+    pd.DataFrame(rows, columns=["part", "sha256"]).to_csv(path, index=False)
+    return path
+
+
+def test_patients_of_two_cohorts_are_found_and_their_runs_added(tmp_path):
+    own = index(tmp_path / "own.csv", "x", "y", test=("z",))
+    for name, table in {
+        "own": own,
+        "shares": index(tmp_path / "b.csv", "w", "y"),
+        "other": index(tmp_path / "c.csv", "v", test=("x", "y")),  # test patients have no guarantee to lose
+    }.items():
+        claim(tmp_path / "ledgers" / name, table)
+        claim(tmp_path / "ledgers" / name, table)
+        train(tmp_path / f"ledgers/{name}/run.jsonl")
+    shared = shared_records(tmp_path / "ledgers/own", own)
+    assert shared == {tmp_path / "ledgers/shares": 1}
+    assert [run.name for run in runs_of_others(shared)] == ["shares/run"]
+
+
+def test_what_is_kept_of_patients_tells_nothing_without_the_secret(tmp_path):
+    claim(tmp_path / "a", index(tmp_path / "own.csv", "x" * 64))
+    kept = (tmp_path / "a/records").read_text()
+    assert "x" * 8 not in kept
+    claim(tmp_path / "b", tmp_path / "own.csv")
+    assert kept.split() != (tmp_path / "b/records").read_text().split()
+    assert stat.S_IMODE((tmp_path / "a/secret").stat().st_mode) == 0o600
+
+
+def test_a_secret_is_made_once(tmp_path):
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        names = pool.starmap(_name_of_secret, [(tmp_path,)] * 40)
+    assert len(set(names)) == 1
+    assert not list(tmp_path.glob(".*"))
+    (tmp_path / "secret").write_text("abc")
+    with pytest.raises(UserError, match="secret"):
+        Secret.of(tmp_path)
+
+
+def _name_of_secret(folder: Path) -> str:
+    return Secret.of(folder).name
+
+
+# Another training of a finished run
+
+
+def test_another_attempt_is_refused_with_the_total_that_it_leads_to(folder):
+    path = folder / "first-8.jsonl"
+    costs = {runs: accounting.epsilon({(0.25, 2.0): ROUNDS * runs}, 1e-3) for runs in (1, 2, 3, 4)}
+    with Ledger(path) as ledger, pytest.raises(UserError) as refused:
+        Permission(1e-3).check(ledger, HEADER)
+    for runs in (1, 2, 3, 4):
+        assert f"{costs[runs]:.3f}"[:4] in str(refused.value), (runs, str(refused.value))
+    assert f"zetadp permit {path}" in str(refused.value)
+    with Ledger(path) as ledger:
+        ledger.permit()
+        Permission(1e-3).check(ledger, HEADER)
+    train(path)
+    with Ledger(path) as ledger, pytest.raises(UserError, match="2 time"):
+        Permission(1e-3).check(ledger, HEADER)
+    assert len(cohort_runs(folder)) == 4
+
+
+def test_an_attempt_that_released_nothing_does_not_count(tmp_path):
+    train(tmp_path / "run.jsonl", rounds=0)
+    with Ledger(tmp_path / "run.jsonl") as ledger:
+        Permission(1e-3).check(ledger, HEADER)
+        ledger.start(HEADER)
+        ledger.record([Round("a", 0, 40, 10.0, 0.25, 2.0, 1.0)])
+        with pytest.raises(UserError, match="1 time"):
+            Permission(1e-3).check(ledger, HEADER)
+
+
+def test_a_first_training_needs_no_permission(tmp_path):
+    with Ledger(tmp_path / "run.jsonl") as ledger, pytest.raises(UserError, match="needs no permission"):
+        ledger.permit()
