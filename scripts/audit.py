@@ -1,5 +1,6 @@
 """Attack the training code as this experiment uses it, and hold what was found against what is claimed."""
 
+import json
 import logging
 import math
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def main(
     *,
-    noise: Path,
+    noise: list[Path],
     csv: Path,
     md: Path,
     picture: Path,
@@ -33,7 +34,7 @@ def main(
     refuted: str,
 ) -> None:
     """Write table and figure; end in error if a claim fell."""
-    targets = targets_of(plans, runs, read_json(noise)["noise_multipliers"])
+    targets = targets_of(plans, runs, multipliers_of(plans, runs, [read_json(path) for path in noise]))
     findings = carry_out(plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings)))
     table = sheet(findings, experiment)
     logging.getLogger(__name__).info("\n%s", to_text(table))
@@ -42,6 +43,23 @@ def main(
     results, powers = [finding.result for finding in findings], [finding.power for finding in findings]
     save_svg(audit_figure(results, powers, experiment), picture)
     report_refuted(findings, to_markdown(table), Path(refuted))
+
+
+def multipliers_of(
+    plans: dict[str, dict[str, dict[str, Any]]], runs: list[tuple[str, str, str]], found: list[dict[str, Any]]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the noise multiplier of each run with noise, by network, arm and epsilon."""
+    known = {_key(each["plan"], each["epsilon"]): each["noise_multiplier"] for each in found}
+    result: dict[str, dict[str, dict[str, float]]] = {}
+    for network, arm, epsilon in runs:
+        if math.isfinite(epsilon_value(epsilon)):
+            multiplier = known[_key(plans[network][arm], epsilon)]
+            result.setdefault(network, {}).setdefault(arm, {})[epsilon] = multiplier
+    return result
+
+
+def _key(plan: dict[str, Any], epsilon: str) -> str:
+    return json.dumps([plan, epsilon], sort_keys=True)
 
 
 def targets_of(

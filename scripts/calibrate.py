@@ -1,4 +1,4 @@
-"""Find the noise that every target epsilon needs, before any training."""
+"""Find the noise that a target epsilon needs under a plan, before any training."""
 
 import logging
 from pathlib import Path
@@ -13,16 +13,11 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(*, noise: Path, delta: float, plans: dict[str, dict[str, dict[str, Any]]], epsilons: list[str]) -> None:
-    """Write the noise multiplier of every network, arm and target; one that cannot be met ends the workflow here."""
-    multipliers: dict[str, dict[str, dict[str, float]]] = {}
-    for network, arms in plans.items():
-        multipliers[network] = {}
-        for arm, plan in arms.items():
-            found = {epsilon: noise_of_plan(epsilon_value(epsilon), delta, plan) for epsilon in epsilons}
-            multipliers[network][arm] = found
-            logging.getLogger(__name__).info("%s, %s: noise multipliers %s", network, arm, found)
-    write_json(noise, {"delta": delta, "noise_multipliers": multipliers})
+def main(*, noise: Path, calibration: str, delta: float, target: dict[str, Any]) -> None:
+    """Write the noise multiplier beside what it was found for; a target that cannot be met ends the workflow here."""
+    multiplier = noise_of_plan(epsilon_value(target["epsilon"]), delta, target["plan"])
+    logging.getLogger(__name__).info("%s: noise multiplier %g", calibration, multiplier)
+    write_json(noise, {"noise_multiplier": multiplier, "delta": delta, **target})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,15 @@ from zetadp.federation.flower.hospital import HospitalSettings
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.server_app import ServerSettings
 from zetadp.federation.partition import read_partition
+from zetadp.privacy.account import Permission, claim, forget_times
 from zetadp.storage import read_json
+from zetadp.ticks import wait_for_tick
 from zetadp.training import RunName
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
+
 UNLIMITED = 1_000_000
 
 
@@ -29,7 +33,7 @@ def main(
     dataset: Path,
     table: Path,
     partition: Path,
-    noise: Path,
+    noise: list[Path],
     model: Path,
     history: Path,
     ledger: Path,
@@ -43,6 +47,7 @@ def main(
     cohort: str,
     division: dict[str, Any],
     noise_source: str,
+    finish_seconds: int,
     real_patients: bool,
     federation: dict[str, Any],
     slice_count: int,
@@ -53,12 +58,15 @@ def main(
     folder: str,
 ) -> None:
     """Give every site a folder of its own patients, start server and nodes, train, stop everything."""
+    begun = time.monotonic()
+    claim(Path(ledger_file).parent, table)
+    found = read_json(noise[0]) if noise else {"noise_multiplier": 0.0}
     agreed = draft(
         RunName(network, arm, epsilon, int(seed)),
         settings=settings,
         training=training,
         plan=plan,
-        noise_multiplier=read_json(noise)["noise_multipliers"][network][arm][epsilon],
+        noise_multiplier=found["noise_multiplier"],
         noise_source=noise_source,
         cohort=cohort,
         division=division,
@@ -88,6 +96,7 @@ def main(
         watched_patients=watched["patient"].nunique(),
         threads=1,
         patience=Patience(**{key: federation[key] for key in patience}),
+        permission=Permission(found["delta"]) if noise else None,
     )
     # The nodes' own ledgers outlive results, like the account.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
@@ -102,7 +111,7 @@ def main(
                     plan=work / "plan.json",
                     images=work / "images" / name,
                     state=states / name,
-                    # Who starts this rule again wants another training, and the account of the cohort counts it.
+                    # The account says whether there may be another attempt.
                     attempts=UNLIMITED,
                     answer_seconds=federation["answer_seconds"],
                     device=device,
@@ -116,6 +125,9 @@ def main(
     for name in names:
         for part in ("messages", "images"):
             shutil.rmtree(states / name / part, ignore_errors=True)
+    if finish_seconds:
+        wait_for_tick(begun, finish_seconds)
+        forget_times(Path(ledger_file))
     for path in work.iterdir():
         if path.is_dir() and path.name != "logs":
             shutil.rmtree(path)

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ from zetadp.memory import keep_freed_memory
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings
 from zetadp.pretrained import BACKBONE, model_content
+from zetadp.privacy.account import Permission, claim, forget_times
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION
 from zetadp.storage import read_json, written_whole
+from zetadp.ticks import wait_for_tick
 from zetadp.training import NodePlan, RunName, TrainingSettings, finish, train
 from zetadp.validation import UserError
 from zetadp.workflow import run
@@ -28,7 +31,8 @@ def main(
     *,
     images: list[Path],
     partition: Path,
-    noise: Path,
+    table: Path,
+    noise: list[Path],
     backbone: list[Path],
     model: Path,
     history: Path,
@@ -44,22 +48,25 @@ def main(
     cohort: str,
     division: dict[str, Any],
     noise_source: str,
+    finish_seconds: int,
     device: str,
     ledger_file: str,
     checkpoint: str,
 ) -> None:
     """Train, then write the model, its history and a sealed copy of its ledger."""
+    begun = time.monotonic()
     keep_freed_memory()
     place = pick_device(device)
-    table = read_partition(partition)
-    stack, rows = load_role(images, table, "train")
-    watched, _ = load_role(images, table, "validation")
+    roles = read_partition(partition)
+    stack, rows = load_role(images, roles, "train")
+    watched, _ = load_role(images, roles, "validation")
+    claim(Path(ledger_file).parent, table)
     name = RunName(network, arm, epsilon, int(seed))
     architecture = NetworkSettings(**settings)
     logging.getLogger(__name__).info(
         "%s: %d training records, %d rounds, on %s", name, len(rows), plan["rounds"], place
     )
-    multiplier = read_json(noise)["noise_multipliers"][network][arm][epsilon]
+    found = read_json(noise[0]) if noise else {"noise_multiplier": 0.0}
     public = load_backbone(backbone[0], place) if backbone else None
     starting = public.start(architecture) if public is not None and architecture.start == "public" else None
     used: dict[str, Any] = {} if public is None else {"backbone": tensors_digest(public.tensors())}
@@ -70,14 +77,19 @@ def main(
         name,
         architecture,
         TrainingSettings.from_section(training, rounds=plan["rounds"], noise=noise_source),
-        plans(rows, threat, plan, multiplier),
+        plans(rows, threat, plan, found["noise_multiplier"]),
         to_records(stack, place),
         to_records(watched, place),
         ledger_path=Path(ledger_file),
         checkpoint_path=Path(checkpoint),
         start=starting,
         context={"cohort": cohort, "partition": division} | used,
+        permission=Permission(found["delta"]) if noise and noise_source == "os" else None,
     )
+    if finish_seconds:
+        wait_for_tick(begun, finish_seconds)
+        forget_times(Path(ledger_file))
+    logging.getLogger(__name__).info("%s: all %d rounds done", name, plan["rounds"])
     tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
     size = stack.values.shape[-1]
     content = {"ledger_head": trained.ledger_head}

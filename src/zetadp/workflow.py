@@ -27,9 +27,10 @@ ROOT = PACKAGE.parents[1]
 def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (injected by Snakemake)
     """Call a script's ``main`` with what its rule declares.
 
-    The names of inputs, outputs and params are the keyword arguments of ``main``; wildcards and ``threads`` are passed
-    where ``main`` asks for them. Paths become `pathlib.Path`, several files a list of them. The log file of the rule
-    receives everything that is logged, and so does the terminal. A `UserError` ends the job with its message alone.
+    The names of inputs, outputs and params are the keyword arguments of ``main``; wildcards, resources and ``threads``
+    are passed where ``main`` asks for them. Paths become `pathlib.Path`, several files a list of them. The log file of
+    the rule receives everything that is logged, and so does the terminal. A `UserError` ends the job with its message
+    alone.
 
     Raises
     ------
@@ -44,6 +45,7 @@ def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (in
             arguments[name] = Path(value) if isinstance(value, str) else [Path(v) for v in value]
     arguments |= {name: value for name, value in snakemake.params.items() if name != "code"}
     arguments |= {name: value for name, value in snakemake.wildcards.items() if name in parameters}
+    arguments |= {name: value for name, value in snakemake.resources.items() if name in parameters}
     if "threads" in parameters:
         arguments["threads"] = snakemake.threads
     missing, surplus = sorted(parameters.keys() - arguments.keys()), sorted(arguments.keys() - parameters.keys())

@@ -136,10 +136,11 @@ def test_a_killed_pack_is_made_again_as_a_whole_to_the_same_models(
     runs = [f"results/smoke/runs/linear/federated/eps-unclipped/seed-{seed}" for seed in (0, 1)]
     for run in runs:
         shutil.rmtree(there.root / run)
-    done = [there.root / run / "benchmark.tsv" for run in runs]
+    # The sealed ledger is the last output; a finished job has removed its checkpoint too.
+    done = [(there.root / run / "ledger.jsonl", checkpoint_of(there.root, run)) for run in runs]
     names = [f"{run}/model.safetensors" for run in runs]
     with there.started(*names, *SLURM, environment=cluster.environment) as process:
-        while not any(path.exists() for path in done):
+        while not any(sealed.exists() and not checkpoint.exists() for sealed, checkpoint in done):
             assert process.poll() is None, process.communicate()[0][-6000:]
             time.sleep(0.1)
         (number,) = cluster.known()
@@ -153,6 +154,11 @@ def test_a_killed_pack_is_made_again_as_a_whole_to_the_same_models(
     # One training in the finished scenario, and two here for the run that had finished when its pack was killed.
     trained = [len(read_ledger(path)) for path in sorted((there.root / "ledgers").rglob("smoke-linear-*.jsonl"))]
     assert max(trained) == 3
+
+
+def checkpoint_of(root: Path, run: str) -> Path:
+    network, arm, epsilon, seed = Path(run).parts[-4:]
+    return root / f"results/smoke/checkpoints/{network}-{arm}-{epsilon}-{seed}.safetensors"
 
 
 def rounds_kept(checkpoint: Path) -> int:

@@ -47,6 +47,7 @@ DUPLICATES = f"{COHORT}/duplicates/tiny.csv"
 MODEL, HISTORY, SEALED = f"{RUN}/model.safetensors", f"{RUN}/history.csv", f"{RUN}/ledger.jsonl"
 METRICS, PRIVACY = f"{RUN}/metrics.json", f"{RUN}/privacy.json"
 TOTAL = f"{RESULTS}/privacy_total.json"
+NOISE = f"{RESULTS}/noise/eps-8.json"
 LEDGER = "ledgers/tiny/run.jsonl"
 CHECKPOINT = f"{RESULTS}/checkpoints/run.safetensors"
 
@@ -83,7 +84,13 @@ class Stage:
     @property
     def job(self) -> dict[str, Any]:
         """Arguments of `call_as_job` for this stage."""
-        declared = {"input": self.inputs, "output": self.outputs, "params": self.params, "wildcards": {}}
+        declared = {
+            "input": self.inputs,
+            "output": self.outputs,
+            "params": self.params,
+            "wildcards": {},
+            "resources": {},
+        }
         rest = {"threads": self.threads or 1, "log": [f"logs/{self.script}.log"], "rule": self.script}
         return {"script": self.script, "job": declared | rest}
 
@@ -137,12 +144,12 @@ STAGES = {
         ),
         Stage(
             "calibrate",
-            outputs={"noise": f"{RESULTS}/noise.json"},
-            params={"delta": DELTA, "plans": {"complex": {"federated": PLAN}}, "epsilons": ["8"]},
+            outputs={"noise": NOISE},
+            params={"calibration": "eps-8", "delta": DELTA, "target": {"plan": PLAN, "epsilon": "8"}},
         ),
         Stage(
             "train_model",
-            inputs={"images": [WHITENED], "partition": PARTITION, "noise": f"{RESULTS}/noise.json", "backbone": []},
+            inputs={"images": [WHITENED], "partition": PARTITION, "table": INDEX, "noise": [NOISE], "backbone": []},
             outputs={"model": MODEL, "history": HISTORY, "ledger": SEALED},
             params={
                 **NAME,
@@ -153,6 +160,7 @@ STAGES = {
                 "cohort": "tiny",
                 "division": {"by": "uniform"},
                 "noise_source": "seeded",
+                "finish_seconds": 0,
                 "device": "cpu",
                 "ledger_file": LEDGER,
                 "checkpoint": CHECKPOINT,
@@ -203,7 +211,7 @@ STAGES = {
         ),
         Stage(
             "account_total",
-            inputs={"ledgers": [SEALED]},
+            inputs={"ledgers": [SEALED], "table": INDEX},
             outputs={"total": TOTAL, "text": f"{RESULTS}/privacy_total.txt"},
             params={"ledger_folder": str(Path(LEDGER).parent), "others": "", "delta": DELTA, "unit": "patient"},
         ),

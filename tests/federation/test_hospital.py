@@ -212,11 +212,11 @@ def test_settings_are_read_from_a_file_with_paths_beside_it(tmp_path):
 
 @pytest.mark.parametrize(("work", "tick", "least"), [(0.05, 0.3, 0.3), (0.35, 0.3, 0.6), (0.0, 0.0, 0.0)])
 def test_answers_leave_at_whole_ticks(work, tick, least):
-    from zetadp.federation.flower.node_app import _wait_for_a_tick
+    from zetadp.ticks import wait_for_tick
 
     begun = time.monotonic()
     time.sleep(work)
-    _wait_for_a_tick(begun, tick)
+    wait_for_tick(begun, tick)
     passed = time.monotonic() - begun
     assert passed >= least
     assert tick == 0 or passed % tick < 0.25 * tick

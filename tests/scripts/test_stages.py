@@ -9,10 +9,13 @@ import json
 import logging
 import math
 import runpy
+import shutil
 import tarfile
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -26,11 +29,15 @@ from zetadp.figures import training_curves
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.account import claim
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.storage import ImageStack, write_json, write_stack
 from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
@@ -74,10 +81,18 @@ def account_of(folder: Path, ledger: Path, model: Path, epsilon: str = "8") -> d
     return read(folder / "privacy.json")
 
 
-def account_total(folder: Path) -> dict:
-    paths = {"total": folder / "total.json", "text": folder / "total.txt"}
-    stage("account_total", ledgers=[], **paths, ledger_folder=str(folder), others="", delta=1e-3, unit="patient")
+def account_total(folder: Path, sealed: Sequence[Path] = (), contents: Sequence[str] = ()) -> dict:
+    paths = {"total": folder / "total.json", "text": folder / "total.txt", "table": write_index(folder, contents)}
+    params = {"ledger_folder": str(folder), "others": "", "delta": 1e-3, "unit": "patient"}
+    stage("account_total", ledgers=list(sealed), **paths, **params)
     return read(folder / "total.json")
+
+
+def write_index(folder: Path, contents: Sequence[str]) -> Path:
+    """Write what the account reads of a cohort's index: the training records, by the hashes of their files."""
+    path = folder / "index.csv"
+    pd.DataFrame({"part": ["train"] * len(contents), "sha256": list(contents)}).to_csv(path, index=False)
+    return path
 
 
 def test_account_is_the_accountants_epsilon_of_the_rounds(tmp_path):
@@ -95,7 +110,8 @@ def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path
     assert said["rounds"] == {"declared": 7, "happened": 3, "replayed": 0}
     # The first training is another release of the same patients; the statement says so, and what both cost.
     both = accounting.epsilon({(0.25, 2.0): 14}, 1e-3)
-    assert said["earlier_attempts"] == {"number": 1, "epsilon_together": pytest.approx(both, rel=1e-12)}
+    together = pytest.approx(both, rel=1e-12)
+    assert said["earlier_attempts"] == {"number": 1, "epsilon_together": together, "seeded": 1}
     assert "trained from its start 1 time(s) before" in (tmp_path / "privacy.txt").read_text()
 
 
@@ -119,6 +135,52 @@ def test_statements_say_where_the_noise_came_from_as_the_ledger_does(tmp_path):
     # One run that protects nobody, and the whole is no better.
     write_ledger(tmp_path / "seeded.jsonl", 5)
     assert account_total(tmp_path)["noise_source"] == "seeded"
+
+
+def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path):
+    """What the seeded attempt released about the same patients is hidden by nothing."""
+    write_ledger(tmp_path / "run.jsonl", 5, source="seeded")
+    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, source="os"))
+    assert said["guarantee"] == "simulated"
+    assert said["earlier_attempts"]["seeded"] == 1
+    assert "came from a seed, which protects nobody" in (tmp_path / "privacy.txt").read_text()
+    exact = account(tmp_path, write_ledger(tmp_path / "other.jsonl", 5, 5, source="os"))
+    assert (exact["guarantee"], exact["earlier_attempts"]["seeded"]) == ("holds", 0)
+
+
+def test_the_total_misses_a_deleted_ledger_and_one_that_was_cut(tmp_path):
+    live = tmp_path / "ledgers/cohort"
+    for name in ("first", "second", "third"):
+        write_ledger(live / f"{name}.jsonl", 5)
+    sealed = shutil.copyfile(live / "third.jsonl", tmp_path / "sealed.jsonl")
+    assert account_total(live, [sealed])["private_rows"]["runs"] == 3
+    whole = (live / "second.jsonl").read_text()
+    (live / "second.jsonl").write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match=r"second\.jsonl has lost lines"):
+        account_total(live, [sealed])
+    (live / "second.jsonl").write_text(whole)
+    (live / "first.jsonl").unlink()
+    with pytest.raises(UserError, match=r"first\.jsonl is missing"):
+        account_total(live, [sealed])
+    for path in live.iterdir():
+        path.unlink()
+    write_ledger(live / "second.jsonl", 5)
+    with pytest.raises(UserError, match=r"lack what .*sealed\.jsonl recorded"):
+        account_total(live, [sealed])
+
+
+def test_the_total_counts_the_same_patients_under_another_name(tmp_path):
+    for name, contents in (("a", ["x", "y"]), ("b", ["y", "z"]), ("c", ["v"])):
+        live = tmp_path / "ledgers" / name
+        write_ledger(live / "run.jsonl", 5)
+        claim(live, write_index(live, contents))
+    said = account_total(tmp_path / "ledgers/a", contents=["x", "y"])
+    assert said["private_rows"]["runs"] == 2
+    assert said["shared_with"] == {"b": 1}
+    assert "cohort b" in said["statement"]
+    both = accounting.epsilon({(0.25, 2.0): 10}, 1e-3)
+    assert said["private_rows"]["epsilon"] == pytest.approx(both, rel=1e-12)
+    assert account_total(tmp_path / "ledgers/c", contents=["v"])["private_rows"]["runs"] == 1
 
 
 def test_account_of_an_empty_ledger_is_refused(tmp_path):
@@ -187,24 +249,27 @@ def test_calibration_meets_every_target_and_hardly_more(tmp_path):
     }
     everybody = {"federated": {"sizes": [10, 40], "expected": [10.0, 40.0], "rounds": 20}}
     falling = {"federated": {**everybody["federated"], "noise_decay": 0.5}}
-    plans = {"complex": arms, "own": everybody, "falling": falling}
-    stage("calibrate", noise=tmp_path / "noise.json", delta=1e-3, plans=plans, epsilons=["1", "8", "inf", "unclipped"])
-    said = read(tmp_path / "noise.json")
-    mu = math.sqrt(20) / said["noise_multipliers"]["own"]["federated"]["8"]
+
+    def calibrated(plan: dict, epsilon: str) -> float:
+        target = {"plan": plan, "epsilon": epsilon}
+        stage("calibrate", noise=tmp_path / "noise.json", calibration="x", delta=1e-3, target=target)
+        said = read(tmp_path / "noise.json")
+        assert said == {"noise_multiplier": said["noise_multiplier"], "delta": 1e-3, **target}
+        return said["noise_multiplier"]
+
+    mu = math.sqrt(20) / calibrated(everybody["federated"], "8")
     assert 0.999 * 8 < gaussian.epsilon(1e-3, mu) <= 8
-    first = said["noise_multipliers"]["falling"]["federated"]["8"]
+    first = calibrated(falling["federated"], "8")
     spent = accounting.epsilon(NoiseSchedule(20, 0.5).mechanisms(1.0, first), 1e-3)
     assert 0.999 * 8 < spent <= 8
-    assert said["delta"] == 1e-3
+    found = {}
     for arm, probability in (("federated", 0.5), ("central", 0.1)):
-        sigmas = said["noise_multipliers"]["complex"][arm]
-        assert sigmas["inf"] == sigmas["unclipped"] == 0
         for target in ("1", "8"):
-            spent = accounting.epsilon({(probability, sigmas[target]): 20}, 1e-3)
+            found[arm, target] = calibrated(arms[arm], target)
+            spent = accounting.epsilon({(probability, found[arm, target]): 20}, 1e-3)
             assert 0.99 * float(target) < spent <= float(target)
     # The small hospital of the federated arm draws its patients most often and needs the most noise.
-    found = said["noise_multipliers"]["complex"]
-    assert found["federated"]["8"] > found["central"]["8"]
+    assert found["federated", "8"] > found["central", "8"]
 
 
 def partition(folder: Path, table: pd.DataFrame, sizes: list[int], **settings: object) -> pd.DataFrame:
@@ -311,8 +376,14 @@ def cohort(tmp_path):
     nodes = ["node-01", "node-02"] * 2 + ["server"] * 2
     table = pd.DataFrame({"patient": names, "record": names, "role": roles, "node": nodes})
     table.to_csv(tmp_path / "partition.csv", index=False)
-    write_json(tmp_path / "noise.json", {"noise_multipliers": {"small": {"federated": {"8": 1.0}}}})
     return {"images": [tmp_path / "whitened.h5"], "partition": tmp_path / "partition.csv"}
+
+
+def protection(folder: Path, multiplier: float, source: str) -> dict:
+    """Return the arguments of a training that say how it protects whom."""
+    write_json(folder / "noise.json", {"noise_multiplier": multiplier, "delta": 1e-3})
+    how = {"noise_source": source, "finish_seconds": 0}
+    return {"noise": [folder / "noise.json"], "table": write_index(folder, ["a", "b"]), **how}
 
 
 @pytest.mark.parametrize("family", ["complex", "linear"])
@@ -323,7 +394,7 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
             "train_model",
             **cohort,
             **run,
-            noise=tmp_path / "noise.json",
+            **protection(tmp_path, 1.0, "os"),
             backbone=[],
             model=tmp_path / "model.safetensors",
             history=tmp_path / "history.csv",
@@ -334,7 +405,6 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
             threat="local",
             cohort="test",
             division={"by": "uniform"},
-            noise_source="os",
             device="cpu",
             ledger_file=str(tmp_path / "live.jsonl"),
             checkpoint=str(tmp_path / "checkpoint.safetensors"),
@@ -365,7 +435,6 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
 def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, threat):
     central = threat == "central"
     run = {"network": "small", "arm": "mine", "epsilon": "8", "seed": "0"}
-    write_json(tmp_path / "noise.json", {"noise_multipliers": {"small": {"mine": {"8": 2.0}}}})
     plan = {"sizes": [4], "expected": [4.0]} if central else {"sizes": [2, 2], "expected": [2.0, 2.0], "colluding": 1}
     outputs = {name: tmp_path / f"{name}.x" for name in ("model", "history", "ledger")}
     stage(
@@ -373,7 +442,7 @@ def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, thre
         **cohort,
         **run,
         **outputs,
-        noise=tmp_path / "noise.json",
+        **protection(tmp_path, 2.0, "seeded"),
         backbone=[],
         settings={"family": "linear"},
         training={},
@@ -381,7 +450,6 @@ def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, thre
         threat=threat,
         cohort="test",
         division={"by": "uniform"},
-        noise_source="seeded",
         device="cpu",
         ledger_file=str(tmp_path / "live.jsonl"),
         checkpoint=str(tmp_path / "checkpoint.safetensors"),
@@ -405,3 +473,30 @@ def test_images_are_units_of_their_own_where_the_plan_says_so():
     rows["patient"] = ["a", "b", "a"]
     with pytest.raises(UserError, match="one record a patient"):
         plans(rows, "local", plan | {"images_of_a_patient": 2}, 1.5)
+
+
+def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
+    """Outputs, ledger and register bear the time of the tick on which the training ends."""
+    tick = 2
+    begun = time.time()
+    stage(
+        "train_model",
+        **cohort,
+        **{"network": "small", "arm": "federated", "epsilon": "8", "seed": "0"},
+        **{name: tmp_path / f"{name}.x" for name in ("model", "history", "ledger")},
+        **(protection(tmp_path, 1.0, "os") | {"finish_seconds": tick}),
+        backbone=[],
+        settings={"family": "linear"},
+        training={"images_per_patient": 4},
+        plan={"sizes": [2, 2], "expected": [1.0, 1.0], "rounds": 3},
+        threat="local",
+        cohort="test",
+        division={"by": "uniform"},
+        device="cpu",
+        ledger_file=str(tmp_path / "ledgers/live.jsonl"),
+        checkpoint=str(tmp_path / "checkpoint.safetensors"),
+    )
+    files = [tmp_path / f"{name}.x" for name in ("model", "history", "ledger")]
+    for path in (*files, tmp_path / "ledgers/live.jsonl", tmp_path / "ledgers/register"):
+        assert path.stat().st_mtime - begun >= tick - 0.1, path
+    assert not (tmp_path / "checkpoint.safetensors").exists()

@@ -74,6 +74,6 @@ def test_rule_and_main_agree(script, monkeypatch):
     given = set(given) - {"code"}
     needed = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
     assert given <= set(parameters)
-    assert needed <= given | rule.wildcards | {"threads"}
+    assert needed <= given | rule.wildcards | {"threads", *rule.names("resources")}
     assert f'code=code_of("scripts/{script.name}"),' in rule.text
     assert rule.text.count("conda:") == rule.text.count(" log:") == 1

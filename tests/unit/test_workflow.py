@@ -133,6 +133,7 @@ def job(folder: Path, **changes: object) -> SimpleNamespace:
         "output": Named(model=str(folder / "model.bin")),
         "params": Named(settings={"rounds": 3}, code={"scripts/x.py": "abc"}),
         "wildcards": Named(seed="7", arm="central"),
+        "resources": Named(gpu=1),
         "threads": 3,
         "log": [str(folder / "logs" / "x.log")],
         "rule": "train",
@@ -265,8 +266,8 @@ from zetadp.workflow import run
 def main(*, kind):
     raise {{"user": UserError("the message"), "ours": ValueError("our fault")}}[kind]
 
-run(main, SimpleNamespace(input={{}}, output={{}}, params={{"kind": {kind!r}}}, wildcards={{}}, threads=1,
-                          log=[{log!r}], rule="x"))
+run(main, SimpleNamespace(input={{}}, output={{}}, params={{"kind": {kind!r}}}, wildcards={{}}, resources={{}},
+                          threads=1, log=[{log!r}], rule="x"))
 """
 
 

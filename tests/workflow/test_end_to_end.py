@@ -29,7 +29,6 @@ OF_A_RUN = (
     "privacy.json",
     "privacy.txt",
     "MODEL_CARD.md",
-    "benchmark.tsv",
 )
 
 

@@ -8,6 +8,8 @@ import re
 import runpy
 import shutil
 
+from zetadp.privacy.ledger import Ledger
+
 AFTER_TRAINING = {
     "evaluate",
     "account",
@@ -66,6 +68,43 @@ def test_another_delta_calibrates_trains_and_accounts_again(copy):
     assert rules == {"calibrate", "train_model", "audit"} | AFTER_TRAINING
 
 
+def test_another_epsilon_leaves_finished_runs_alone(copy):
+    copy.edit("workflow/scenarios/smoke.yaml", "epsilons: [8]", "epsilons: [8, 3]")
+    said = copy.snakemake("--dry-run")
+    trained = re.findall(r"output: (\S+)/model.safetensors", said)
+    assert trained
+    assert all("/eps-3/" in run for run in trained)
+
+
+def test_what_another_experiment_released_is_added_up(copy):
+    ledgers = copy.root / "ledgers/phantom-smoke"
+    ledger = next(ledgers.glob("smoke-*.jsonl"))
+    # An experiment may be called like the beginning of another.
+    shutil.copyfile(ledger, ledgers / f"smoke-2-{ledger.name}")
+    assert "account_total" in copy.would_run()
+
+
+def test_a_finished_run_with_noise_of_the_system_is_never_trained_again_unasked(copy):
+    model = "results/smoke/runs/complex/central/eps-8/seed-0/model.safetensors"
+    exact = ("--config", "privacy={noise: os}")
+    copy.snakemake(model, *exact)
+    folder = (copy.root / model).parent
+    kept = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "benchmark.tsv" not in kept
+    copy.add("src/zetadp/training.py")
+    said = copy.snakemake(model, *exact, code=1)
+    assert "trained 1 time" in said
+    assert "would rise from" in said
+    assert "Traceback" not in said
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept
+
+    (ledger,) = (copy.root / "ledgers/phantom-smoke").glob("smoke-complex-central-eps-8-seed-0.jsonl")
+    with Ledger(ledger) as opened:
+        opened.permit()
+    copy.snakemake(model, *exact, "--forcerun", model)
+    assert (folder / "model.safetensors").read_bytes() != kept["model.safetensors"]
+
+
 def test_another_seed_runs_itself_and_the_summaries_alone(copy):
     copy.edit("workflow/scenarios/smoke.yaml", "seeds: [0, 1]", "seeds: [0, 1, 2]")
     assert copy.would_run() == {"train_model"} | AFTER_TRAINING
@@ -79,6 +118,7 @@ def test_what_was_released_stays_counted_when_results_are_deleted(copy):
         main = runpy.run_path(str(copy.root / "scripts/account_total.py"))["main"]
         ledgers = str(copy.root / "ledgers/phantom-smoke")
         paths = {"total": copy.root / "total.json", "text": copy.root / "total.txt"}
+        paths["table"] = copy.root / "resources/phantom-smoke/index.csv"
         main(ledgers=[], **paths, ledger_folder=ledgers, others="", delta=0.001, unit="patient")
         return json.loads(paths["total"].read_text())["private_rows"]
 

@@ -4,7 +4,7 @@
 
 rule audit:
     input:
-        noise=rules.calibrate.output.noise,
+        noise=collect(f"{RESULTS}/noise/{{calibration}}.json", calibration=CALIBRATIONS),
     output:
         csv=f"{RESULTS}/audit/audit.csv",
         md=f"{RESULTS}/audit/audit.md",

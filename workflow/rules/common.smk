@@ -1,6 +1,8 @@
 """Everything the rules share: the checked configuration, the grid of runs, paths, and what makes a job run again."""
 
 import hashlib
+import json
+import math
 import os
 import shutil
 import sys
@@ -25,6 +27,7 @@ from zetadp.config import (
     threat_of,
     training_of,
 )
+from zetadp.epsilon import epsilon_value
 from zetadp.nn.shipped import SHIPPED
 from zetadp.validation import UserError
 from zetadp.workflow import code_of
@@ -92,12 +95,56 @@ def plans():
     }
 
 
+def calibration(network, arm, epsilon):
+    """Return the name of a calibration, which runs of the same plan and target share."""
+    target = {"plan": plan_of(config, network, arm), "epsilon": epsilon}
+    content = json.dumps([config["privacy"]["delta"], target], sort_keys=True)
+    name = f"eps-{epsilon}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+    return name, target
+
+
+CALIBRATIONS = dict(
+    calibration(run.network, run.arm, run.epsilon)
+    for run in RUNS
+    if math.isfinite(epsilon_value(run.epsilon))
+)
+
+
+def noise_for(wildcards):
+    """Return the file that says how much noise a run needs, in a list; none for a run without noise."""
+    if not math.isfinite(epsilon_value(wildcards.epsilon)):
+        return []
+    name, _ = calibration(wildcards.network, wildcards.arm, wildcards.epsilon)
+    return [f"{RESULTS}/noise/{name}.json"]
+
+
+def kept(output):
+    """Return an output of a training, marked to survive a job that may not train again.
+
+    Snakemake deletes the outputs of a job that runs again. Where noise protects real patients, a job that may not train
+    again ends in an error, and the results of the finished run must still be there.
+    """
+    return output if config["privacy"]["noise"] == "seeded" else update(output)
+
+
+# How long a training takes tells how many patients were drawn, which must not show where they are real.
+FINISH_SECONDS = (
+    config["privacy"]["finish_seconds"]
+    if config["privacy"]["noise"] == "os" and config["cohort"]["real_patients"]
+    else 0
+)
+
+
 def ledgers_of_others():
-    """Return a hash of what other experiments have released about the cohort, for the totals to follow."""
+    """Return a hash of what was released beside this grid, also about the same patients in other cohorts."""
+    own = {
+        f"{config['name']}-{run.network}-{run.arm}-eps-{run.epsilon}-seed-{run.seed}.jsonl"
+        for run in RUNS
+    }
     digest = hashlib.sha256()
-    for file in sorted(Path(LEDGERS).glob("*.jsonl")):
-        if not file.name.startswith(f"{config['name']}-"):
-            digest.update(file.name.encode() + file.read_bytes())
+    for file in sorted(Path(LEDGERS).parent.glob("*/*.jsonl")):
+        if file.parent != Path(LEDGERS) or file.name not in own:
+            digest.update(f"{file} ".encode() + file.read_bytes())
     return digest.hexdigest()
 
 

@@ -59,6 +59,7 @@ rule account:
 rule account_total:
     input:
         ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
+        table=rules.index_cohort.output.table,
     output:
         total=report(
             f"{RESULTS}/privacy_total.json",

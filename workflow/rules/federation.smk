@@ -18,15 +18,13 @@ if config["engine"] == "flower" and FEDERATED_NETWORKS and FEDERATED_ARMS:
             dataset=f"{TASK}/dataset.json",
             table=rules.index_cohort.output.table,
             partition=rules.partition.output.partition,
-            noise=rules.calibrate.output.noise,
+            noise=noise_for,
         output:
-            model=f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors",
-            history=f"{RESULTS}/{RUN_WILDCARDS}/history.csv",
-            ledger=f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl",
+            model=kept(f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors"),
+            history=kept(f"{RESULTS}/{RUN_WILDCARDS}/history.csv"),
+            ledger=kept(f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl"),
         log:
             f"logs/train_federated/{LOG_WILDCARDS}.log",
-        benchmark:
-            f"{RESULTS}/{RUN_WILDCARDS}/benchmark.tsv"
         wildcard_constraints:
             arm="|".join(FEDERATED_ARMS),
             network="|".join(FEDERATED_NETWORKS),
@@ -37,6 +35,7 @@ if config["engine"] == "flower" and FEDERATED_NETWORKS and FEDERATED_ARMS:
             gpu=gpus(),
             mem_mb=4000 + 500 * config["partition"]["nodes"],
             runtime="12h",
+            finish_seconds=FINISH_SECONDS,
         params:
             settings=lambda wildcards: network_of(config, wildcards.network),
             training=lambda wildcards: training_of(config, wildcards.network),

@@ -19,11 +19,14 @@ rule partition:
         "../../scripts/partition.py"
 
 
+# One file for each plan and target: another target in the grid changes nothing for the runs that are finished.
 rule calibrate:
     output:
-        noise=f"{RESULTS}/noise.json",
+        noise=f"{RESULTS}/noise/{{calibration}}.json",
     log:
-        "logs/calibrate.log",
+        "logs/calibrate/{calibration}.log",
+    wildcard_constraints:
+        calibration=r"eps-[\d.e+-]+-[0-9a-f]{8}",
     conda:
         "../../envs/train.yaml"
     resources:
@@ -31,8 +34,7 @@ rule calibrate:
         runtime="30m",
     params:
         delta=config["privacy"]["delta"],
-        plans=plans(),
-        epsilons=sorted({run.epsilon for run in RUNS}),
+        target=lambda wildcards: CALIBRATIONS[wildcards.calibration],
         code=code_of("scripts/calibrate.py"),
     script:
         "../../scripts/calibrate.py"
@@ -42,16 +44,15 @@ rule train_model:
     input:
         images=images_for,
         partition=rules.partition.output.partition,
-        noise=rules.calibrate.output.noise,
+        table=rules.index_cohort.output.table,
+        noise=noise_for,
         backbone=backbone_for,
     output:
-        model=f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors",
-        history=f"{RESULTS}/{RUN_WILDCARDS}/history.csv",
-        ledger=f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl",
+        model=kept(f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors"),
+        history=kept(f"{RESULTS}/{RUN_WILDCARDS}/history.csv"),
+        ledger=kept(f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl"),
     log:
         f"logs/train_model/{LOG_WILDCARDS}.log",
-    benchmark:
-        f"{RESULTS}/{RUN_WILDCARDS}/benchmark.tsv"
     # Runs of one group that a cluster kills are all made again, finished ones too. In a simulation that costs time; with
     # noise from the operating system it would release anew, so such runs are never packed together.
     group:
@@ -62,6 +63,7 @@ rule train_model:
         gpu=gpus(),
         mem_mb=8000,
         runtime="12h",
+        finish_seconds=FINISH_SECONDS,
     params:
         settings=lambda wildcards: network_of(config, wildcards.network),
         training=lambda wildcards: training_of(config, wildcards.network),

@@ -137,14 +137,15 @@ def test_the_picture_marks_a_refuted_claim(tmp_path):
 
 
 def script_arguments(tmp_path: Path) -> dict:
+    plan = {"sizes": [12, 10], "expected": [5, 5], "rounds": 3}
     noise = tmp_path / "noise.json"
-    noise.write_text(json.dumps({"noise_multipliers": {"complex": {"federated": {"8": 2.0, "inf": 0.0}}}}))
+    noise.write_text(json.dumps({"plan": plan, "epsilon": "8", "noise_multiplier": 2.0}))
     return {
-        "noise": noise,
+        "noise": [noise],
         "csv": tmp_path / "audit.csv",
         "md": tmp_path / "audit.md",
         "picture": tmp_path / "audit.svg",
-        "plans": {"complex": {"federated": {"sizes": [12, 10], "expected": [5, 5], "rounds": 3}}},
+        "plans": {"complex": {"federated": plan}},
         "runs": [("complex", "federated", "8"), ("complex", "federated", "inf")],
         "delta": 1e-3,
         "noise_source": "seeded",

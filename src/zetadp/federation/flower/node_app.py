@@ -7,7 +7,6 @@ server is answered, at a time that does not tell how long it took.
 from __future__ import annotations
 
 import logging
-import math
 import multiprocessing
 import time
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from flwr.clientapp import ClientApp
 from zetadp.federation.flower.envelopes import WrongEnvelopeError, pack_reply, unpack_request
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
+from zetadp.ticks import wait_for_tick
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -43,7 +43,7 @@ def node_app(hospital: Hospital) -> ClientApp:
             reply: Answer | Refusal = hospital.refuse(MALFORMED, Reason.PLAN)
         else:
             reply = _computed(hospital, request)
-        _wait_for_a_tick(begun, hospital.settings.answer_seconds)
+        wait_for_tick(begun, hospital.settings.answer_seconds)
         return Message(pack_reply(reply), reply_to=message)
 
     return app
@@ -74,10 +74,3 @@ def _computed(hospital: Hospital, request: Request) -> Answer | Refusal:
 def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
     die_with_parent()
     sender.send(hospital.reply(request))
-
-
-def _wait_for_a_tick(begun: float, tick: float) -> None:
-    """Sleep until a whole number of ticks has passed since the request came."""
-    if tick > 0:
-        passed = time.monotonic() - begun
-        time.sleep(max(0.0, math.ceil(passed / tick) * tick - passed))
