@@ -83,6 +83,10 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
             "of all runs on the same patients, and of no others. Interrupted and repeated trainings in a file count "
             "too. Two totals are printed: of the runs with noise, and of all runs, which is none as soon as one run "
             "had no noise.",
+            "A ledger that your own program writes with zetadp.privacy.ledger may declare in its header the number of "
+            'rounds ("training": {"rounds": T}) and the source of the noise ("noise": "os" or "seeded"). Without the '
+            "first, the rounds that happened are counted. Without the second, the noise is taken to be seeded. The end "
+            "of the statement says which of the two was missing.",
             "The workflow keeps the ledgers of a cohort in ledgers/NAME, with the name of the cohort in config.yaml.",
         ),
         epilog="example, after the default experiment:\n  zetadp ledger ledgers/phantom-small/*.jsonl --unit patient",
@@ -226,17 +230,24 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
 
 def _ledger(given: argparse.Namespace) -> None:
     from zetadp.privacy.account import read_ledgers
-    from zetadp.privacy.exposure import noise_of, runs_of
+    from zetadp.privacy.exposure import noise_of, runs_of, unstated
     from zetadp.privacy.statement import plain_text, total_statement
 
     # A file that two patterns match was released once.
     files = list({path.resolve(): path for path in given.files}.values())
-    runs = [run for path, attempts in read_ledgers(files).items() for run in runs_of(path.stem, attempts)]
+    ledgers = read_ledgers(files)
+    runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
     if not runs:
         msg = f"Expected records of training rounds in {', '.join(map(str, files))}, found none."
         raise UserError(msg)
     statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source=noise_of(runs))
-    print(json.dumps(statement, indent=2) if given.json else plain_text(statement), end="")
+    notes = unstated(ledgers)
+    if given.json:
+        print(json.dumps({**statement, "not_stated": notes}, indent=2))
+        return
+    print(plain_text(statement), end="")
+    if notes:
+        print("\n  - ".join(["Not stated in the ledgers:", *notes]))
 
 
 def _permit(given: argparse.Namespace) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 import shlex
 
 import pytest
+import torch
+from training_builder import TINY, records
 
 from zetadp.cli import main
+from zetadp.federation.server import OptimiserSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.training import NodePlan, RunName, TrainingSettings, train
 
 P = 24 / 44
 EPSILON = "epsilon --noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3"
@@ -159,6 +165,113 @@ def test_a_ledger_is_stated_per_record_unless_the_patient_is_named(tmp_path, cap
     patient = said(f"ledger {path} --unit patient --delta 1e-5", capsys)
     assert "1e-05)-differentially private for each training patient" in patient
     assert "A person with" not in patient
+
+
+def write_own_ledger(path, header, rounds=7):
+    """Train with the public classes alone, under a header of the user's own."""
+    with Ledger(path) as ledger:
+        ledger.start(header)
+        constants = {"population": 44, "expected": 24.0, "noise_multiplier": 8.0, "clip": 1.0}
+        mechanism = SampledGaussian("clinic", 0, seed=3, ledger=ledger, **constants)
+        for number in range(rounds):
+            draw = mechanism.draw(number)
+            ledger.record([draw.event])
+            mechanism.release(draw, torch.zeros(4))
+    return path
+
+
+OPEN = "No number of rounds is declared for own: the rounds that happened are counted"
+UNKNOWN = "The source of the noise is not stated for own: it is taken to be a seed"
+
+
+@pytest.mark.parametrize(
+    ("header", "notes"),
+    [
+        ({}, [OPEN, UNKNOWN]),
+        ({"study": "knees", "training": {"optimiser": "adam"}, "noise": "laser"}, [OPEN, UNKNOWN]),
+        ({"training": "adam, 7 rounds", "noise": "os"}, [OPEN]),
+        ({"training": {"rounds": 20}}, [UNKNOWN]),
+    ],
+)
+def test_a_ledger_of_the_librarys_user_is_accounted_and_what_it_leaves_open_is_said(header, notes, tmp_path, capsys):
+    path = write_own_ledger(tmp_path / "own.jsonl", header)
+    found = json.loads(said(f"ledger --unit patient --json {path}", capsys))
+    rounds = 7 if OPEN in notes else 20
+    assert found["private_rows"]["epsilon"] == accounting.epsilon({(P, 8.0): rounds}, 1e-3)
+    assert found["guarantee"] == ("simulated" if UNKNOWN in notes else "holds")
+    assert [note[: len(words)] for note, words in zip(found["not_stated"], notes, strict=True)] == notes
+    text = said(f"ledger --unit patient {path}", capsys)
+    assert ("protecting nobody" in text) == (UNKNOWN in notes)
+    assert all(f"\n  - {note}" in text.partition("Not stated in the ledgers:")[2] for note in notes)
+
+
+def test_rounds_that_happened_are_each_nodes_own_and_one_open_ledger_leaves_the_others_as_declared(tmp_path, capsys):
+    """A node that took part in fewer rounds is not charged for those of another, where nobody declared them."""
+    with Ledger(tmp_path / "own.jsonl") as ledger:
+        ledger.start({})
+        for number in range(9):
+            rounds = [Round("often", number, 44, 24.0, P, 20.0, 1.0), Round("seldom", number, 44, 24.0, P, 8.0, 1.0)]
+            ledger.record(rounds[: 2 if number < 2 else 1])
+    found = json.loads(said(f"ledger --unit patient --json {tmp_path / 'own.jsonl'}", capsys))
+    expected = {"often": accounting.epsilon({(P, 20.0): 9}, 1e-3), "seldom": accounting.epsilon({(P, 8.0): 2}, 1e-3)}
+    assert found["private_rows"]["nodes"] == expected
+    declared = write_ledger(tmp_path / "declared.jsonl", 20.0, 5)
+    found = json.loads(said(f"ledger --unit patient --json {tmp_path / 'own.jsonl'} {declared}", capsys))
+    assert found["guarantee"] == "simulated"
+    assert [("own" in note, "declared.jsonl" in note) for note in found["not_stated"]] == [(True, False)] * 2
+
+
+def test_the_ledger_of_a_training_leaves_nothing_open(tmp_path, capsys):
+    path = tmp_path / "run.jsonl"
+    settings = TrainingSettings(rounds=2, images_per_patient=4, optimiser=OptimiserSettings(0.02), chunk=8)
+    plans = [NodePlan("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=4.0)]
+    run, data = RunName("complex", "federated", "8", 3), records(3)
+    train(run, TINY, settings, plans, data, data, ledger_path=path, checkpoint_path=tmp_path / "run.partial")
+    found = json.loads(said(f"ledger --unit patient --json {path}", capsys))
+    assert found["private_rows"]["epsilon"] == accounting.epsilon({(0.5, 4.0): 2}, 1e-3)
+    assert (found["guarantee"], found["not_stated"]) == ("simulated", [])
+    assert "Not stated" not in said(f"ledger --unit patient {path}", capsys)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"threat": "secure_aggregation"}, "lacks the key 'colluding'"),
+        ({"unit": "image"}, "lacks the key 'images_of_a_patient'"),
+        ({"training": {"noise_decay": 0.5}}, "lacks the key 'rounds'"),
+        ({"training": {"noise_decay": 0.5, "rounds": 7}}, "lacks the key 'nodes'"),
+        ({"training": {"rounds": "many"}}, "training.rounds, found 'many'"),
+        ({"training": {"rounds": 0}}, "training.rounds, found 0"),
+        ({"unit": "image", "images_of_a_patient": "some"}, "'some'"),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_one_message_with_the_file_and_what_is_missing(
+    header, words, tmp_path, capsys
+):
+    path = write_own_ledger(tmp_path / "own.jsonl", header)
+    message = mistake(f"ledger {path}", capsys)
+    assert str(path) in message
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"kind": "round"}, "a line lacks the key 'releases'"),
+        ({"kind": "round", "releases": [{"nodes": ["a"], "round": 0}]}, "lacks the key 'population'"),
+        ({"kind": "round", "releases": 3}, "a line holds a value"),
+    ],
+)
+def test_a_line_of_another_program_that_says_too_little_is_named(entry, words, tmp_path, capsys):
+    path = write_own_ledger(tmp_path / "own.jsonl", {})
+    text = json.dumps(entry)
+    head = json.loads(path.read_text().splitlines()[-1])["chain"]
+    chain = hashlib.sha256((head + text).encode()).hexdigest()
+    with path.open("a") as file:
+        file.write(f'{{"chain":"{chain}","entry":{text}}}\n')
+    message = mistake(f"ledger {path}", capsys)
+    assert str(path) in message
+    assert words in message
 
 
 def test_a_ledger_with_seeded_or_without_noise_claims_nothing(tmp_path, capsys):

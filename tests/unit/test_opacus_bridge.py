@@ -9,6 +9,7 @@ The last part measures Opacus itself, so that what the documentation says about 
 from __future__ import annotations
 
 import copy
+import json
 import re
 import warnings
 from collections import Counter
@@ -24,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from training_builder import NETWORKS, network, patients
 
+from zetadp.cli import main
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
@@ -871,6 +873,19 @@ def test_half_the_variance_costs_what_the_document_says():
     for sigma, said in zip((42.567, 17.157, 7.9565), sentence.groups(), strict=True):
         found = accounting.epsilon_pld({(P, sigma / np.sqrt(2)): 917}, 1e-3)
         assert found == pytest.approx(float(said), rel=0.005)
+
+
+def test_the_ledger_of_the_document_is_accounted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for example in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
+        exec(example, names)
+    capsys.readouterr()
+    assert main(["ledger", "run.jsonl", "--unit", "patient", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["private_rows"]["epsilon"] == accounting.epsilon({(P, names["optimizer"].noise_multiplier): 20}, 1e-3)
+    assert found["guarantee"] == "simulated"
+    assert found["not_stated"] == []
 
 
 def test_the_example_of_the_document_runs(capsys):

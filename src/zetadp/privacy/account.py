@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting, register, secret
 from zetadp.privacy.chain import START
-from zetadp.privacy.exposure import declared_run, over_runs, runs_of
+from zetadp.privacy.exposure import declared_run, named, over_runs, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
 from zetadp.privacy.secret import Secret
 from zetadp.storage import sync_folder
@@ -43,10 +43,13 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
         they are.
     """
     # The register is read first: trainings that go on meanwhile only add to ledgers.
-    named = {folder: register.read_register(folder) for folder in {path.parent for path in files}}
-    found = {path: read_ledger(path) for path in files}
+    registers = {folder: register.read_register(folder) for folder in {path.parent for path in files}}
+    found = {}
+    for path in files:
+        with named(path, "a line"):
+            found[path] = read_ledger(path)
     problems = []
-    for folder, links in named.items():
+    for folder, links in registers.items():
         missing, lost = set(), set()
         for link in links:
             path = folder / link.entry["ledger"]
@@ -101,7 +104,7 @@ def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
             "its end. A total over the rest would be too low. Restore the ledgers from a backup."
         )
         raise UserError(msg)
-    return [run for path, attempts in ledgers.items() for run in runs_of(path.stem, attempts)]
+    return [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
 
 
 def claim(folder: Path, table: Path) -> None:
@@ -215,7 +218,7 @@ class Permission:
         """Return what another attempt, by default one like the last, would bring the totals to, in words."""
         attempts = read_ledger(ledger)
         new = declared_run(f"{ledger.stem} again", header or attempts[-1].header)
-        run, cohort = runs_of(ledger.stem, attempts), cohort_runs(ledger.parent)
+        run, cohort = runs_of(ledger, attempts), cohort_runs(ledger.parent)
         return (
             f"epsilon of this run would rise from {self._epsilon(run)} to {self._epsilon([*run, new])}, and that of "
             f"all private runs recorded in {ledger.parent} from {self._epsilon(cohort)} to "

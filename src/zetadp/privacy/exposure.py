@@ -6,7 +6,8 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -90,17 +91,25 @@ class Run:
 
 
 def recorded_runs(ledger: Path) -> list[Run]:
-    """Return every training that a ledger file records and that released anything, abandoned and repeated ones too."""
-    return runs_of(ledger.stem, read_ledger(ledger))
+    """Return every training that a ledger file records and that released anything, abandoned and repeated ones too.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be read, was edited, or lacks what its own header calls for.
+    """
+    with named(ledger, "a line"):
+        attempts = read_ledger(ledger)
+    return runs_of(ledger, attempts)
 
 
-def runs_of(name: str, attempts: Sequence[Attempt]) -> list[Run]:
+def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
     """Return the attempts of a ledger that released anything, under names that tell them apart."""
-    return [
-        run_of(name if number == 1 else f"{name} (attempt {number})", attempt)
-        for number, attempt in enumerate(attempts, start=1)
-        if attempt.events
-    ]
+    runs = []
+    for name, attempt in _releasing(ledger, attempts):
+        with named(ledger, f"the header of {name}"):
+            runs.append(run_of(name, attempt))
+    return runs
 
 
 def declared_run(name: str, header: Mapping[str, Any]) -> Run:
@@ -125,18 +134,71 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
 
 
 def run_of(name: str, attempt: Attempt) -> Run:
-    """Return what an attempt at a training released, under a name."""
-    partition = json.dumps(attempt.header.get("partition", ""), sort_keys=True)
+    """Return what an attempt at a training released, under a name.
+
+    Where the header declares no number of rounds, those that happened are all that counts, at every node.
+    """
     header = attempt.header
+    partition = json.dumps(header.get("partition", ""), sort_keys=True)
     colluding = int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None
     images = int(header["images_of_a_patient"]) if header.get("unit") == "image" else None
     nodes = histories(attempt.releases(), least_noise(header))
-    return Run(name, nodes, header["training"]["rounds"], partition, colluding, images, header.get("noise", "seeded"))
+    rounds = _declared_rounds(header) or min((history.rounds for history in nodes.values()), default=1)
+    noise: Literal["seeded", "os"] = "os" if header.get("noise") == "os" else "seeded"
+    return Run(name, nodes, rounds, partition, colluding, images, noise)
+
+
+def _declared_rounds(header: Mapping[str, Any]) -> int | None:
+    """Return the number of rounds that a header declares; None where it declares none."""
+    training = header.get("training")
+    rounds = training.get("rounds") if isinstance(training, Mapping) else None
+    if rounds is not None and (not isinstance(rounds, int) or rounds < 1):
+        msg = f"expected a whole number above zero as training.rounds, found {rounds!r}."
+        raise ValueError(msg)
+    return rounds
 
 
 def noise_of(runs: Iterable[Run]) -> Literal["seeded", "os"]:
     """Return where the noise of all runs came from; one seeded run makes all seeded."""
     return "os" if {run.noise for run in runs} == {"os"} else "seeded"
+
+
+def unstated(ledgers: Mapping[Path, Sequence[Attempt]]) -> list[str]:
+    """Return, in whole sentences, what the headers of some ledgers leave open and how it was taken."""
+    found = [each for ledger, attempts in ledgers.items() for each in _releasing(ledger, attempts)]
+    endless = [name for name, attempt in found if _declared_rounds(attempt.header) is None]
+    unknown = [name for name, attempt in found if attempt.header.get("noise") not in ("seeded", "os")]
+    rounds = "No number of rounds is declared for {}: the rounds that happened are counted, and each further one costs."
+    noise = "The source of the noise is not stated for {}: it is taken to be a seed, which is a simulation."
+    return [text.format(", ".join(names)) for text, names in ((rounds, endless), (noise, unknown)) if names]
+
+
+def _releasing(ledger: Path, attempts: Sequence[Attempt]) -> list[tuple[str, Attempt]]:
+    """Return the attempts in a ledger that released anything, each with its name."""
+    stem = ledger.stem
+    return [
+        (stem if number == 1 else f"{stem} (attempt {number})", attempt)
+        for number, attempt in enumerate(attempts, start=1)
+        if attempt.events
+    ]
+
+
+@contextmanager
+def named(ledger: Path, part: str) -> Iterator[None]:
+    """Let one message name the ledger, and the part of it in which something is missing or wrong."""
+    try:
+        yield
+    except UserError as error:
+        if str(ledger) in str(error):
+            raise
+        msg = f"{ledger}: {error}"
+        raise UserError(msg) from error
+    except KeyError as error:
+        msg = f"{ledger}: {part} lacks the key {error}, which its other keys call for."
+        raise UserError(msg) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        msg = f"{ledger}: {part} holds a value that no training can have: {error}"
+        raise UserError(msg) from error
 
 
 def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:

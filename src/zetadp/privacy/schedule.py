@@ -95,9 +95,9 @@ def least_noise(header: Mapping[str, Any]) -> dict[str, float]:
     Empty where the noise is constant: then every round shows it. Where it is not, rounds that are still to come can
     have less noise than all that were made.
     """
-    training = header.get("training", {})
-    decay = training.get("noise_decay", 1.0)
-    if decay == 1:
+    training = header.get("training")
+    # Programs other than the pipeline write headers of their own, in which this key may be anything.
+    if not isinstance(training, Mapping) or training.get("noise_decay", 1.0) == 1:
         return {}
-    schedule = NoiseSchedule(training["rounds"], decay)
+    schedule = NoiseSchedule(training["rounds"], training["noise_decay"])
     return {node["name"]: schedule.least(node["noise_multiplier"]) for node in header["nodes"]}
