@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from federation.consortium import Consortium
+from federation.namespace import PACKAGES, alone_in_the_world
 from federation.sites import SEED, make_plan
 
 import zetadp.training
@@ -27,7 +29,6 @@ from zetadp.privacy.ledger import read_ledger
 from zetadp.training import NodePlan, train
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.processes
 
 
 def simulated(consortium: Consortium, plan: Plan, monkeypatch) -> dict[str, torch.Tensor]:
@@ -52,6 +53,7 @@ def simulated(consortium: Consortium, plan: Plan, monkeypatch) -> dict[str, torc
     return dict(trained.model.named_parameters())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("nodes", "rounds"), [(3, 20), (11, 2)])
 def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, tmp_path, monkeypatch):
     plan = make_plan(nodes=nodes, rounds=rounds)
@@ -83,15 +85,29 @@ def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, tmp
     assert state.received < nodes * rounds * (vector + 8192)
 
 
+@pytest.mark.parametrize("program", PACKAGES)
+def test_what_a_network_of_its_own_needs_is_required_in_continuous_integration(program, monkeypatch):
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, **more: None if name == program else which(name, **more))
+    lacking = re.escape(f"{program} (Debian: {PACKAGES[program]})")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match=lacking):
+        alone_in_the_world()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match=lacking):
+        alone_in_the_world()
+
+
+def test_a_network_of_its_own_that_is_not_permitted_is_what_a_skip_names(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: "/bin/false")
+    with pytest.raises(pytest.skip.Exception, match="privileges for a network namespace"):
+        alone_in_the_world()
+
+
+@pytest.mark.processes
 def test_no_other_host_is_called(tmp_path):
     """In a network of its own, where every address in the world leads to a trap, nothing goes into the trap."""
-    if not shutil.which("unshare") or not shutil.which("ip"):
-        pytest.skip("unshare or ip is not installed")
-    alone = ["unshare", "--map-root-user", "--net", "sh", "-ec"]
-    everywhere = "ip link set lo up && ip route add local 0.0.0.0/0 dev lo"
-    if (probe := subprocess.run([*alone, everywhere], capture_output=True, text=True, check=False)).returncode:
-        pytest.skip(f"this system permits no network namespace of one's own: {probe.stderr.strip()}")
-    command = [*alone, f'{everywhere} && exec "$@"', "sh", sys.executable, str(HERE / "offline.py"), str(tmp_path)]
+    command = [*alone_in_the_world(), sys.executable, str(HERE / "offline.py"), str(tmp_path)]
     clean = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, env=clean)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
