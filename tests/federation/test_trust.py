@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import httpx
@@ -36,12 +37,18 @@ def test_strangers_are_refused(consortium, tmp_path):
     trusted = ("--root-certificates", str(ours.authority))
     key = ("--auth-supernode-private-key", str(theirs.node("stranger")[1]))
     own_key = ("--auth-supernode-private-key", str(ours.node("node-01")[1]))
+    authenticated = r"SuperNode authentication is enabled\. All SuperNodes must be registered"
     strangers = {
-        "unknown-key": ([*trusted, *key], "FLEET_NODE_ACTIVATION_FAILED|could not be activated|No SuperNode"),
-        "no-key": ([*trusted], "registration is disabled|REGISTRATION_DISABLED|code: "),
-        "wrong-authority": (["--root-certificates", str(theirs.authority), *own_key], "CERTIFICATE_VERIFY_FAILED"),
-        "plain-text": (["--insecure"], "disconnected|RemoteProtocolError|Connection"),
+        "unknown-key": ([*trusted, *key], r"\[code: 2004\] Failed to activate SuperNode"),
+        "no-key": ([*trusted], rf"\[code: 2001\] {authenticated}"),
+        "wrong-authority": (
+            ["--root-certificates", str(theirs.authority), *own_key],
+            "CERTIFICATE_VERIFY_FAILED.*unable to get local issuer certificate",
+        ),
+        "plain-text": (["--insecure"], "Server disconnected without sending a response|Connection reset by peer"),
     }
+    logs = federation.folder / "logs"
+    known = (logs / "superlink.log").stat().st_size
     with federation.control() as operator:
         before = operator.online()
         for name, (arguments, _) in strangers.items():
@@ -55,9 +62,14 @@ def test_strangers_are_refused(consortium, tmp_path):
             assert operator.online() == before
         finally:
             federation.processes.kill(*strangers)
-    for name in strangers:
-        log = (federation.folder / "logs" / f"{name}.log").read_text()
-        assert "Failed to initialize the connection" in log, (name, log[-800:])
+    for name, (_, reason) in strangers.items():
+        log = (logs / f"{name}.log").read_text()
+        refusal = log.partition("Failed to initialize the connection to the SuperLink.")[2]
+        assert re.match(rf"\n.*({reason})", refusal), (name, refusal[:800])
+    # A node that is known may fail to be activated for other reasons: the server says which key it did not know.
+    said = (logs / "superlink.log").read_bytes()[known:].decode()
+    unknown = repr(theirs.node("stranger")[0].read_bytes())
+    assert f"with public key: {unknown}, exception: No SuperNode found with the given public key." in said
 
 
 @pytest.mark.processes
