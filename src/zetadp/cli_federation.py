@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,15 +201,17 @@ def _node(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_node(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.exclusive import folder_in_use
     from zetadp.federation.flower.hospital import HospitalSettings
     from zetadp.federation.flower.launcher import start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, silent_environment
 
     settings = HospitalSettings.read(given.settings)
     folder = (given.folder or settings.state / "node").resolve()
-    folder.mkdir(parents=True, exist_ok=True)
     processes = Processes(folder / "logs", silent_environment(folder / "flower"))
-    with ended_by_signal():
+    with ExitStack() as held, ended_by_signal():
+        for used, option in {settings.state.resolve(): f"state in {given.settings}", folder: "--folder"}.items():
+            held.enter_context(folder_in_use(used, option))
         try:
             start_node(
                 processes,

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from contextlib import nullcontext
+from typing import Any
 
 import httpx
 import pytest
 from cryptography import x509
 from federation.consortium import Consortium
 from flwr.cli.build import build_fab_from_files
+from flwr.proto.control_pb2 import ListNodesRequest
+from flwr.supercore.protobuf.client import ProtobufRequestContext
 
 from zetadp.federation.flower import control
 from zetadp.federation.flower.certificates import make_credentials, make_node_key
+from zetadp.federation.flower.control import OwnSuperLinkOnly
+from zetadp.federation.flower.exclusive import OPERATOR
 from zetadp.federation.flower.processes import free_port
 from zetadp.federation.flower.superlink import NodesOnlyFromOutside
 from zetadp.validation import UserError
@@ -110,24 +116,57 @@ def test_code_that_a_server_sends_is_not_run_by_nodes(consortium, tmp_path, monk
     ],
 )
 def test_other_machines_reach_the_interface_for_nodes_alone(client, path, passes):
-    seen = []
+    passed, sent = ask(client, path, [(OPERATOR.encode(), b"secret")])
+    assert passed == passes
+    assert passes or sent[0]["status"] == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "secret", "passes", "proves"),
+    [
+        ("/v1/control/stop-run", b"secret", True, True),
+        ("/v1/control/stop-run", b"another", False, False),
+        ("/v1/control/stop-run", None, False, False),
+        ("/v1/runtime/acquire-task", None, True, False),
+        ("/v1/fleet/pull-messages", None, True, False),
+    ],
+)
+def test_operators_need_the_secret_of_the_superlink_and_get_it_back(path, secret, passes, proves):
+    passed, sent = ask("127.0.0.1", path, [] if secret is None else [(OPERATOR.encode(), secret)])
+    assert passed == passes
+    assert sent[0]["status"] == (200 if passes else 403)
+    assert ((OPERATOR.encode(), b"secret") in sent[0]["headers"]) == proves
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "accepted"),
+    [(200, {OPERATOR: "secret"}, True), (200, {}, False), (200, {OPERATOR: "another"}, False), (403, {}, False)],
+)
+def test_an_operator_stops_where_a_superlink_does_not_know_the_secret(status, headers, accepted):
+    """As that of another federation, which may have a certificate of the same authority, or of plain Flower."""
+    request = httpx.Request("POST", "https://127.0.0.1:1/v1/control/list-nodes")
+    context = ProtobufRequestContext("/flwr.proto.Control/ListNodes", ListNodesRequest(), request)
+    answer = httpx.Response(status, headers=headers)
+    refused = nullcontext() if accepted else pytest.raises(UserError, match=r"Another server .* at 127\.0\.0\.1:1\.")
+    with refused:
+        assert OwnSuperLinkOnly("127.0.0.1:1", "secret").intercept(context, lambda _: answer) is answer
+    assert request.headers[OPERATOR] == "secret"
+
+
+def ask(client: str | None, path: str, headers: list[tuple[bytes, bytes]]) -> tuple[bool, list[dict[str, Any]]]:
+    """Return whether a request passes on to the SuperLink, and what is sent in answer."""
+    seen, sent = [], []
 
     async def app(scope, receive, send):
         seen.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    async def call():
-        sent = []
+    async def send(message):
+        sent.append(message)
 
-        async def send(message):
-            sent.append(message)
-
-        scope = {"type": "http", "path": path, "client": client and (client, 1234), "method": "POST", "headers": []}
-        await NodesOnlyFromOutside(app)(scope, None, send)
-        return sent
-
-    sent = asyncio.run(call())
-    assert bool(seen) == passes
-    assert passes or sent[0]["status"] == 403
+    scope = {"type": "http", "path": path, "client": client and (client, 1234), "method": "POST", "headers": headers}
+    asyncio.run(NodesOnlyFromOutside(app, "secret")(scope, None, send))
+    return bool(seen), sent
 
 
 def test_secrets_are_readable_by_their_owner_alone(tmp_path):

@@ -21,6 +21,7 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from zetadp.federation.flower.exclusive import OPERATOR
 from zetadp.federation.flower.server_app import SETTINGS
 from zetadp.validation import UserError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 FINISHED = "finished"
 """Status of a run that is over."""
@@ -58,8 +60,27 @@ class RunState:
     received: int
 
 
+class OwnSuperLinkOnly:
+    """Shows the operators' secret to a SuperLink, and stops where the SuperLink does not show it, too."""
+
+    def __init__(self, address: str, secret: str) -> None:
+        self.address, self.secret = address, secret
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Send a request and check who answered; errors of the server itself carry no proof and stay errors."""
+        context.request.headers[OPERATOR] = self.secret
+        response = call_next(context)
+        if not response.is_server_error and response.headers.get(OPERATOR) != self.secret:
+            msg = (
+                f"Another server than that of this federation answers at {self.address}. End that server, or name "
+                "another port (--port)."
+            )
+            raise UserError(msg)
+        return response
+
+
 class Control:
-    """Operator's connection to a SuperLink, over TLS.
+    """Operator's connection to a SuperLink, over TLS; every other SuperLink refuses it, and is refused.
 
     Parameters
     ----------
@@ -67,14 +88,19 @@ class Control:
         ``host:port``; other machines than the SuperLink's own are refused.
     authority
         Certificate that the SuperLink's certificate must go back to.
+    secret
+        The secret of the SuperLink's operators.
     """
 
-    def __init__(self, address: str, authority: Path) -> None:
+    def __init__(self, address: str, authority: Path, secret: bytes) -> None:
         self._client = ControlHttpClient.from_server_address(
             server_address=address,
             insecure=False,
             root_certificates=authority.read_bytes(),
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr")],
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="flwr"),
+                OwnSuperLinkOnly(address, secret.hex()),
+            ],
         )
 
     def __enter__(self) -> Self:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
 
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.control import FINISHED, Control, RunState
+from zetadp.federation.flower.exclusive import folder_in_use, require_free_port
 from zetadp.federation.flower.processes import FORGE, Processes, free_port, silent_environment
 from zetadp.storage import write_json
 from zetadp.validation import UserError
@@ -34,7 +36,8 @@ class Federation:
     Parameters
     ----------
     folder
-        For logs, settings, secrets and Flower's own files. Patients' ledgers lie where the nodes' settings say.
+        For logs, settings, secrets and Flower's own files; while the block runs, for this federation alone. Patients'
+        ledgers lie where the nodes' settings say.
     credentials
         Certificates and keys, made for ``127.0.0.1``.
     idle_seconds
@@ -60,6 +63,7 @@ class Federation:
         self.host, self.port = host, port or free_port()
         environment = silent_environment(folder / "flower", NO_PROXY=LOOPBACK, no_proxy=LOOPBACK)
         self.processes = Processes(folder / "logs", environment, forge)
+        self._held = ExitStack()
 
     @property
     def address(self) -> str:
@@ -67,7 +71,8 @@ class Federation:
         return f"{LOOPBACK}:{self.port}"
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        require_free_port(self.host, self.port)
+        self._held.enter_context(folder_in_use(self.folder, "--folder"))
         logging.getLogger("httpx").setLevel(logging.WARNING)
         try:
             self.start_server()
@@ -86,6 +91,7 @@ class Federation:
         self.processes.stop(*[name for name in self.processes.names() if name not in ("superlink", "server")])
         self.processes.stop("server", "superlink")
         self.processes.close()
+        self._held.close()
 
     def start_server(self) -> None:
         """Start SuperLink and the process in which its apps run, and wait until they answer.
@@ -99,6 +105,7 @@ class Federation:
             *("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
             *("--ssl-ca-certfile", str(self.credentials.authority), "--enable-supernode-auth"),
             *("--superexec-auth-secret-file", str(_secret(self.folder, "server"))),
+            *("--operator-secret-file", str(_secret(self.folder, "operator"))),
             *("--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation"),
         ]
         self.processes.start("superlink", "superlink", arguments)
@@ -110,8 +117,8 @@ class Federation:
         self.processes.start("server", "worker", arguments)
 
     def control(self) -> Control:
-        """Return an operator's connection."""
-        return Control(self.address, self.credentials.authority)
+        """Return an operator's connection to the SuperLink of this federation."""
+        return Control(self.address, self.credentials.authority, _secret(self.folder, "operator").read_bytes())
 
     def admit(self, names: Sequence[str]) -> None:
         """Admit nodes by their public keys."""
