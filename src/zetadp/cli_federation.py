@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import yaml
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from zetadp.federation.flower.plan import Plan
 
@@ -62,6 +62,16 @@ def _with_flower(run: Callable[[argparse.Namespace], None]) -> Callable[[argpars
     return wrapped
 
 
+@contextmanager
+def _written() -> Iterator[None]:
+    """Turn what keeps a command from writing into a message."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
+        raise UserError(msg) from error
+
+
 def _certificates(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "For tests. In earnest every hospital makes its own key (zetadp federation key) and sends the public one, and "
@@ -77,7 +87,8 @@ def _certificates(parser: argparse.ArgumentParser) -> None:
 def _run_certificates(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.certificates import make_credentials
 
-    made = make_credentials(given.folder, given.nodes, given.hosts)
+    with _written():
+        made = make_credentials(given.folder, given.nodes, given.hosts)
     print(f"for everybody:   {made.authority}")
     print(f"for the server:  {made.server[0]}, {made.server[1]} (secret)")
     for name in given.nodes:
@@ -100,10 +111,14 @@ def _run_plan(given: argparse.Namespace) -> None:
     content: dict[str, Any] = {}
     for path in given.configuration:
         try:
-            overlay(content, yaml.safe_load(path.read_text(encoding="utf-8")))
-        except (OSError, yaml.YAMLError) as error:
+            section = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             msg = f"Cannot read the configuration {path}: {error}."
             raise UserError(msg) from error
+        if not isinstance(section, dict):
+            msg = f"Expected sections in the configuration {path}, found {type(section).__name__}."
+            raise UserError(msg)
+        overlay(content, section)
     plan = _drafted(content, given.network, given.arm, given.epsilon, given.seed)
     plan.write(given.output)
     print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
@@ -159,7 +174,8 @@ def _run_key(given: argparse.Namespace) -> None:
         if path.exists():
             msg = f"Expected {path} to be absent, found a file. A key in use must not be lost: name another."
             raise UserError(msg)
-    make_node_key(given.public, given.private)
+    with _written():
+        make_node_key(given.public, given.private)
     print(f"Send {given.public} to the server. Keep {given.private} here.")
 
 
@@ -181,13 +197,20 @@ def _run_serve(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.server_app import ServerSettings
 
     settings = ServerSettings.read(given.settings)
+    _, keys = settings.agreed()
     credentials = Credentials(given.credentials.resolve())
-    with Federation(given.folder.resolve(), credentials, host=given.host, port=given.port) as federation:
-        with federation.control() as control:
-            for name, key in settings.keys.items():
-                control.admit(name, key.read_bytes())
-        print(f"Serving at port {given.port}; logs in {given.folder}/logs. Waiting for {', '.join(settings.keys)}.")
-        federation.run(settings)
+    credentials.check_server()
+    try:
+        with Federation(given.folder.resolve(), credentials, host=given.host, port=given.port) as federation:
+            with federation.control() as control:
+                for name, key in keys.items():
+                    control.admit(name, key)
+            waiting = f"Waiting for {', '.join(keys)}."
+            print(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}", flush=True)
+            federation.run(settings)
+    except KeyboardInterrupt:
+        msg = "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
+        raise UserError(msg) from None
     print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
 
 
@@ -201,12 +224,24 @@ def _node(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_node(given: argparse.Namespace) -> None:
+    from flwr.supercore.address import parse_address
+
+    from zetadp.dataset import pick_device
+    from zetadp.federation.flower.certificates import check_certificate, check_node_key
     from zetadp.federation.flower.exclusive import folder_in_use
     from zetadp.federation.flower.hospital import HospitalSettings
     from zetadp.federation.flower.launcher import start_node
+    from zetadp.federation.flower.plan import Plan
     from zetadp.federation.flower.processes import Processes, ended_by_signal, silent_environment
 
     settings = HospitalSettings.read(given.settings)
+    if parse_address(given.server) is None:
+        msg = f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}."
+        raise UserError(msg)
+    Plan.read(settings.plan).place(settings.name)
+    pick_device(settings.device)
+    check_certificate(given.authority)
+    check_node_key(given.key)
     folder = (given.folder or settings.state / "node").resolve()
     processes = Processes(folder / "logs", silent_environment(folder / "flower"))
     with ExitStack() as held, ended_by_signal():

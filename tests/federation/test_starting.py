@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import httpx
+import psutil
 import pytest
 import yaml
 from federation.sites import make_plan, write_hospital_folder
@@ -142,6 +146,18 @@ def test_a_second_node_of_the_same_state_or_folder_is_refused_and_the_first_goes
         pass
 
 
+@pytest.mark.processes
+def test_a_server_that_is_interrupted_says_so_and_leaves_nothing_running(site, run):
+    serve = run(site, "serve", "server.yaml", "--credentials", "keys", "--port", str(free_port()))
+    assert serve.stdout.readline().startswith("Serving at port")
+    running = psutil.Process(serve.pid).children(recursive=True)
+    assert len(running) >= 3
+    serve.send_signal(signal.SIGINT)
+    assert_refused(serve, "Stopped before the end", "Start the same command again")
+    _, left = psutil.wait_procs(running, timeout=20)
+    assert not left
+
+
 def test_a_server_at_a_taken_port_starts_no_process_and_makes_no_folder(site, listener):
     with (
         pytest.raises(UserError, match=f"Port {listener} of 127.0.0.1 is taken"),
@@ -203,9 +219,125 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         pass
 
 
+# Commands with a mistake in them: each ends in one message before a process is started.
+
+
 def mistake(capsys, *arguments: object) -> str:
     assert main(["federation", *map(str, arguments)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("zetadp: ")
     return err
+
+
+def spoil_server(site: Path, what: str) -> None:
+    keys = site / "keys"
+    match what:
+        case "no settings":
+            (site / "server.yaml").unlink()
+        case "empty settings":
+            (site / "server.yaml").write_text("")
+        case "no keys":
+            content = yaml.safe_load((site / "server.yaml").read_text())
+            del content["keys"]
+            (site / "server.yaml").write_text(yaml.safe_dump(content))
+        case "no plan":
+            (site / "plan.json").unlink()
+        case "no certificate":
+            (keys / "server.pem").unlink()
+        case "no authority":
+            (keys / "authority.pem").write_text("nothing")
+        case "another key":
+            shutil.copy(make_credentials(site / "others", NAMES).server[1], keys)
+        case "node's private key":
+            shutil.copy(keys / "node-02.key", keys / "node-02.pub.pem")
+        case "no node's key":
+            (keys / "node-02.pub.pem").unlink()
+        case "one key twice":
+            shutil.copy(keys / "node-01.pub.pem", keys / "node-02.pub.pem")
+        case "one node too few":
+            put_settings(site, keys={"node-01": "keys/node-01.pub.pem"})
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("no settings", "server.yaml to hold the settings of a federation's server: No such file"),
+        ("empty settings", "server.yaml to hold the settings of a federation's server: found nothing"),
+        ("no keys", "hold the settings of a federation's server: the key 'keys' is missing"),
+        ("no plan", "plan.json as JSON"),
+        ("no certificate", "keys/server.pem to hold a certificate in PEM: No such file"),
+        ("no authority", "keys/authority.pem to hold a certificate in PEM, found something else"),
+        ("another key", "keys/server.key to be the private key of"),
+        ("node's private key", "keys/node-02.pub.pem to hold a public key"),
+        ("no node's key", "keys/node-02.pub.pem to hold a public key"),
+        ("one key twice", "one key at several nodes"),
+        ("one node too few", "Expected a key for each of ['node-01', 'node-02'], found ['node-01']"),
+    ],
+)
+def test_what_a_server_lacks_is_one_message_before_it_starts(what, words, site, capsys):
+    spoil_server(site, what)
+    serve = ["serve", site / "server.yaml", "--credentials", site / "keys", "--folder", site / "run"]
+    assert words in mistake(capsys, *serve, "--host", "127.0.0.1", "--port", free_port())
+    assert not (site / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "words"),
+    [
+        ({"name": "node-07"}, {}, "the name of a node of the plan (node-01, node-02), found 'node-07'"),
+        ({"plan": "no.json"}, {}, "no.json as JSON"),
+        ({"attempts": "two"}, {}, "node.yaml to hold the settings of a hospital's node"),
+        ({"attempts": 0}, {}, "attempts > 0, found 0"),
+        ({"device": "gpu"}, {}, "device to be one of auto, cpu, cuda, found 'gpu'"),
+        ({}, {"--server": "server.example"}, "--server HOST:PORT"),
+        ({}, {"--authority": "keys/no.pem"}, "keys/no.pem to hold a certificate in PEM: No such file"),
+        ({}, {"--key": "keys/node-01.pub.pem"}, "keys/node-01.pub.pem to hold a private key"),
+    ],
+)
+def test_what_a_node_lacks_is_one_message_before_it_starts(changes, options, words, site, capsys, monkeypatch):
+    monkeypatch.chdir(site)
+    put_node(site, **changes)
+    given = {"--server": "server.example:9443", "--authority": "keys/authority.pem", "--key": "keys/node-01.key"}
+    arguments = [word for option in (given | options).items() for word in option]
+    assert words in mistake(capsys, "node", "node.yaml", *arguments)
+    assert not (site / "state").exists()
+
+
+def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert "file" in mistake(capsys, "certificates", tmp_path / "file/keys", "--nodes", "a")
+    assert "no/a.pem" in mistake(capsys, "key", tmp_path / "no/a.pem", tmp_path / "no/a.key")
+    (tmp_path / "list.yaml").write_text("[1, 2]")
+    for name, found in (("file", "NoneType"), ("list.yaml", "list")):
+        message = mistake(capsys, "plan", tmp_path / name, "--network", "complex", "--epsilon", "8")
+        assert f"Expected sections in the configuration {tmp_path / name}, found {found}" in message
+
+
+def test_a_server_that_dies_is_named_with_the_end_of_its_log(site, monkeypatch):
+    """Not as a connection that failed."""
+    federation = Federation(site / "run", Credentials(site / "keys"), port=free_port())
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        pass
+    federation.processes._running["superlink"] = dead.pid
+    federation.processes.folder.mkdir(parents=True)
+    (federation.processes.folder / "superlink.log").write_text("out of memory\n")
+
+    def state(_run: int) -> None:
+        raise httpx.ConnectError("Connection refused")
+
+    monkeypatch.setattr(federation, "control", lambda: nullcontext(SimpleNamespace(state=state)))
+    with pytest.raises(UserError, match=r"superlink ended by itself[^\0]*out of memory"):
+        federation.wait(1, watch=False)
+
+
+@pytest.mark.processes
+def test_a_certificate_that_cannot_be_trusted_is_named_at_once(site):
+    """Instead of a server that never seems to answer."""
+    make_credentials(site / "others", NAMES)
+    shutil.copy(site / "others/authority.pem", site / "keys")
+    with (
+        pytest.raises(UserError, match=r"certificate is refused at 127\.0\.0\.1: .*unable to get local issuer"),
+        Federation(site / "run", Credentials(site / "keys")) as federation,
+    ):
+        pytest.fail(f"{federation} started")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -16,11 +18,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 DAYS = 365
 LOOPBACK = ("127.0.0.1", "localhost")
+_MADE_BY = "as `zetadp federation key` makes it"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,52 @@ class Credentials:
     def node(self, name: str) -> tuple[Path, Path]:
         """Return a node's public key, for the server, and its private key, for the node alone."""
         return self.folder / f"{name}.pub.pem", self.folder / f"{name}.key"
+
+    def check_server(self) -> None:
+        """Check the files that a server needs.
+
+        Raises
+        ------
+        UserError
+            If one of them cannot be read or is something else, or if the server's key and certificate are no pair.
+        """
+        certificate, key = self.server
+        check_certificate(self.authority)
+        check_certificate(certificate)
+        _read(key, lambda content: serialization.load_pem_private_key(content, None), "a private key in PEM, unlocked")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        except ssl.SSLError as error:
+            msg = f"Expected {key} to be the private key of {certificate}, found another: {error}."
+            raise UserError(msg) from error
+
+
+def check_certificate(path: Path) -> None:
+    """Raise a `UserError` unless a file holds a certificate."""
+    _read(path, x509.load_pem_x509_certificate, "a certificate in PEM")
+
+
+def check_node_key(path: Path) -> None:
+    """Raise a `UserError` unless a file holds a node's private key."""
+    _read(path, lambda content: serialization.load_ssh_private_key(content, None), f"a private key {_MADE_BY}")
+
+
+def read_public_key(path: Path) -> bytes:
+    """Return a node's public key; raise a `UserError` unless the file holds one."""
+    return _read(path, serialization.load_pem_public_key, f"a public key {_MADE_BY}")
+
+
+def _read(path: Path, parse: Callable[[bytes], object], expected: str) -> bytes:
+    try:
+        content = path.read_bytes()
+        parse(content)
+    except OSError as error:
+        msg = f"Expected {path} to hold {expected}: {error.strerror}."
+        raise UserError(msg) from error
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+        msg = f"Expected {path} to hold {expected}, found something else: {error}."
+        raise UserError(msg) from error
+    return content
 
 
 def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = ()) -> Credentials:

@@ -112,11 +112,23 @@ class Control:
         self._client.close()
 
     def ready(self) -> bool:
-        """Tell whether the SuperLink answers."""
+        """Tell whether the SuperLink answers.
+
+        Raises
+        ------
+        UserError
+            If its certificate is not one that nodes and operators can trust: waiting would not change that.
+        """
         try:
             self._client.ListNodes(ListNodesRequest())
-        except httpx.TransportError:
-            return False
+        except httpx.TransportError as error:
+            if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+                return False
+            msg = (
+                f"The server's certificate is refused at 127.0.0.1: {error}. Expected a certificate in force, for "
+                "127.0.0.1 and the server's name, that goes back to authority.pem."
+            )
+            raise UserError(msg) from error
         return True
 
     def admit(self, name: str, public_key: bytes) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 
 from zetadp.dataset import pick_device
 from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
+from zetadp.federation.flower.settings import read_settings
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient
@@ -25,7 +25,7 @@ from zetadp.federation.simulation import simulate_round
 from zetadp.nn.parameters import Layout
 from zetadp.precision import set_tf32
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.validation import UserError
+from zetadp.validation import UserError, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,9 @@ class HospitalSettings:
     simulation: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings that would protect nobody, unless nobody is there to protect."""
+        """Check every setting, and refuse those that would protect nobody, unless nobody is there to protect."""
+        positive(attempts=self.attempts, limit_seconds=self.limit_seconds)
+        one_of(("auto", "cpu", "cuda"), device=self.device)
         if self.simulation is None and not self.answer_seconds > 0:
             msg = (
                 f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
@@ -93,14 +95,13 @@ class HospitalSettings:
         UserError
             If the file cannot be read or has a key too many or too few.
         """
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+
+        def build(content: dict[str, Any]) -> HospitalSettings:
             for key in ("plan", "images", "state"):
                 content[key] = (path.parent / content[key]).resolve()
             return cls(**content)
-        except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-            msg = f"Expected {path} to hold the settings of a hospital's node: {error}."
-            raise UserError(msg) from error
+
+        return read_settings(path, "a hospital's node", build)
 
 
 class Hospital:

@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
 
+import httpx
+
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.control import FINISHED, Control, RunState
 from zetadp.federation.flower.exclusive import folder_in_use, require_free_port
@@ -168,7 +170,7 @@ class Federation:
             itself, where they are watched.
         """
         with self.control() as control:
-            while (state := control.state(run)).status != FINISHED:
+            while (state := self._state(control, run)) is None or state.status != FINISHED:
                 if watch:
                     self.processes.check()
                 time.sleep(0.5)
@@ -176,6 +178,14 @@ class Federation:
             msg = f"The run ended as {state.outcome}: {state.details}"
             raise UserError(msg)
         return state
+
+    def _state(self, control: Control, run: int) -> RunState | None:
+        """Return how a run stands; None where a SuperLink that is there gave no answer."""
+        try:
+            return control.state(run)
+        except httpx.TransportError:
+            self.processes.check("superlink")
+            return None
 
     def run(self, settings: ServerSettings) -> RunState:
         """Run a training to its end."""

@@ -130,9 +130,9 @@ class Processes:
             raise UserError(self._ended("forge"))
         self._running[name] = int(answer)
 
-    def check(self) -> None:
-        """Raise a `UserError` if a process has ended by itself, with the end of its log."""
-        for name in self._running:
+    def check(self, *names: str) -> None:
+        """Raise a `UserError` if a process, of all or of those named, has ended by itself, with the end of its log."""
+        for name in names or self._running:
             if not self.runs(name):
                 raise UserError(self._ended(name))
 

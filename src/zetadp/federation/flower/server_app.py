@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from zetadp.checkpoint import save_tensors
 from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.federation.flower.certificates import read_public_key
 from zetadp.federation.flower.coordinator import Coordinator, Patience
 from zetadp.federation.flower.grid_line import GridLine
 from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.prepared import load_site
+from zetadp.federation.flower.settings import read_settings
 from zetadp.federation.node import Records
 from zetadp.pretrained import model_content
 from zetadp.privacy.account import Permission
@@ -87,8 +88,8 @@ class ServerSettings:
         UserError
             If the file cannot be read or has a key too many or too few.
         """
-        try:
-            content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+
+        def build(content: dict[str, Any]) -> ServerSettings:
             for key in ("plan", "model", "history", "ledger", "ledger_file", "checkpoint", "watched", "cache"):
                 if content.get(key) is not None:
                     content[key] = (path.parent / content[key]).resolve()
@@ -99,9 +100,26 @@ class ServerSettings:
                 "permission": Permission(**permission) if permission else None,
             }
             return cls(**{**content, **parts})
-        except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-            msg = f"Expected {path} to hold the settings of a federation's server: {error}."
-            raise UserError(msg) from error
+
+        return read_settings(path, "a federation's server", build)
+
+    def agreed(self) -> tuple[Plan, dict[str, bytes]]:
+        """Return the plan and the public key of each of its nodes.
+
+        Raises
+        ------
+        UserError
+            If a file cannot be read, or plan and keys do not agree.
+        """
+        plan = Plan.read(self.plan)
+        if set(self.keys) != {node.name for node in plan.nodes}:
+            msg = f"Expected a key for each of {[node.name for node in plan.nodes]}, found {sorted(self.keys)}."
+            raise UserError(msg)
+        keys = {name: read_public_key(path) for name, path in self.keys.items()}
+        if len({key.strip() for key in keys.values()}) < len(keys):
+            msg = f"Expected a key of its own for each of {sorted(keys)}, found one key at several nodes."
+            raise UserError(msg)
+        return plan, keys
 
     def write(self, path: Path) -> None:
         """Write the settings as JSON, with absolute paths."""
@@ -121,11 +139,7 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
     """Train over a grid, then write the model, its history and a sealed copy of the account."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    plan = Plan.read(settings.plan)
-    if set(settings.keys) != {node.name for node in plan.nodes}:
-        msg = f"Expected a key for each of {[node.name for node in plan.nodes]}, found {sorted(settings.keys)}."
-        raise UserError(msg)
-    keys = {name: path.read_bytes() for name, path in settings.keys.items()}
+    plan, keys = settings.agreed()
     patience = settings.patience
     lifetime = patience.give_up_seconds if patience.missing == "wait" else 2 * patience.round_seconds
     coordinator = Coordinator(
