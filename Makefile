@@ -1,6 +1,6 @@
 # Two commands, each on a bare checkout:
 #   make results   install, simulate the default cohort, run every stage, print the table
-#   make test      install, then every check and test
+#   make test      install, then every check and test that needs Python alone
 # What takes longer or needs more than Python:
 #   make test-cluster        the workflow through a real Slurm, which it starts and stops (Debian: slurm-wlm and munge)
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile

@@ -89,7 +89,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
             "of the statement says which of the two was missing.",
             "The workflow keeps the ledgers of a cohort in ledgers/NAME, with the name of the cohort in config.yaml.",
         ),
-        epilog="example, after the default experiment:\n  zetadp ledger ledgers/phantom-small/*.jsonl --unit patient",
+        epilog="example, after the default experiment:\n  zetadp ledger ledgers/phantom/*.jsonl --unit patient",
     )
     ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl)")
     ledger.add_argument("--delta", type=_delta, default=1e-3, help="delta of the statement (default: %(default)s)")

@@ -7,9 +7,11 @@ import json
 import math
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from training_builder import TINY, records
 
 from zetadp.cli import main
@@ -64,6 +66,11 @@ def test_the_example_of_the_help_is_one_line_and_prints_what_the_help_says(comma
     example, answer = re.search(r"example:\n  zetadp (.*)\nprints, among others:\n  (.*)\n", text).groups()
     assert example.startswith(f"{command} --")
     assert answer in said(example, capsys).splitlines()
+
+
+def test_the_example_of_a_ledger_names_the_folder_of_the_default_cohort(capsys):
+    config = yaml.safe_load((Path(__file__).parents[2] / "config.yaml").read_text())
+    assert f"zetadp ledger ledgers/{config['cohort']['name']}/*.jsonl" in help_of("ledger", capsys)
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,10 @@ def test_the_configuration_reference_is_that_of_the_schema() -> None:
 def test_every_key_of_the_schema_is_described() -> None:
     empty = [line for line in describe(yaml.safe_load(SCHEMA.read_text())).splitlines() if re.search(r"` \|  \|", line)]
     assert empty == []
+
+
+def test_contributors_are_told_all_that_continuous_integration_runs() -> None:
+    commands = re.findall(r"^make [\w-]+$", (ROOT / ".ci/run").read_text(), flags=re.MULTILINE)
+    assert "make test" in commands
+    told = (ROOT / "CONTRIBUTING.md").read_text().split("\n\n")[1]
+    assert [command for command in commands if f"`{command}`" not in told] == []
