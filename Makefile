@@ -30,6 +30,13 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .PHONY: results full held-apart test test-cluster test-environments lint unit benchmark accountants install clean
 
+# Tables say by which command they were made.
+results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
+full: export ZETADP_COMMAND := make full
+held-apart: export ZETADP_COMMAND := make held-apart
+benchmark: export ZETADP_COMMAND := make benchmark
+accountants: export ZETADP_COMMAND := make accountants
+
 results: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
 	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from zetadp.audit.suite import AuditSettings, Finding, Target, carry_out, frame,
 from zetadp.auditfigure import audit_figure
 from zetadp.epsilon import epsilon_shown, epsilon_value
 from zetadp.figures import save_svg
+from zetadp.provenance import origin
 from zetadp.rendering import to_csv, to_markdown, to_text
 from zetadp.storage import read_json, write_text
 from zetadp.validation import UserError
@@ -17,6 +19,9 @@ from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
+
+COHORT = "none, a stub network and images of its own"
+SEEDS = "one fixed seed an audit; exact noise has none"
 
 
 def main(
@@ -38,7 +43,9 @@ def main(
     findings = carry_out(plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings)))
     table = sheet(findings, experiment)
     logging.getLogger(__name__).info("\n%s", to_text(table))
-    write_text(csv, to_csv(frame(findings), table.notes))
+    made = origin(COHORT, SEEDS)
+    write_text(csv, to_csv(frame(findings), (*made, *table.notes)))
+    table = replace(table, notes=(*table.notes, *made))
     write_text(md, to_markdown(table))
     results, powers = [finding.result for finding in findings], [finding.power for finding in findings]
     save_svg(audit_figure(results, powers, experiment), picture)

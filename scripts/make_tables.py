@@ -1,9 +1,11 @@
 """Write Table 1 and the tables by class, patient and node."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zetadp import rendering, tables
+from zetadp.provenance import origin, seeds_shown
 from zetadp.storage import read_json, write_text
 from zetadp.workflow import run
 
@@ -24,6 +26,7 @@ def main(
     per_class: Path,
     per_patient: Path,
     per_node: Path,
+    cohort: str,
     cohort_label: str,
 ) -> None:
     """Write accuracy against epsilon in five formats from the same cells, and three finer tables as CSV."""
@@ -31,14 +34,16 @@ def main(
     below = rendering.notes(runs, cohort_label, read_json(total))
     table = tables.table1(runs, cohort_label)
     sheet = rendering.accuracy_sheet(table, below)
-    write_text(csv, rendering.to_csv(table, below))
-    write_text(md, rendering.to_markdown(sheet))
+    trained = [read_json(path).get("environment", {}) for path in metrics]
+    made = origin(cohort, seeds_shown(runs["seed"]), runs=trained)
+    write_text(csv, rendering.to_csv(table, (*made, *below)))
+    write_text(md, rendering.to_markdown(replace(sheet, notes=(*sheet.notes, *made))))
     write_text(tex, rendering.to_latex(sheet))
     write_text(html, rendering.to_html(sheet))
     write_text(txt, rendering.terminal_table(runs, cohort_label, read_json(total)))
-    write_text(per_class, rendering.to_csv(tables.per_class(runs), below))
-    write_text(per_patient, rendering.to_csv(tables.per_patient(runs), below))
-    write_text(per_node, rendering.to_csv(tables.per_node(runs), below))
+    write_text(per_class, rendering.to_csv(tables.per_class(runs), (*made, *below)))
+    write_text(per_patient, rendering.to_csv(tables.per_patient(runs), (*made, *below)))
+    write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))
 
 
 if __name__ == "__main__":

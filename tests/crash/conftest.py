@@ -9,10 +9,16 @@ pytest.register_assert_rewrite("crash.reference")
 from crash.reference import Reference  # noqa: E402
 from crash.zygote import Zygote  # noqa: E402
 
+from zetadp.provenance import COMMAND  # noqa: E402
+
 
 @pytest.fixture(scope="session")
 def zygote():
-    with Zygote() as warm:
+    with pytest.MonkeyPatch.context() as patched:
+        # As the workflow does. Without it a table names the program that runs, and a test calls stages in several ways.
+        patched.setenv(COMMAND, "snakemake")
+        started = Zygote()
+    with started as warm:
         yield warm
 
 

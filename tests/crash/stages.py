@@ -226,7 +226,7 @@ STAGES = {
             inputs={"metrics": [METRICS], "privacy": [PRIVACY], "total": TOTAL},
             outputs={kind: f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "tex", "txt", "html")}
             | {kind: f"{RESULTS}/tables/{kind}.csv" for kind in ("per_class", "per_patient", "per_node")},
-            params={"cohort_label": LABEL},
+            params={"cohort": LABEL, "cohort_label": LABEL},
         ),
         Stage(
             "make_figures",

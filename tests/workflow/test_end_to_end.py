@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from zetadp.provenance import read_origin
+
 CELLS = {
     ("pretrained", "federated", "8"): 1,
     ("complex", "federated", "8"): 1,
@@ -49,6 +51,17 @@ def test_every_result_is_there_and_nothing_else_was_written(finished):
     assert made == {"results", "resources", "ledgers", "logs", ".snakemake"}
     assert finished.files() == finished.before
     assert not list(finished.root.rglob("*.partial*"))
+
+
+@pytest.mark.parametrize("table", ["tables/table1", "audit/audit"])
+def test_tables_say_how_they_were_made(finished, table):
+    for kind in ("csv", "md"):
+        made = read_origin((results(finished) / f"{table}.{kind}").read_text(), table)
+        assert made["command"] == "snakemake --cores all --configfile workflow/scenarios/smoke.yaml"
+        assert made["commit"] == "unknown", "the copy has no history"
+        if table == "tables/table1":
+            assert made["cohort"] == "phantom-smoke, 12 + 6 patients, seed 7"
+            assert made["seeds"] == "0, 1"
 
 
 def test_table_1_has_a_line_for_every_cell(finished):

@@ -29,8 +29,16 @@ from zetadp.config import (
 )
 from zetadp.epsilon import epsilon_value
 from zetadp.nn.shipped import SHIPPED
+from zetadp.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.validation import UserError
 from zetadp.workflow import code_of
+
+os.environ.setdefault(
+    COMMAND,
+    workflow_command(
+        workflow.overwrite_configfiles, sorted(workflow.config_settings.config)
+    ),
+)
 
 try:
     config = load_config(

@@ -26,6 +26,7 @@ rule make_tables:
     conda:
         "../../envs/tables.yaml"
     params:
+        cohort=cohort_shown(config["cohort"]),
         cohort_label=cohort_label(),
         code=code_of("scripts/make_tables.py"),
     script:
