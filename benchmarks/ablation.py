@@ -4,7 +4,8 @@
 
 runs this after the workflow. Two methods are compared run by run, seed with seed, on the same test patients. An
 interval over seeds (Student's t, 95 %) says how much training's own chance matters; one over patients (bootstrap, 95 %)
-how far the difference holds for other patients of this cohort. Writes phantom_full_ablation.csv and .md and
+how far the difference holds for other patients of this cohort. Runs are those that the scenario declares; one that is
+missing is an error, and others in the folder are not looked at. Writes phantom_full_ablation.csv and .md and
 phantom_full_differences.csv and .md.
 """
 
@@ -17,11 +18,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from phantom_full import with_spread
+from phantom_full import SCENARIO, declared, with_spread
+from scenarios import Experiment, ended
 from scipy.stats import t
 
-from zetadp.rendering import MISSING, Sheet, to_markdown
-from zetadp.storage import read_json, write_text
+from zetadp.provenance import origin
+from zetadp.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.storage import write_text
+from zetadp.validation import UserError
 
 EPSILONS = ("1", "8", "inf")
 STEPS = {
@@ -62,25 +66,22 @@ DIFFERENCES = (
 )
 
 
-def accuracies(results: Path, cell: Cell) -> pd.DataFrame:
+def accuracies(experiment: Experiment, cell: Cell) -> pd.DataFrame:
     """Return the accuracy of every test patient (row) in every seed (column) of a cell, in %."""
-    folder = results / "runs" / cell.network / cell.arm / f"eps-{cell.epsilon}"
-    found = {
-        int(path.parent.name.removeprefix("seed-")): read_json(path)["per_patient"]
-        for path in folder.glob("seed-*/metrics.json")
-    }
-    return 100 * pd.DataFrame({seed: found[seed] for seed in sorted(found)})
+    found = experiment.metrics(cell.network, cell.arm, cell.epsilon)
+    return 100 * pd.DataFrame({seed: metrics["per_patient"] for seed, metrics in found.items()})
 
 
-def difference(results: Path, first: Cell, second: Cell) -> dict[str, float | int]:
+def difference(experiment: Experiment, first: Cell, second: Cell) -> dict[str, float | int]:
     """Return the difference of two cells over the seeds that both have, with both intervals.
 
     Every patient has equally many images, so the mean over patients is the accuracy over images.
     """
-    one, other = accuracies(results, first), accuracies(results, second)
+    one, other = accuracies(experiment, first), accuracies(experiment, second)
     seeds = sorted(set(one) & set(other))
     if not seeds:
-        return {"seeds": 0}
+        msg = f"Expected a seed that {first} and {second} share, found none. Declare one in the scenario."
+        raise UserError(msg)
     apart = one[seeds] - other[seeds]
     by_seed, by_patient = apart.mean(axis=0), apart.mean(axis=1).to_numpy()
     reach = math.nan
@@ -99,36 +100,34 @@ def difference(results: Path, first: Cell, second: Cell) -> dict[str, float | in
     }
 
 
-def differences(results: Path) -> pd.DataFrame:
+def differences(experiment: Experiment) -> pd.DataFrame:
     """Return one row for each pair that is worth comparing."""
     return pd.DataFrame(
-        {"what": what, "first": str(first), "second": str(second)} | difference(results, first, second)
+        {"what": what, "first": str(first), "second": str(second)} | difference(experiment, first, second)
         for what, first, second in DIFFERENCES
     )
 
 
-def ablation(results: Path) -> pd.DataFrame:
+def ablation(experiment: Experiment) -> pd.DataFrame:
     """Return one row a step: its accuracy at every epsilon, and what it adds to the step before."""
     rows = []
     before: str | None = None
     for network, idea in STEPS.items():
         row: dict[str, str | float | int] = {"idea": idea, "network": network}
         for epsilon in EPSILONS:
-            found = accuracies(results, Cell(network, epsilon)).mean(axis=0)
+            found = accuracies(experiment, Cell(network, epsilon)).mean(axis=0)
             row |= {f"seeds_{epsilon}": len(found), f"mean_{epsilon}": found.mean(), f"std_{epsilon}": found.std()}
-            gained = difference(results, Cell(network, epsilon), Cell(before, epsilon)) if before else {}
+            gained = difference(experiment, Cell(network, epsilon), Cell(before, epsilon)) if before else {}
             row[f"gained_{epsilon}"] = gained.get("difference", math.nan)
         rows.append(row)
         before = network
     return pd.DataFrame(rows)
 
 
-def ablation_sheet(found: pd.DataFrame) -> Sheet:
-    """Lay the steps out."""
+def ablation_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+    """Lay the steps out, and how the table was made below."""
 
     def cell(row: pd.Series, epsilon: str) -> str:
-        if math.isnan(row[f"mean_{epsilon}"]):
-            return MISSING
         gained = row[f"gained_{epsilon}"]
         shown = with_spread(row[f"mean_{epsilon}"], row[f"std_{epsilon}"])
         return shown + ("" if math.isnan(gained) else f" ({gained:+.1f})")
@@ -140,12 +139,13 @@ def ablation_sheet(found: pd.DataFrame) -> Sheet:
         "Accuracy in % over the images of held-out patients, mean and standard deviation over seeds; in brackets what "
         "a step adds to the one above, over the seeds that both have. The order of steps is a choice: another one "
         "would share the points out differently.",
+        *made,
     )
     return Sheet("One idea after the other", ("idea", "network", "ε = 1", "ε = 8", "ε = ∞"), rows, notes, names=2)
 
 
-def differences_sheet(found: pd.DataFrame) -> Sheet:
-    """Lay the differences out."""
+def differences_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+    """Lay the differences out, and how the table was made below."""
 
     def interval(row: pd.Series, of: str) -> str:
         low, high = row[f"{of}_low"], row[f"{of}_high"]
@@ -161,27 +161,29 @@ def differences_sheet(found: pd.DataFrame) -> Sheet:
             interval(row, "seeds"),
             interval(row, "patients"),
         )
-        for _, row in found[found["seeds"] > 0].iterrows()
+        for _, row in found.iterrows()
     )
     headings = ("what", "first", "second", "seeds", "first less second", "over seeds", "over patients")
-    notes = ("Points of accuracy, paired by seed and test patient, with intervals of 95 %.",)
+    notes = ("Points of accuracy, paired by seed and test patient, with intervals of 95 %.", *made)
     return Sheet("Differences", headings, rows, notes, names=3)
 
 
 def main() -> None:
     """Write both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("results/phantom-full"))
+    parser.add_argument("--results", type=Path, help="folder of the experiment (default: where the workflow puts it)")
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     given = parser.parse_args()
+    experiment = Experiment.of(SCENARIO, given.results)
+    made = origin(*declared(), runs=experiment.environments())
     for name, found, laid_out in (
-        ("ablation", steps := ablation(given.results), ablation_sheet(steps)),
-        ("differences", apart := differences(given.results), differences_sheet(apart)),
+        ("ablation", steps := ablation(experiment), ablation_sheet(steps, made)),
+        ("differences", apart := differences(experiment), differences_sheet(apart, made)),
     ):
-        write_text(given.output / f"phantom_full_{name}.csv", found.to_csv(index=False, float_format="%.6g"))
+        write_text(given.output / f"phantom_full_{name}.csv", to_csv(found, made, float_format="%.6g"))
         write_text(given.output / f"phantom_full_{name}.md", to_markdown(laid_out))
         print(to_markdown(laid_out))
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

@@ -12,36 +12,43 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from phantom_full import ROOT, configuration, public_head, with_spread
+from phantom_full import public_head, with_spread
+from scenarios import ROOT, Experiment, declared_by, ended
 
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.rendering import MISSING, Sheet, to_markdown
+from zetadp.provenance import origin
+from zetadp.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.storage import write_text
 
-COHORTS = {
-    "vendor": "another vendor's scanners",
-    "healthy": "healthy brains",
-    "heavy": "heavy lesions",
-    "procedural": "brains from implicit shapes, no atlas",
+SCENARIOS = {
+    "another vendor's scanners": "held_apart_vendor",
+    "healthy brains": "held_apart_healthy",
+    "heavy lesions": "held_apart_heavy",
+    "brains from implicit shapes, no atlas": "held_apart_procedural",
 }
+"""What the table calls each cohort, and the scenario that declares it."""
 EPSILONS = ("1", "8", "inf")
 
 
-def collect(backbone: Backbone) -> pd.DataFrame:
+def declared() -> tuple[str, str]:
+    """Return cohorts and seeds."""
+    return declared_by(*SCENARIOS.values())
+
+
+def collect(experiments: dict[str, Experiment], backbone: Backbone) -> pd.DataFrame:
     """Return one row a cohort and epsilon; epsilon 0 is the public head alone."""
     rows = []
-    for cohort, label in COHORTS.items():
-        config = configuration(f"held_apart_{cohort}")
-        table = pd.read_csv(Path("results") / config["name"] / "tables/table1.csv", dtype={"epsilon": str}, comment="#")
+    for label, experiment in experiments.items():
+        table = experiment.table()
         own = table[(table["network"] == "pretrained") & (table["arm"] == "federated")]
-        start = public_head(config, backbone)
+        start = public_head(experiment.config, backbone)
         rows.append({"cohort": label, "epsilon": "0", "seeds": 1, "mean": start["mean"], "std": float("nan")})
         rows += [{"cohort": label} | dict(row[["epsilon", "seeds", "mean", "std"]]) for _, row in own.iterrows()]
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
-    """Lay the table out with one line a cohort."""
+def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+    """Lay the table out with one line a cohort, and how it was made below."""
 
     def cell(cohort: str, epsilon: str) -> str:
         row = found[(found["cohort"] == cohort) & (found["epsilon"] == epsilon)]
@@ -49,10 +56,11 @@ def sheet(found: pd.DataFrame) -> Sheet:
             return MISSING
         return with_spread(row["mean"].iloc[0], row["std"].iloc[0])
 
-    rows = tuple((label, *(cell(label, epsilon) for epsilon in ("0", *EPSILONS))) for label in COHORTS.values())
+    rows = tuple((label, *(cell(label, epsilon) for epsilon in ("0", *EPSILONS))) for label in SCENARIOS)
     notes = (
         "Accuracy in % over the images of held-out patients, mean and standard deviation over seeds. Backbone, public "
-        "head and settings are those of the default: nothing was chosen on these cohorts.",
+        "head and settings are those of the default; the scenarios change the cohort.",
+        *made,
     )
     headings = ("private cohort", "public head alone", "ε = 1", "ε = 8", "ε = ∞")
     return Sheet("Cohorts held apart", headings, rows, notes)
@@ -63,11 +71,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     given = parser.parse_args()
-    found = collect(load_backbone(ROOT / "src/zetadp/data/backbone.safetensors"))
-    write_text(given.output / "held_apart.csv", found.to_csv(index=False, float_format="%.6g"))
-    write_text(given.output / "held_apart.md", to_markdown(sheet(found)))
-    print(to_markdown(sheet(found)))
+    experiments = {label: Experiment.of(scenario) for label, scenario in SCENARIOS.items()}
+    found = collect(experiments, load_backbone(ROOT / "src/zetadp/data/backbone.safetensors"))
+    made = origin(*declared(), runs=[place for each in experiments.values() for place in each.environments()])
+    laid_out = to_markdown(sheet(found, made))
+    write_text(given.output / "held_apart.csv", to_csv(found, made, float_format="%.6g"))
+    write_text(given.output / "held_apart.md", laid_out)
+    print(laid_out)
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

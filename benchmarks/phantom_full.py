@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-import yaml
+from scenarios import ROOT, Experiment, declared_by, ended
 
-from zetadp.config import load_config, network_of, overlay
-from zetadp.configdocs import SCHEMA
+from zetadp.config import network_of
 from zetadp.dataset import load_role
 from zetadp.epsilon import epsilon_order
 from zetadp.federation.partition import read_partition
@@ -30,15 +29,16 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.nn.projection import head_scores
 from zetadp.privacy.threat import SECURE_AGGREGATION
-from zetadp.rendering import MISSING, Sheet, or_none, to_markdown
-from zetadp.storage import read_json, write_text
+from zetadp.provenance import origin
+from zetadp.rendering import MISSING, Sheet, or_none, to_csv, to_markdown
+from zetadp.storage import write_text
 from zetadp.tables import PAPER_TABLE_1
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parents[1]
+SCENARIO = "phantom_full"
 METHODS = {
     "pretrained": "head of 4 components, from the public head",
     "from_nothing": "head of 4 components, from random weights",
@@ -90,11 +90,9 @@ WEIGHED = {
 """Networks in the figure against trained weights, and what they are called there."""
 
 
-def configuration(scenario: str) -> dict[str, Any]:
-    """Return the configuration that a scenario describes."""
-    content = yaml.safe_load((ROOT / "config.yaml").read_text())
-    overlay(content, yaml.safe_load((ROOT / f"workflow/scenarios/{scenario}.yaml").read_text()))
-    return load_config(content, SCHEMA)
+def declared() -> tuple[str, str]:
+    """Return cohort and seeds."""
+    return declared_by(SCENARIO)
 
 
 def with_spread(mean: float, std: float) -> str:
@@ -115,12 +113,11 @@ def trained_weights(settings: dict[str, Any], features: int) -> int:
     return Layout.of(build(network, 4, size, np.random.default_rng(0))).dimension
 
 
-def hardware(results: Path, row: pd.Series) -> str:
+def hardware(experiment: Experiment, row: pd.Series) -> str:
     """Return what a row's runs ran on."""
-    folder = results / "runs" / row["network"] / row["arm"] / f"eps-{row['epsilon']}"
     places = {
         (found["environment"]["device"], found["environment"]["cores"])
-        for found in (read_json(path) for path in sorted(folder.glob("seed-*/metrics.json")))
+        for found in experiment.metrics(row["network"], row["arm"], row["epsilon"]).values()
     }
     return ", ".join(f"{device}, {cores} cores" for device, cores in sorted(places))
 
@@ -129,7 +126,8 @@ def public_head(config: dict[str, Any], backbone: Backbone) -> dict[str, Any]:
     """Return the row of the backbone as it comes, which no private patient has touched: any epsilon holds for it."""
     folder = Path("resources") / config["cohort"]["name"]
     partition = read_partition(folder / f"partitions/{config['name']}.csv")
-    stack, _ = load_role(sorted((folder / "features").glob("*.h5")), partition, "test")
+    shards = [folder / f"features/shard-{number:02d}.h5" for number in range(config["shards"])]
+    stack, _ = load_role(shards, partition, "test")
     head = backbone.heads[config["networks"]["pretrained"]["components"]]
     records, sequences, slices = stack.values.shape[:3]
     told = head_scores(torch.from_numpy(stack.values).reshape(records, sequences, slices, -1), head).argmax(dim=-1)
@@ -143,10 +141,9 @@ def public_head(config: dict[str, Any], backbone: Backbone) -> dict[str, Any]:
     }
 
 
-def collect(results: Path, config: dict[str, Any], backbone: Backbone) -> pd.DataFrame:
+def collect(experiment: Experiment, backbone: Backbone) -> pd.DataFrame:
     """Return one row a method, arm and epsilon, the paper's printed figures among them."""
-    features = backbone.components
-    table = pd.read_csv(results / "tables/table1.csv", dtype={"epsilon": str}, comment="#")
+    features, config = backbone.components, experiment.config
     rows = [
         {
             "method": method_of(row["network"], row["threat"]),
@@ -160,9 +157,9 @@ def collect(results: Path, config: dict[str, Any], backbone: Backbone) -> pd.Dat
             "unit": row["unit"],
             "threat": row["threat"],
             "true_epsilon_per_patient": row["epsilon_per_patient"],
-            "hardware": hardware(results, row),
+            "hardware": hardware(experiment, row),
         }
-        for _, row in table.iterrows()
+        for _, row in experiment.table().iterrows()
     ]
     printed = [
         {"method": "the paper, as printed", "network": "paper", "arm": arm, "epsilon": epsilon, "seeds": 10}
@@ -173,8 +170,8 @@ def collect(results: Path, config: dict[str, Any], backbone: Backbone) -> pd.Dat
     return pd.DataFrame([*rows, public_head(config, backbone), *printed])
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
-    """Lay the table out with one column an epsilon."""
+def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+    """Lay the table out with one column an epsilon, and how it was made below."""
     labels = ["0", *sorted(set(found["epsilon"]) - {"0"}, key=epsilon_order)]
     rows = []
     for (method, arm), group in found.groupby(["method", "arm"], sort=False):
@@ -197,6 +194,7 @@ def sheet(found: pd.DataFrame) -> Sheet:
         "Accuracy in % over the images of the held-out patients of the simulated cohort, mean and standard deviation "
         "over seeds; the paper's row was measured on other patients, and its figures fit a guarantee per image.",
         *whole,
+        *made,
     )
     return Sheet("Accuracy against epsilon", ("method", "arm", "seeds", *labels), tuple(rows), notes, names=2)
 
@@ -284,14 +282,15 @@ def weights_figure(found: pd.DataFrame) -> Figure:
 def main() -> None:
     """Write table and figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("results/phantom-full"))
+    parser.add_argument("--results", type=Path, help="folder of the experiment (default: where the workflow puts it)")
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     given = parser.parse_args()
-    config = configuration("phantom_full")
+    experiment = Experiment.of(SCENARIO, given.results)
     backbone = load_backbone(ROOT / "src/zetadp/data/backbone.safetensors")
-    found = collect(given.results, config, backbone)
-    laid_out = sheet(found)
-    write_text(given.output / "phantom_full.csv", found.to_csv(index=False, float_format="%.6g"))
+    found = collect(experiment, backbone)
+    made = origin(*declared(), runs=experiment.environments())
+    laid_out = sheet(found, made)
+    write_text(given.output / "phantom_full.csv", to_csv(found, made, float_format="%.6g"))
     write_text(given.output / "phantom_full.md", to_markdown(laid_out))
     save_svg(accuracy_figure(found), given.output / "phantom_full.svg")
     save_svg(weights_figure(found), given.output / "phantom_full_weights.svg")
@@ -299,4 +298,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

@@ -242,11 +242,14 @@ def frame_sheet(frame: pd.DataFrame, title: str, notes: tuple[str, ...] = (), *,
     return Sheet(title, tuple(LONG_HEADINGS.get(c, c.replace("_", " ")) for c in frame.columns), rows, notes, names)
 
 
-def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    """Render the long form as CSV in full precision; the notes lead as ``#`` lines (``read_csv(comment="#")``)."""
+def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: str | None = None) -> str:
+    """Render the long form as CSV, by default in full precision.
+
+    The notes lead as ``#`` lines: read it by ``read_csv(comment="#")``.
+    """
     buffer = io.StringIO()
     buffer.writelines(f"# {line}\n" for note in notes for line in note.splitlines())
-    frame.to_csv(buffer, index=False, lineterminator="\n")
+    frame.to_csv(buffer, index=False, lineterminator="\n", float_format=float_format)
     return buffer.getvalue()
 
 

@@ -1,0 +1,124 @@
+"""What scenarios declare, and their finished runs: all that are declared, and no others that a folder may hold."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import yaml
+
+from zetadp.config import GridRun, grid, load_config, overlay
+from zetadp.configdocs import SCHEMA
+from zetadp.provenance import cohort_shown, seeds_shown
+from zetadp.storage import read_json
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[1]
+
+
+def configuration(scenario: str | None) -> dict[str, Any]:
+    """Return the configuration that a scenario describes; without one, the default."""
+    content = yaml.safe_load((ROOT / "config.yaml").read_text())
+    if scenario is not None:
+        overlay(content, yaml.safe_load((ROOT / f"workflow/scenarios/{scenario}.yaml").read_text()))
+    return load_config(content, SCHEMA)
+
+
+def declared_by(*scenarios: str | None) -> tuple[str, str]:
+    """Return cohorts and seeds of scenarios, as `zetadp.provenance.origin` takes them."""
+    configs = [configuration(scenario) for scenario in scenarios]
+    cohorts = "; ".join(cohort_shown(config["cohort"]) for config in configs)
+    return cohorts, seeds_shown(int(run.seed) for config in configs for run in grid(config))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A scenario and the folder of its results.
+
+    Attributes
+    ----------
+    scenario
+        Name of its file in ``workflow/scenarios``.
+    config
+        What the file declares.
+    results
+        Folder with ``runs`` and ``tables``.
+    """
+
+    scenario: str
+    config: dict[str, Any]
+    results: Path
+
+    @classmethod
+    def of(cls, scenario: str, results: Path | None = None) -> Experiment:
+        """Return a scenario with its results, by default where the workflow puts them."""
+        config = configuration(scenario)
+        return cls(scenario, config, results or Path("results") / config["name"])
+
+    @property
+    def cells(self) -> dict[tuple[str, str, str], list[GridRun]]:
+        """Return the declared runs of every network, arm and epsilon, in the order of their seeds."""
+        found: dict[tuple[str, str, str], list[GridRun]] = {}
+        for run in sorted(grid(self.config), key=lambda run: int(run.seed)):
+            found.setdefault((run.network, run.arm, run.epsilon), []).append(run)
+        return found
+
+    def metrics(self, network: str, arm: str, epsilon: str) -> dict[int, dict[str, Any]]:
+        """Return the ``metrics.json`` of every declared run of a network, arm and epsilon, by seed."""
+        runs = self.cells.get((network, arm, epsilon))
+        if runs is None:
+            msg = f"Expected {self._file} to declare runs of {network}, {arm}, epsilon {epsilon}. Add them there."
+            raise UserError(msg)
+        return {int(run.seed): self._read(run) for run in runs}
+
+    def environments(self) -> list[dict[str, Any]]:
+        """Return where every declared run was trained."""
+        return [self._read(run).get("environment", {}) for run in grid(self.config)]
+
+    def table(self) -> pd.DataFrame:
+        """Return the accuracies that the workflow wrote, or refuse a table that is not of the declared runs."""
+        path = self.results / "tables/table1.csv"
+        if not path.is_file():
+            raise UserError(self._missing(path))
+        found = pd.read_csv(path, dtype={"epsilon": str}, comment="#")
+        declared = {cell: len(runs) for cell, runs in self.cells.items()}
+        there = {(row["network"], row["arm"], row["epsilon"]): row["seeds"] for _, row in found.iterrows()}
+        for cell in sorted(declared.keys() | there.keys()):
+            if declared.get(cell) != there.get(cell):
+                msg = (
+                    f"Expected {declared.get(cell, 0)} run(s) of {', '.join(cell)} in {path}, as {self._file} "
+                    f"declares, found {there.get(cell, 0)}. {self._what_to_run}"
+                )
+                raise UserError(msg)
+        return found
+
+    @property
+    def _file(self) -> str:
+        return f"workflow/scenarios/{self.scenario}.yaml"
+
+    @property
+    def _what_to_run(self) -> str:
+        return f"Run: snakemake --cores all --configfile {self._file}"
+
+    def _missing(self, path: Path) -> str:
+        return f"Expected the finished runs that {self._file} declares, found no {path}. {self._what_to_run}"
+
+    def _read(self, run: GridRun) -> dict[str, Any]:
+        path = self.results / f"runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}/metrics.json"
+        if not path.is_file():
+            raise UserError(self._missing(path))
+        return read_json(path)
+
+
+def ended(main: Callable[[], None]) -> None:
+    """Run a program; a user's mistake ends in its message and exit code 1."""
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))
