@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.projection`."""
-# What follows was chosen on public simulation (docs/pretraining.md).
+# How what follows was chosen has no record (docs/pretraining.md).
 BALANCE = 4.0
 """Greatest norm of the crossed moments beside that of the second moments, after weighting; a public constant."""
 SPREAD = 0.05
