@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from zetadp.privacy import accounting, gaussian, prv
+from zetadp.provenance import origin
+from zetadp.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:
@@ -37,9 +39,14 @@ DELTAS = (1e-3, 1e-5)
 HEAD = """\
 # Quoted epsilon against a second accountant
 
-Made by `python benchmarks/accountants.py`, with every case in `accountants.csv`. The quoted figure (PLD, an upper
-bound) has to lie inside the bracket of Opacus's PRV accountant, whose error is at most 0.2 % of epsilon.
+Every case is in `accountants.csv`. The quoted figure (PLD, an upper bound) has to lie inside the bracket of Opacus's
+PRV accountant, whose error is at most 0.2 % of epsilon.
 """
+
+
+def declared() -> tuple[str, str]:
+    """Return that there is neither cohort nor seed."""
+    return "none", "none, nothing is drawn"
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -128,7 +135,8 @@ def main() -> int:
         print(f"No setting has epsilon between {SMALLEST} and {LARGEST}.", file=sys.stderr)
         return 1
     cases = pd.DataFrame(rows)
-    write_text(given.csv, cases.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    made = origin(*declared())
+    write_text(given.csv, to_csv(cases, made, float_format="%.6g"))
     outside = cases[~cases["inside"]]
     minutes = (time.process_time() - start) / 60
     text = (
@@ -136,7 +144,8 @@ def main() -> int:
         f"{len(cases) - len(outside)} inside the bracket, {len(outside)} outside. "
         f"It took {minutes:.1f} minutes of processor time.\n"
     )
-    write_text(given.markdown, f"{HEAD}\n{text}\n{summary(cases)}")
+    listed = "\n".join(f"- {line}" for line in made)
+    write_text(given.markdown, f"{HEAD}\n{text}\n{summary(cases)}\n{listed}\n")
     print(text, end="")
     print(outside.to_string() if len(outside) else f"{given.csv}\n{given.markdown}")
     return 1 if len(outside) else 0

@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 from opacus import PrivacyEngine
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-from step import CLIP, NETWORKS, SIGMA, Bench, timed
+from step import CLIP, NETWORKS, SIGMA, Bench, declared, timed
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -41,7 +41,9 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.nn.stacked import block_weight, stack
 from zetadp.opacus.engine import PrivacyEngine as Bridge
 from zetadp.privacy import clipping
-from zetadp.storage import written_whole
+from zetadp.provenance import origin
+from zetadp.rendering import to_csv
+from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -264,8 +266,7 @@ def main() -> None:
             line = {"group": group, "what": name, "threads": chosen.threads, "ms": middle, "quarter": low}
             lines.append({**line, "three_quarters": high, "printed_ms": PRINTED.get(name, float("nan"))})
             print(f"{group:8} {name:64} {middle:10.3f} ms", flush=True)
-    with written_whole(chosen.output) as path:
-        pd.DataFrame(lines).to_csv(path, index=False, float_format="%.4g")
+    write_text(chosen.output, to_csv(pd.DataFrame(lines), origin(*declared()), float_format="%.4g"))
     print(f"written to {chosen.output}")
 
 

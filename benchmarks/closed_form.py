@@ -26,6 +26,7 @@ from head_selection import (
     accuracy,
     arguments,
     consortium,
+    declared,
     public_head,
     trained,
 )
@@ -36,6 +37,9 @@ from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.projection import head_scores
 from zetadp.privacy import gaussian
 from zetadp.privacy.clipping import clip_factors
+from zetadp.provenance import origin
+from zetadp.rendering import to_csv
+from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,8 +98,7 @@ def main() -> None:
         splits.append((features[order[:count]], features[order[count:]]))
     table = pd.DataFrame(rows(backbone, splits, given.repetitions))
     table.insert(0, "patients", given.patients)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(given.output, index=False, float_format="%.4g")
+    write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
 
 
 def rows(backbone: Backbone, splits: list[tuple[np.ndarray, np.ndarray]], repetitions: int) -> list[dict[str, object]]:

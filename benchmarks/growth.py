@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from step import added_memory
+from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
 from zetadp.federation.node import Node, Records
@@ -40,7 +40,9 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.storage import written_whole
+from zetadp.provenance import origin
+from zetadp.rendering import to_csv
+from zetadp.storage import write_text
 
 RESULTS = Path(__file__).parents[1] / "docs/results/benchmarks"
 USUAL = {"patients": 24, "images": 4, "nodes": 1, "side": 32, "width": 8}
@@ -211,8 +213,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     table = pd.DataFrame(lines)
     add_exponents(table)
-    with written_whole(chosen.output) as path:
-        table.to_csv(path, index=False, float_format="%.6g")
+    write_text(chosen.output, to_csv(table, origin(*declared()), float_format="%.6g"))
     save_svg(drawn(table), chosen.output.with_suffix(".svg"))
     print(f"\n{table.to_string(index=False)}\nwritten to {chosen.output}")
 

@@ -26,12 +26,23 @@ from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.privacy import gaussian
+from zetadp.provenance import origin, seeds_shown
+from zetadp.rendering import to_csv
+from zetadp.storage import write_text
 
 ROOT = Path(__file__).parents[1]
 SEEDS, HOSPITALS, TRAINED, ALL = (71, 72), 11, 484, 750
 DELTA = 1e-3
+REPETITIONS = 3
+"""Draws of the noise, from seeds 0, 1, ..."""
 LABELS = np.repeat(np.arange(4), 20)
 ONE_HOT = np.eye(4, dtype=np.float32)[LABELS]
+
+
+def declared(repetitions: int = REPETITIONS) -> tuple[str, str]:
+    """Return cohorts and seeds of every comparison on these consortia."""
+    cohorts = "; ".join(f"public consortium, {TRAINED} + {ALL - TRAINED} patients, seed {seed}" for seed in SEEDS)
+    return cohorts, seeds_shown(range(repetitions))
 
 
 def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) -> np.ndarray:
@@ -151,7 +162,7 @@ def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
     parser.add_argument("--backbone", type=Path, default=ROOT / "src/zetadp/data/backbone.safetensors")
     parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
     parser.add_argument("--output", type=Path, default=Path(f"docs/results/{table}.csv"))
-    parser.add_argument("--repetitions", type=int, default=3, help="draws of the noise")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="draws of the noise")
     return parser
 
 
@@ -188,8 +199,7 @@ def main() -> None:
             rows.append({**row, "epsilon": f"{epsilon:g}", "mean": np.mean(measure(components, epsilon, **how))})
         print(row, [round(r["mean"], 2) for r in rows[-3:]], flush=True)
     table = pd.DataFrame(rows)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(given.output, index=False, float_format="%.4g")
+    write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
     best = table[table["epsilon"] == "1"].nlargest(5, "mean")
     print("\nbest at epsilon 1:\n", best.to_string(index=False))
 

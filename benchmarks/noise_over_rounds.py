@@ -34,6 +34,7 @@ from head_selection import (
     accuracy,
     arguments,
     consortium,
+    declared,
     descended,
     public_head,
 )
@@ -42,6 +43,9 @@ from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.correlated import BandedNoise, CorrelatedDraws, averaged_iterate, best_banded, prefix_sums
 from zetadp.privacy.schedule import NoiseSchedule
+from zetadp.provenance import origin
+from zetadp.rendering import to_csv
+from zetadp.storage import write_text
 
 COMPONENTS, EPSILONS = (4, 16, 64), (1.0, 8.0)
 LENGTHS = (5.0, 20.0, 60.0)
@@ -179,8 +183,7 @@ def main() -> None:
                         )
                 print(pd.DataFrame(rows).tail(len(compared) * len(LENGTHS)).to_string(), flush=True)
     table = pd.DataFrame(rows)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(given.output, index=False, float_format="%.4g")
+    write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
     best = table.groupby(["start", "components", "epsilon", "way"], sort=False)["mean"].max()
     print("\nbest length of each:\n", best.unstack("way")[[way.name for way in compared]].round(2).to_string())
 

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
-from step import NETWORKS, Bench, ratio
+from step import NETWORKS, Bench, declared, ratio
 
 from zetadp.memory import keep_freed_memory
 from zetadp.privacy.pass_size import images_in_a_pass
-from zetadp.storage import written_whole
+from zetadp.provenance import origin
+from zetadp.rendering import to_csv
+from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -101,8 +103,7 @@ def main() -> None:
                 }
             )
             print(lines[-1], flush=True)
-    with written_whole(chosen.output) as path:
-        pd.DataFrame(lines).to_csv(path, index=False, float_format="%.4g")
+    write_text(chosen.output, to_csv(pd.DataFrame(lines), origin(*declared()), float_format="%.4g"))
     print(f"written to {chosen.output}")
 
 

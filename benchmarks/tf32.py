@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from updates import DELTA, EPSILON, EXPECTED, NODES, POPULATION, cohort
+from updates import COHORT, DELTA, EPSILON, EXPECTED, NODES, POPULATION, cohort
 
 from zetadp.evaluation import class_scores
 from zetadp.federation.node import Records
@@ -35,7 +35,9 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import convolution_gradients
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.storage import written_whole
+from zetadp.provenance import origin, seeds_shown
+from zetadp.rendering import to_csv
+from zetadp.storage import write_text
 from zetadp.training import NodePlan, RunName, TrainingSettings, train
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 NETWORK = NetworkSettings(widths=(16, 32, 64), convolutions=1, head="pooled", groups=8)
 SETTINGS = TrainingSettings(rounds=160, images_per_patient=4, optimiser=OptimiserSettings(learning_rate=0.005))
+SEEDS = 3
 DROPPED = 13
 """Bits of float32's mantissa that TF32 does not have."""
 
@@ -107,10 +110,16 @@ def predicted(epsilon: str, seed: int, records: Records, test: Records, *, round
     return class_scores(model, test.images.flatten(0, 1)).argmax(dim=1).view(test.images.shape[:2])
 
 
+def declared(seeds: int = SEEDS) -> tuple[str, str]:
+    """Return cohort and seeds."""
+    size = f"{COHORT.train_patients} + {COHORT.test_patients} patients"
+    return f"simulated patients of updates.py, {size}, seed {COHORT.seed}", seeds_shown(range(seeds))
+
+
 def main() -> None:
     """Train in pairs, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="pairs of trainings for each epsilon (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="pairs of trainings for each epsilon (%(default)s)")
     parser.add_argument("--folder", type=Path, help="for the cohort (default: kept nowhere)")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/tf32.csv"))
     chosen = parser.parse_args()
@@ -129,8 +138,7 @@ def main() -> None:
             said = "epsilon {}, seed {}: {:.2f} % in float32, {:.2f} % in TF32 ({:+.2f}), {:.2f} % of answers changed"
             print(said.format(*lines[-1]), flush=True)
     table = pd.DataFrame(lines, columns=["epsilon", "seed", "float32", "tf32", "difference", "changed"])
-    with written_whole(chosen.output) as path:
-        table.round(3).to_csv(path, index=False)
+    write_text(chosen.output, to_csv(table.round(3), origin(*declared(chosen.seeds))))
     summary = table.groupby("epsilon", sort=False)[["float32", "tf32", "difference", "changed"]].agg(["mean", "std"])
     print(summary.round(2).to_string())
     print(f"written to {chosen.output}")
