@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 KEYS = ("command", "commit", "cohort", "seeds", "hardware")
 UNKNOWN = "unknown"
+NOT_CODE = (":(exclude)docs", ":(exclude)*.md")
 COMMAND = "ZETADP_COMMAND"
 """Environment variable in which make and the workflow name their command: as a parameter it would run jobs again."""
 
@@ -117,13 +118,13 @@ def workflow_command(configfiles: Sequence[Path], overridden: Sequence[str], roo
 def commit(root: Path = ROOT) -> str | None:
     """Return the commit of the code that runs, or None where there is no git history of it.
 
-    It ends in ``-dirty`` where files outside ``docs`` differ from the commit. Tables are kept in ``docs``, and one that
-    was just written says nothing about the code that writes the next.
+    It ends in ``-dirty`` where a file differs from the commit that is neither a page nor in ``docs``. Tables are kept
+    there, and one that was just written says nothing about the code that writes the next.
     """
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root.resolve():
         return None
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_CODE)
     found = _git(root, "rev-parse", "--short", "HEAD")
     return f"{found}-dirty" if found and changed else found
 

@@ -39,8 +39,8 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def repository(tmp_path) -> Path:
     root = tmp_path / "checkout"
-    for name in ("src/code.py", "docs/table.csv"):
-        (root / name).parent.mkdir(parents=True)
+    for name in ("src/code.py", "docs/table.csv", "README.md"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("1\n")
     git(tmp_path, "init", "--quiet", str(root))
     git(root, "add", ".")
@@ -54,6 +54,7 @@ def test_the_commit_is_the_one_checked_out_and_a_change_of_code_shows(repository
     assert git(repository, "rev-parse", "HEAD").startswith(found)
     assert re.fullmatch("[0-9a-f]{7,40}", found)
     (repository / "docs/table.csv").write_text("2\n")
+    (repository / "README.md").write_text("2\n")
     (repository / "results").mkdir()
     (repository / "results/table.csv").write_text("2\n")
     assert commit(repository) == found, "a table that was written is no change of code"
