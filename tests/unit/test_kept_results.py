@@ -1,0 +1,263 @@
+"""What docs/results keeps says how it was made, and that is what scenarios, benchmarks and history say too."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from zetadp.config import grid
+from zetadp.provenance import read_origin
+from zetadp.training import TrainingSettings
+from zetadp.validation import UserError
+
+ROOT = Path(__file__).parents[2]
+KEPT = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "docs/results").rglob("*")
+    if path.suffix in {".csv", ".md"} and path.name != "README.md"
+)
+HASH = r"[0-9a-f]{7,40}"
+COMMIT = rf"(unknown|{HASH})(, added by {HASH}|; trainings by (unknown|{HASH})(, {HASH})*)?"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Return what a file of the benchmarks defines; they import each other by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    before = set(sys.modules)
+    yield lambda name: runpy.run_path(str(ROOT / f"benchmarks/{name}.py"))
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "benchmarks")):
+            del sys.modules[name]
+
+
+def origin_of(table: str) -> dict[str, str]:
+    return read_origin((ROOT / table).read_text(), table)
+
+
+def commands_of(target: str) -> str:
+    """Return the commands of a target of the Makefile."""
+    found = re.search(rf"^{target}: install\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert found, f"the Makefile has no target {target}"
+    return found[1]
+
+
+def programs(command: str) -> list[str]:
+    """Return the benchmarks that a command runs."""
+    target = re.fullmatch(r"make ([\w-]+)(?: CONFIG=\S+)?", command)
+    return re.findall(r"python benchmarks/(\w+)\.py", commands_of(target[1]) if target else command)
+
+
+def scenario(command: str) -> str | None:
+    """Return the scenario of a command of the workflow; None is the default."""
+    found = re.search(r"(?:--configfile |CONFIG=)workflow/scenarios/(\w+)\.yaml", command)
+    assert found or not re.search("configfile|CONFIG|--config", command)
+    return found[1] if found else None
+
+
+def test_there_are_tables():
+    assert {"docs/results/default/table1.csv", "docs/results/phantom_full_ablation.md"} <= set(KEPT)
+
+
+@pytest.mark.parametrize("table", KEPT)
+def test_cohort_and_seeds_are_those_that_the_command_declares(table, benchmark):
+    made = origin_of(table)
+    assert made["command"].startswith(("make ", "snakemake ", "python benchmarks/"))
+    if table == "docs/results/default/audit.md":
+        audit = runpy.run_path(str(ROOT / "scripts/audit.py"))
+        declared = [(audit["COHORT"], audit["SEEDS"])]
+    elif names := programs(made["command"]):
+        declared = [benchmark(name)["declared"]() for name in names]
+    else:
+        declared = [benchmark("scenarios")["declared_by"](scenario(made["command"]))]
+    assert [(made["cohort"], made["seeds"])] * len(declared) == declared
+
+
+@pytest.mark.parametrize("table", KEPT)
+def test_the_commit_is_one_of_this_history(table):
+    said = origin_of(table)["commit"]
+    assert re.fullmatch(COMMIT, said), "also where code was changed after the commit, it cannot be made again"
+    if not has_history():
+        return  # an archive or a shallow clone cannot tell more
+    for commit in re.findall(rf"\b{HASH}\b", said):
+        assert git("merge-base", "--is-ancestor", commit, "HEAD") is not None, f"{commit} is no commit before this one"
+
+
+def git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def has_history() -> bool:
+    if shutil.which("git") is None:
+        return False
+    top = git("rev-parse", "--show-toplevel")
+    return top is not None and Path(top) == ROOT and git("rev-parse", "--is-shallow-repository") == "false"
+
+
+def rows(table: str) -> list[dict[str, str]]:
+    lines = (ROOT / "docs/results" / table).read_text().splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def declared_seeds(config: dict) -> Counter:
+    return Counter((run.network, run.arm, run.epsilon) for run in grid(config))
+
+
+@pytest.mark.parametrize(
+    ("table", "name"), [("default/table1", None), ("longer/table1", "longer"), ("phantom_full", "phantom_full")]
+)
+def test_every_cell_has_as_many_seeds_as_the_scenario_declares(table, name, benchmark):
+    found = {
+        (row["network"], row["arm"], row["epsilon"]): int(row["seeds"])
+        for row in rows(f"{table}.csv")
+        if row["network"] not in {"public_head", "paper"}
+    }
+    assert found == declared_seeds(benchmark("scenarios")["configuration"](name))
+
+
+def test_cohorts_held_apart_have_as_many_seeds_as_their_scenarios_declare(benchmark):
+    found = {(row["cohort"], row["epsilon"]): int(row["seeds"]) for row in rows("held_apart.csv")}
+    for label, name in benchmark("held_apart")["SCENARIOS"].items():
+        declared = declared_seeds(benchmark("scenarios")["configuration"](name))
+        for (_, _, epsilon), seeds in declared.items():
+            assert found.pop((label, epsilon)) == seeds
+        assert found.pop((label, "0")) == 1
+    assert found == {}
+
+
+def test_the_ablation_is_of_the_same_runs_as_the_extended_table():
+    table = {(row["network"], row["epsilon"]): row for row in rows("phantom_full.csv") if row["arm"] == "federated"}
+    for row in rows("phantom_full_ablation.csv"):
+        for epsilon in ("1", "8", "inf"):
+            cell = table[row["network"], epsilon]
+            assert row[f"seeds_{epsilon}"] == cell["seeds"]
+            assert row[f"mean_{epsilon}"] == cell["mean"]
+
+
+def test_the_default_head_is_the_best_of_the_recorded_search(benchmark):
+    best = max((row for row in rows("head_selection.csv") if row["epsilon"] == "1"), key=lambda row: float(row["mean"]))
+    head = benchmark("scenarios")["configuration"](None)["networks"]["pretrained"]
+    training = {key: head["training"][key] for key in ("rounds", "learning_rate", "clip", "averaged")}
+    assert head["components"] == int(best["components"])
+    assert list(training.values()) == [float(best[key]) for key in ("rounds", "rate", "clip", "averaged")]
+
+
+@pytest.mark.parametrize("estimator", ["class_means", "least_squares"])
+def test_the_feature_norm_is_the_best_of_the_recorded_search(estimator):
+    wanted = {"estimator": estimator, "components": "4", "start": "public", "epsilon": "1"}
+    tried = [row for row in rows("closed_form.csv") if wanted.items() <= row.items()]
+    assert len(tried) == 3
+    best = max(tried, key=lambda row: float(row["mean"]))
+    assert float(best["feature_norm"]) == TrainingSettings(rounds=1).feature_norm
+
+
+# The extended table's programs, on finished runs
+
+
+PATIENTS = [f"patient-{number}" for number in range(6)]
+
+
+def write_metrics(results: Path, network: str, arm: str, epsilon: str, seed: int | str, accuracy: np.ndarray) -> Path:
+    path = results / f"runs/{network}/{arm}/eps-{epsilon}/seed-{seed}/metrics.json"
+    path.parent.mkdir(parents=True)
+    environment = {"device": "abacus", "cores": 2}
+    path.write_text(
+        json.dumps({"per_patient": dict(zip(PATIENTS, accuracy.tolist(), strict=True)), "environment": environment})
+    )
+    return path
+
+
+@pytest.fixture
+def finished(tmp_path, benchmark) -> tuple[Path, dict[tuple[str, str, str], list[np.ndarray]]]:
+    """Write every run that the scenario of the extended table declares; return the accuracies of its patients too."""
+    random = np.random.default_rng(0)
+    accuracies: dict[tuple[str, str, str], list[np.ndarray]] = {}
+    for run in sorted(grid(benchmark("scenarios")["configuration"]("phantom_full")), key=lambda run: int(run.seed)):
+        drawn = random.uniform(0.3, 0.9, len(PATIENTS))
+        accuracies.setdefault((run.network, run.arm, run.epsilon), []).append(drawn)
+        write_metrics(tmp_path / "results", run.network, run.arm, run.epsilon, run.seed, drawn)
+    return tmp_path / "results", accuracies
+
+
+def ablation(results: Path, output: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "benchmarks/ablation.py", "--results", str(results), "--output", str(output)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_ablation_is_of_the_declared_runs_whatever_else_the_folder_holds(finished, tmp_path):
+    results, accuracies = finished
+    for seed in (7, "old"):
+        write_metrics(results, "tuned_norms", "federated", "8", seed, np.ones(len(PATIENTS)))
+    done = ablation(results, tmp_path / "tables")
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "tables/phantom_full_ablation.csv", comment="#", index_col="network")
+    for network, row in table.iterrows():
+        for epsilon in ("1", "8", "inf"):
+            expected = accuracies[network, "federated", epsilon]
+            assert row[f"seeds_{epsilon}"] == len(expected)
+            assert row[f"mean_{epsilon}"] == pytest.approx(100 * np.mean(expected), rel=1e-5)
+    # A step is compared with the one before over the seeds that both have.
+    norms, whole = (accuracies[network, "federated", "inf"] for network in ("tuned_norms", "tuned"))
+    assert (len(norms), len(whole)) == (2, 5)
+    assert table.loc["tuned_norms", "gained_inf"] == pytest.approx(
+        100 * (np.mean(norms) - np.mean(whole[:2])), rel=1e-4
+    )
+    differences = pd.read_csv(tmp_path / "tables/phantom_full_differences.csv", comment="#")
+    assert list(differences["seeds"]) == [10, 10, 5, 2, 3, 3]
+    for name in ("ablation.csv", "ablation.md", "differences.csv", "differences.md"):
+        made = read_origin((tmp_path / f"tables/phantom_full_{name}").read_text(), name)
+        assert made["command"].startswith("python benchmarks/ablation.py --results ")
+        assert (made["seeds"], made["hardware"]) == ("0 to 9", "abacus, 2 cores")
+
+
+def test_the_ablation_names_a_declared_run_that_is_missing(finished, tmp_path):
+    results, _ = finished
+    missing = results / "runs/tuned_norms/federated/eps-8/seed-1/metrics.json"
+    missing.unlink()
+    done = ablation(results, tmp_path / "tables")
+    assert done.returncode == 1
+    assert str(missing) in done.stderr
+    assert "snakemake --cores all --configfile workflow/scenarios/phantom_full.yaml" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "tables").exists()
+
+
+def write_table(results: Path, cells: Counter) -> None:
+    columns = ["network", "arm", "epsilon", "seeds"]
+    (results / "tables").mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame([(*cell, seeds) for cell, seeds in cells.items()], columns=columns)
+    frame.to_csv(results / "tables/table1.csv", index=False)
+
+
+@pytest.mark.parametrize("seeds", [0, 1, 3])
+def test_a_table_of_other_runs_than_the_declared_is_refused(seeds, tmp_path, benchmark):
+    experiment = benchmark("scenarios")["Experiment"].of("phantom_full", tmp_path)
+    with pytest.raises(UserError, match=r"found no .*table1\.csv"):
+        experiment.table()
+    declared = declared_seeds(experiment.config)
+    write_table(tmp_path, declared)
+    assert len(experiment.table()) == len(declared)
+    cell = ("tuned", "federated", "8")
+    there = Counter({**declared, cell: seeds})
+    write_table(tmp_path, +there)
+    with pytest.raises(UserError, match=rf"Expected 2 run\(s\) of {', '.join(cell)} .* found {seeds}\."):
+        experiment.table()
+
+
+def test_a_cell_that_the_scenario_does_not_declare_is_refused(tmp_path, benchmark):
+    experiment = benchmark("scenarios")["Experiment"].of("phantom_full", tmp_path)
+    write_metrics(tmp_path, "shaped", "federated", "3", 0, np.ones(len(PATIENTS)))
+    with pytest.raises(UserError, match="shaped, federated, epsilon 3"):
+        experiment.metrics("shaped", "federated", "3")
