@@ -76,4 +76,6 @@ def test_rule_and_main_agree(script, monkeypatch):
     assert given <= set(parameters)
     assert needed <= given | rule.wildcards | {"threads", *rule.names("resources")}
     assert f'code=code_of("scripts/{script.name}"),' in rule.text
+    # What can run on a GPU asks for one, or two such jobs would share it.
+    assert ("device" in given) == ("gpu=gpus()" in rule.text)
     assert rule.text.count("conda:") == rule.text.count(" log:") == 1

@@ -16,6 +16,7 @@ rule evaluate:
     conda:
         "../../envs/train.yaml"
     resources:
+        gpu=gpus(),
         mem_mb=4000,
         runtime="30m",
     params:
