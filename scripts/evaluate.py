@@ -1,18 +1,16 @@
 """Predict the pulse sequence of every image of the held-out patients, and summarise."""
 
-import os
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
-import torch
 
 from zetadp.dataset import load_role, pick_device
 from zetadp.evaluation import predict
 from zetadp.federation.partition import read_partition
 from zetadp.metrics import summarise
 from zetadp.pretrained import load_model
+from zetadp.provenance import environment
 from zetadp.storage import write_json, written_whole
 from zetadp.workflow import run
 
@@ -61,13 +59,7 @@ def main(
         | {
             "run": {"network": network, "arm": arm, "epsilon": epsilon, "seed": int(seed)},
             "node_accuracy": nodes,
-            "environment": {
-                "device": torch.cuda.get_device_name() if place.type == "cuda" else platform.machine(),
-                "cores": os.cpu_count(),
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            }
-            | ({"tf32": "in convolutions, while training"} if tf32 else {}),
+            "environment": environment(place) | ({"tf32": "in convolutions, while training"} if tf32 else {}),
         },
     )
 

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("command", "commit", "cohort", "seeds", "hardware")
@@ -129,11 +132,35 @@ def commit(root: Path = ROOT) -> str | None:
     return f"{found}-dirty" if found and changed else found
 
 
+def code_version(root: Path = ROOT) -> str:
+    """Return `commit`, or the installed version where there is none, as of a package or a copy of the files."""
+    found = commit(root)
+    if found is not None:
+        return found
+    try:
+        return f"zetadp {metadata.version('zetadp')}"
+    except metadata.PackageNotFoundError:
+        return "unknown: neither in a git checkout nor installed"
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return code, machine and software of this process, as ``metrics.json`` keeps them."""
+    import torch
+
+    return {
+        "commit": code_version(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
 def _git(root: Path, *arguments: str) -> str | None:
     """Return what git says, or None where it fails or is not installed."""
     try:
         done = subprocess.run(  # noqa: S603  (fixed arguments)
-            ["git", "-C", str(root), *arguments],  # noqa: S607  (the git of whoever runs this)
+            ["git", "--no-optional-locks", "-C", str(root), *arguments],  # noqa: S607  (the git of whoever runs this)
             capture_output=True,
             text=True,
             check=False,
