@@ -4,13 +4,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from torch import Tensor
 
 from zetadp.dataset import load_role, pick_device
 from zetadp.evaluation import predict
 from zetadp.federation.partition import read_partition
 from zetadp.metrics import summarise
+from zetadp.nn.backbone import load_backbone
 from zetadp.pretrained import load_model
 from zetadp.provenance import environment
+from zetadp.publicstart import public_start
 from zetadp.storage import write_json, written_whole
 from zetadp.workflow import run
 
@@ -23,6 +26,7 @@ def main(
     model: Path,
     images: list[Path],
     partition: Path,
+    backbone: list[Path],
     predictions: Path,
     metrics: Path,
     network: str,
@@ -34,21 +38,27 @@ def main(
 ) -> None:
     """Write predictions and metrics on the server's test patients, and the accuracy at each node's own.
 
+    A network that started from public weights is also measured as it started: what it gained is the difference.
     ``tf32`` tells whether a GPU was let round in training; here all is float32.
     """
     place = pick_device(device)
     finished = load_model(model, place)
     table = read_partition(partition)
 
-    def predicted(role: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def given(role: str) -> tuple[tuple[Tensor, pd.Series, tuple[str, ...]], pd.DataFrame]:
         stack, rows = load_role(images, table, role)
-        inputs = finished.prepare(stack.values).to(place)
-        return predict(finished.network, inputs, rows["patient"], stack.sequences), rows
+        return (finished.prepare(stack.values).to(place), rows["patient"], stack.sequences), rows
 
-    tested, _ = predicted("test")
+    test, _ = given("test")
+    tested = predict(finished.network, *test)
+    public = {}
+    if finished.settings.start == "public":
+        before = predict(public_start(finished, load_backbone(backbone[0], place)), *test)
+        public = {"public_start_accuracy": float((before["sequence"] == before["predicted"]).mean())}
     nodes = {}
     if (table["role"] == "validation").any():
-        watched, rows = predicted("validation")
+        validation, rows = given("validation")
+        watched = predict(finished.network, *validation)
         right = (watched["sequence"] == watched["predicted"]).groupby(watched["patient"]).mean()
         nodes = right.groupby(rows.drop_duplicates("patient").set_index("patient")["node"]).mean().to_dict()
     with written_whole(predictions) as temporary:
@@ -59,6 +69,7 @@ def main(
         | {
             "run": {"network": network, "arm": arm, "epsilon": epsilon, "seed": int(seed)},
             "node_accuracy": nodes,
+            **public,
             "environment": environment(place) | ({"tf32": "in convolutions, while training"} if tf32 else {}),
         },
     )

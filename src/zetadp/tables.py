@@ -107,7 +107,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
 
 def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Read each run's ``history.csv`` and stack them, with columns for network, arm, epsilon, seed, threat and unit."""
+    """Read each run's ``history.csv`` and stack them, with columns for what names the run and its guarantee."""
     parts = []
     for directory in run_dirs:
         path = directory / "history.csv"
@@ -120,7 +120,8 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         # Runs that have no statement yet can be drawn as well.
         stated = directory / "privacy.json"
         privacy = read_json(stated) if stated.exists() else {}
-        shown = {"threat": _threat(privacy)["threat"], "unit": privacy.get("unit", "")}
+        shown = {key: privacy.get(key, "") for key in ("unit", "delta", "noise_source")}
+        shown["threat"] = _threat(privacy)["threat"]
         parts.append(history.assign(**_identity(run, directory / "metrics.json"), **shown))
     if not parts:
         msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
@@ -149,6 +150,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
     one seed. ``ci_low`` and ``ci_high`` bound the seed-averaged accuracy over the population of patients: patients are
     resampled, the same for all seeds. ``noise`` is "none" without epsilon. ``epsilon_stated`` is the largest.
     ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
+    ``public_start`` is what public starting weights reach before any private training; missing for other networks.
     """
     _not_empty(runs)
     rows = []
@@ -166,6 +168,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
                 "ci_high": 100 * high,
                 "paper_mean": printed[0] if printed else math.nan,
                 "paper_std": printed[1] if printed else math.nan,
+                "public_start": 100 * float(group["public_start_accuracy"].mean()),
                 "cohort": cohort_label,
                 "unit": _common(group, "unit"),
                 "threat": _common(group, "threat"),
@@ -259,6 +262,7 @@ def _row(directory: Path) -> dict[str, Any]:
     return {
         **identity,
         **{key: metrics[key] for key in MEASURED},
+        "public_start_accuracy": metrics.get("public_start_accuracy", math.nan),
         "accuracy_low": interval.get("low"),
         "accuracy_high": interval.get("high"),
         "epsilon_stated": spent,

@@ -199,7 +199,7 @@ STAGES = {
         ),
         Stage(
             "evaluate",
-            inputs={"model": MODEL, "images": [WHITENED], "partition": PARTITION},
+            inputs={"model": MODEL, "images": [WHITENED], "partition": PARTITION, "backbone": []},
             outputs={"predictions": f"{RUN}/predictions.csv", "metrics": METRICS},
             params={**NAME, "device": "cpu", "tf32": False},
         ),

@@ -6,6 +6,7 @@ rule evaluate:
         model=rules.train_model.output.model,
         images=images_for,
         partition=rules.partition.output.partition,
+        backbone=backbone_for,
     output:
         predictions=f"{RESULTS}/{RUN_WILDCARDS}/predictions.csv",
         metrics=f"{RESULTS}/{RUN_WILDCARDS}/metrics.json",
