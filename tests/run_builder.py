@@ -19,15 +19,22 @@ def predictions(right, slices=5):
     return pd.DataFrame(rows, columns=["patient", "sequence", "slice", "predicted", "probability"])
 
 
-def write_run(root, right, *, network="complex", arm="federated", epsilon="3", seed=0, slices=5, **privacy):
-    """Write one run's folder and return it; keywords change its privacy statement."""
+def write_run(
+    root, right, *, network="complex", arm="federated", epsilon="3", seed=0, slices=5, public=None, **privacy
+):
+    """Write one run's folder and return it; keywords change its privacy statement.
+
+    ``public`` is what the public weights reach from which the network started.
+    """
     folder = root / "runs" / network / arm / f"eps-{epsilon}" / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     table = predictions(right, slices)
     table.to_csv(folder / "predictions.csv", index=False)
     metrics = summarise(table, SEQUENCES)
     metrics["run"] = {"network": network, "arm": arm, "epsilon": epsilon, "seed": seed}
-    metrics["environment"] = {"torch": "9.8.7", "python": "3.99"}
+    metrics["environment"] = {"torch": "9.8.7", "python": "3.99", "commit": "0a1b2c3d4e5f-dirty"}
+    if public is not None:
+        metrics["public_start_accuracy"] = public
     metrics["node_accuracy"] = {"node-01": 0.5, "node-02": 0.75}
     write_json(folder / "metrics.json", metrics)
     spent = "inf" if epsilon in ("inf", "unclipped") else float(epsilon)

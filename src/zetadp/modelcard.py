@@ -32,7 +32,7 @@ def model_card(
     run
         ``network``, ``arm``, ``epsilon`` and ``seed`` of the run.
     network
-        Settings of the network, printed as they are.
+        All settings of the network, by the names of `zetadp.nn.models.NetworkSettings`.
     privacy
         Content of the run's ``privacy.json``.
     metrics
@@ -50,7 +50,7 @@ def model_card(
         [
             f"# MRI sequence classifier: {run['network']}, {arm}, {chosen}, seed {run['seed']}",
             "",
-            *_task(sequences),
+            *_task(network, sequences),
             *_data(cohort_label, metrics),
             *_privacy(epsilon, privacy),
             *_accuracy(metrics),
@@ -66,21 +66,60 @@ def model_card(
     )
 
 
-def _task(sequences: list[str]) -> list[str]:
+def _task(network: Mapping[str, Any], sequences: list[str]) -> list[str]:
     return [
         "## Task",
         "",
-        f"A complex-valued network tells which pulse sequence ({', '.join(sequences)}) an axial slice of a brain MRI "
-        "comes from, given the slice’s k-space.",
+        f"{_described(network)} It tells which pulse sequence ({', '.join(sequences)}) an axial slice of a brain MRI "
+        "comes from.",
         "",
         "**Input.** A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
         "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area resize, "
-        "centred unitary 2-D Fourier transform, whitening of each image by its own statistics. The settings travel "
-        "with the model.",
+        f"{', '.join(_prepared(network))}. The settings travel with the model.",
         "",
         "**Output.** For each slice the name of the sequence and its probability.",
         "",
     ]
+
+
+def _described(network: Mapping[str, Any]) -> str:
+    """Say what kind of network this is, what it sees, and which of its weights were trained from where."""
+    family, domain = network["family"], network["domain"]
+    if family == "linear":
+        values = "pixel of the slice" if domain == "image" else "coefficient of the slice’s k-space"
+        return f"A real-valued linear model: softmax regression on the log magnitude of every {values}."
+    if family == "head":
+        count = f"the first {network['components']}" if network["components"] else "all"
+        start = "the public head" if network["start"] == "public" else "random weights"
+        return (
+            f"A complex-valued linear head on {count} of the complex features that a frozen public backbone computes "
+            "from the slice’s k-space. The backbone is a complex-valued convolutional network, trained on public "
+            f"simulated patients only; the head alone was trained on the cohort, from {start}."
+        )
+    seen = "the slice itself" if domain == "image" else "the slice’s k-space"
+    if family == "real" and domain == "kspace":
+        seen += ", real and imaginary part as two channels"
+    if network["transform"] == "fourier":
+        seen += ", which its first layer transforms back to the image"
+    trained = {
+        "all": "All its weights were",
+        "norms": "Its head and the scales and shifts of its normalisation were",
+        "head": "Its head alone was",
+    }.get(network["trained"], "Its head and low-rank updates of its convolutions were")
+    start = "the weights of the public backbone" if network["start"] == "public" else "random weights"
+    return f"A {family}-valued convolutional network on {seen}. {trained} trained on the cohort, from {start}."
+
+
+def _prepared(network: Mapping[str, Any]) -> list[str]:
+    """Return what is done to a resized slice before the network takes it."""
+    steps = ["each image to mean zero and standard deviation one"]
+    if network["domain"] != "image":
+        steps = ["centred unitary 2-D Fourier transform", "whitening of each image by its own statistics"]
+    if network["domain"] == "features":
+        steps.append("features of the public backbone")
+    if network["family"] == "linear":
+        steps.append("logarithm of the magnitude, standardised over the image")
+    return steps
 
 
 def _data(cohort_label: str, metrics: Mapping[str, Any]) -> list[str]:
@@ -149,7 +188,7 @@ def _threat(privacy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
-    interval = metrics["accuracy_interval"]
+    interval, start = metrics["accuracy_interval"], metrics.get("public_start_accuracy")
     between = "no interval: it needs at least two test patients"
     if interval["low"] is not None:
         low, high = _percent(interval["low"]), _percent(interval["high"])
@@ -164,6 +203,7 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
         f"- By image: {_percent(metrics['accuracy'])} % ({between}). A guess reaches {_percent(1 / len(rows))} %.",
         f"- By volume, majority vote over its slices: {_percent(metrics['volume_accuracy'])} %.",
         f"- Macro F1: {_percent(metrics['macro_f1'])} %.",
+        *([f"- By image, public weights alone, before any private training: {_percent(start)} %."] if start else []),
         "",
         to_markdown(Sheet("By sequence, in %", ("sequence", *columns), rows)),
     ]
@@ -187,15 +227,28 @@ def _limits(cohort_label: str) -> list[str]:
 
 
 def _provenance(run: Mapping[str, Any], network: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[str]:
-    environment = {"commit": None, **metrics.get("environment", {})}
     return [
         "## Provenance",
         "",
         f"- run: {run['network']}/{run['arm']}/eps-{epsilon_label(run['epsilon'])}/seed-{run['seed']}",
-        *(f"- network, {key}: {value}" for key, value in network.items()),
-        *(f"- {key}: {'unknown' if value is None else value}" for key, value in sorted(environment.items())),
+        *(f"- network, {name}: {network[name]}" for name in _that_count(network)),
+        *(f"- {key}: {value}" for key, value in sorted(metrics["environment"].items())),
         "",
     ]
+
+
+def _that_count(network: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings that mean something for a network of this family."""
+    names = ["family", "domain"]
+    if network["family"] == "head":
+        names += ["components", "start"]
+    if network["family"] in {"complex", "real"}:
+        names += ["widths", "convolutions", "groups", "head", "trained"]
+        names += ["hidden"] if network["head"] == "hidden" else []
+        names += ["rank"] if network["trained"].startswith("low_rank") else []
+    if network["family"] == "complex":
+        names += ["activation", "transform", "start"]
+    return names
 
 
 def _percent(fraction: float | None) -> str:

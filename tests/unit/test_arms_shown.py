@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from run_builder import write_run
 
 from zetadp import figures, rendering, tables
+from zetadp.confusionfigure import confusion_matrices
 from zetadp.modelcard import model_card
+from zetadp.nn.models import NetworkSettings
 from zetadp.storage import read_json
 
+NETWORK = asdict(NetworkSettings())
+LABEL = "simulated cohort"
 SHOWN = "secure (secure aggregation, simulated)"
 THREAT = {
     "model": "secure_aggregation",
@@ -25,7 +31,8 @@ def folders(tmp_path):
 
 
 def texts(figure):
-    return [text.get_text() for text in figure.findobj(match=lambda artist: hasattr(artist, "get_text"))]
+    found = figure.findobj(match=lambda artist: hasattr(artist, "get_text"))
+    return [" ".join(text.get_text().split()) for text in found]
 
 
 def test_tables_name_it_and_print_what_holds_without_it(folders):
@@ -49,7 +56,7 @@ def test_figures_name_it(folders):
     table = tables.table1(runs, "simulated cohort")
     drawn = (
         figures.accuracy_against_epsilon(table, "c"),
-        figures.confusion_matrices(runs, "c"),
+        confusion_matrices(runs, "c"),
         figures.training_curves(tables.collect_histories(folders), "c"),
         figures.accuracy_per_class(runs, "c"),
     )
@@ -62,7 +69,9 @@ def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
     card = {}
     for folder in folders:
         metrics = read_json(folder / "metrics.json")
-        card[folder] = model_card(metrics["run"], {}, read_json(folder / "privacy.json"), metrics, "simulated cohort")
+        card[folder] = model_card(
+            metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, "simulated cohort"
+        )
     secure, federated = card.values()
     assert SHOWN in secure.splitlines()[0]
     assert "single messages, as nothing here prevents: 41.5" in secure
@@ -84,7 +93,7 @@ def test_a_guarantee_per_image_is_called_one_beside_the_figure_of_a_patient(tmp_
     assert any("Network mine: ε is per image" in note and f"{shown} at ε = 3" in note for note in notes)
     assert "| mine (per image) |" in rendering.to_markdown(rendering.accuracy_sheet(table, notes))
     metrics = read_json(folder / "metrics.json")
-    card = model_card(metrics["run"], {}, read_json(folder / "privacy.json"), metrics, "simulated cohort")
+    card = model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL)
     assert f"per patient at δ = 0.001 is {shown}." in card
     assert "of those who gave no data" not in card
 
@@ -95,7 +104,7 @@ def test_figures_say_where_epsilon_is_per_image(tmp_path):
     runs = tables.collect(folders)
     drawn = (
         figures.accuracy_against_epsilon(tables.table1(runs, "simulated cohort"), "c"),
-        figures.confusion_matrices(runs, "c"),
+        confusion_matrices(runs, "c"),
         figures.training_curves(tables.collect_histories(folders), "c"),
         figures.accuracy_per_class(runs, "c"),
     )

@@ -1,18 +1,41 @@
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 from run_builder import write_run
 
+from zetadp.config import load_config, network_of
+from zetadp.configdocs import SCHEMA
 from zetadp.modelcard import model_card
 from zetadp.storage import read_json
 
-NETWORK = {"family": "complex", "parameters": 93636}
+ROOT = Path(__file__).parents[2]
 
 
-def card(tmp_path, *, label="simulated cohort", right=None, **run):
+def configuration():
+    """Return the default, and beside its networks those of other shapes that it could have."""
+    content = yaml.safe_load((ROOT / "config.yaml").read_text())
+    whole = {"widths": [16, 32, 64], "head": "pooled", "groups": 8, "transform": "fourier", "start": "public"}
+    content["networks"] |= {
+        "tuned": whole,
+        "tuned_norms": whole | {"trained": "norms"},
+        "tuned_low_rank": whole | {"trained": "low_rank", "rank": 3},
+        "linear_image": {"family": "linear", "domain": "image"},
+        "hidden": {"family": "complex", "head": "hidden", "hidden": 77},
+        "from_nothing": {"family": "head", "domain": "features"},
+    }
+    return load_config(content, SCHEMA)
+
+
+CONFIGURATION = configuration()
+NETWORK = network_of(CONFIGURATION, "complex")
+
+
+def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, **run):
     folder = write_run(tmp_path, right or {"a": 12, "b": 16}, **run)
     metrics = read_json(folder / "metrics.json")
-    return model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, label)
+    return model_card(metrics["run"], settings, read_json(folder / "privacy.json"), metrics, label)
 
 
 def test_card_holds_what_a_user_must_know(tmp_path):
@@ -30,9 +53,9 @@ def test_card_holds_what_a_user_must_know(tmp_path):
         "Not for clinical use",
         "zetadp predict MODEL VOLUME",
         "complex/federated/eps-3/seed-0",
-        "parameters: 93636",
+        "widths: [16, 32, 64]",
         "torch: 9.8.7",
-        "commit: unknown",
+        "commit: 0a1b2c3d4e5f-dirty",
         "Decathlon",
     ):
         assert needed in text
@@ -84,3 +107,65 @@ def test_missing_precision_is_a_dash(tmp_path):
     metrics["per_class"]["T1w"]["precision"] = None
     privacy = json.loads((folder / "privacy.json").read_text())
     assert "| – |" in model_card(metrics["run"], NETWORK, privacy, metrics, "cohort")
+
+
+BACKBONE = "A complex-valued linear head on {} of the complex features that a frozen public backbone computes"
+COMPLEX = "A complex-valued convolutional network on the slice’s k-space"
+KSPACE = "area resize, centred unitary 2-D Fourier transform, whitening of each image by its own statistics"
+IMAGE = "area resize, each image to mean zero and standard deviation one"
+LOGARITHM = ", logarithm of the magnitude, standardised over the image."
+
+
+@pytest.mark.parametrize(
+    ("name", "described", "prepared"),
+    [
+        ("pretrained", BACKBONE.format("the first 4"), f"{KSPACE}, features of the public backbone."),
+        ("from_nothing", BACKBONE.format("all"), f"{KSPACE}, features of the public backbone."),
+        ("complex", f"{COMPLEX}. All its weights were trained on the cohort, from random weights.", f"{KSPACE}."),
+        ("real_kspace", "A real-valued convolutional network on the slice’s k-space, real and imag", f"{KSPACE}."),
+        ("real_image", "A real-valued convolutional network on the slice itself. All its weights", f"{IMAGE}."),
+        ("linear", "softmax regression on the log magnitude of every coefficient of the", KSPACE + LOGARITHM),
+        ("linear_image", "softmax regression on the log magnitude of every pixel of the", IMAGE + LOGARITHM),
+        (
+            "tuned",
+            f"{COMPLEX}, which its first layer transforms back to the image. All its weights were trained on the "
+            "cohort, from the weights of the public backbone.",
+            f"{KSPACE}.",
+        ),
+        ("tuned_norms", "Its head and the scales and shifts of its normalisation were trained", f"{KSPACE}."),
+        ("tuned_low_rank", "Its head and low-rank updates of its convolutions were trained", f"{KSPACE}."),
+    ],
+)
+def test_the_task_describes_the_network_that_it_is_about(tmp_path, name, described, prepared):
+    text = card(tmp_path, settings=network_of(CONFIGURATION, name))
+    task = text[text.index("## Task") : text.index("## Data")]
+    assert described in task
+    assert prepared in task
+    if network_of(CONFIGURATION, name)["domain"] == "image":
+        assert "k-space" not in task
+        assert "Fourier" not in task
+        assert "whiten" not in task
+    if name in {"linear", "linear_image", "real_kspace", "real_image"}:
+        assert "complex" not in task
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("pretrained", {"family", "domain", "components", "start"}),
+        ("linear", {"family", "domain"}),
+        ("real_image", {"family", "domain", "widths", "convolutions", "groups", "head", "trained"}),
+        ("hidden", {"family", "domain", "widths", "convolutions", "groups", "head", "hidden", "trained", "activation"}),
+        ("tuned_low_rank", {"family", "domain", "widths", "convolutions", "groups", "head", "trained", "rank"}),
+    ],
+)
+def test_only_settings_that_count_for_the_family_are_listed(tmp_path, name, settings):
+    text = card(tmp_path, settings=network_of(CONFIGURATION, name))
+    listed = {line.split(": ")[0].removeprefix("- network, ") for line in text.splitlines() if "- network, " in line}
+    of_complex = {"activation", "transform", "start"} if name in {"hidden", "tuned_low_rank"} else set()
+    assert listed == settings | of_complex
+
+
+def test_the_card_of_a_network_with_public_weights_says_what_these_reach_alone(tmp_path):
+    assert "public weights alone, before any private training: 81.25 %" in card(tmp_path, public=0.8125)
+    assert "public weights alone" not in card(tmp_path / "other")
