@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zetadp.audit.suite import AuditSettings, Finding, Target, carry_out, frame, plan, sheet
 from zetadp.auditfigure import audit_figure
 from zetadp.epsilon import epsilon_shown, epsilon_value
-from zetadp.figures import save_svg
+from zetadp.figurestyle import save_svg
 from zetadp.provenance import origin
 from zetadp.rendering import to_csv, to_markdown, to_text
 from zetadp.storage import read_json, write_text

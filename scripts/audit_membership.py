@@ -12,7 +12,7 @@ from zetadp.audit.membership import MembershipSettings, audit_membership, refuta
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.cohort.scanners import SEQUENCES
 from zetadp.dataset import pick_device, to_records
-from zetadp.figures import save_svg
+from zetadp.figurestyle import save_svg
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten

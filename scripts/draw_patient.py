@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp import figures
 from zetadp.federation.partition import read_partition
+from zetadp.figurestyle import save_svg
+from zetadp.patientfigure import patient_figure
 from zetadp.storage import ImageStack, read_stack
 from zetadp.workflow import run
 
@@ -28,7 +29,7 @@ def main(
     record = rows.loc[rows["role"] == "test", "record"].iloc[0]
     images, stack = images_of(slices, record)
     middle = images.shape[1] // 2
-    figure = figures.patient_figure(
+    figure = patient_figure(
         images[:, middle],
         images_of(kspace, record)[0][:, middle],
         images_of(whitened, record)[0][:, middle],
@@ -37,7 +38,7 @@ def main(
         slice_number=middle,
         cohort_label=cohort_label,
     )
-    figures.save_svg(figure, patient)
+    save_svg(figure, patient)
 
 
 def images_of(files: list[Path], record: str) -> tuple[np.ndarray, ImageStack]:

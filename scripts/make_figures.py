@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pandas as pd
-
 from zetadp import figures, tables
-from zetadp.epsilon import epsilon_value
+from zetadp.confusionfigure import confusion_matrices
+from zetadp.figurestyle import save_svg
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -29,20 +27,10 @@ def main(
     folders = [path.parent for path in metrics]
     runs = tables.collect(folders)
     table = tables.table1(runs, cohort_label)
-    figures.save_svg(figures.accuracy_against_epsilon(table, cohort_label), accuracy)
-    figures.save_svg(figures.confusion_matrices(chosen(runs), cohort_label), confusion)
-    figures.save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label), curves)
-    figures.save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)
-
-
-def chosen(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs whose confusion is shown: for each network and arm the loosest guarantee, and none."""
-    cells = runs.drop_duplicates([*tables.CELL]).copy()
-    cells["value"] = cells["epsilon"].map(epsilon_value)
-    private, free = cells[np.isfinite(cells["value"])], cells[cells["epsilon"] == "inf"]
-    loosest = private.sort_values("value").groupby(["network", "arm"]).tail(1)
-    keys = pd.concat([loosest, free])[tables.CELL].head(figures.MAX_MATRICES)
-    return runs.merge(keys, on=tables.CELL)
+    save_svg(figures.accuracy_against_epsilon(table, cohort_label), accuracy)
+    save_svg(confusion_matrices(runs, cohort_label), confusion)
+    save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label), curves)
+    save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zetadp.epsilon import rounded_up
-from zetadp.figures import WIDTH, figure_style
+from zetadp.figurestyle import WIDTH, figure_style
 from zetadp.privacy import accounting
 
 if TYPE_CHECKING:

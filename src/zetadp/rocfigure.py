@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from zetadp.audit.detection import FALSE_ALARM
 from zetadp.epsilon import rounded_up
-from zetadp.figures import WIDTH, figure_style
+from zetadp.figurestyle import WIDTH, figure_style
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ import pytest
 
 from zetadp.audit.membership import Arm, Attack
 from zetadp.audit.roc import Claim, against, roc_band
-from zetadp.figures import save_svg
+from zetadp.figurestyle import save_svg
 from zetadp.rocfigure import LEAST_RATE, _empirical, membership_roc
 
 CLAIMS = {"reader": Claim({(1.0, 2.0): 1}, 1e-3), "server": Claim({(1.0, 1.0): 1}, 1e-3)}

@@ -56,6 +56,8 @@ def test_a_change_in_a_module_reaches_the_rules_that_import_it_indirectly(copy):
 
 def test_a_change_in_the_figures_draws_them_again_and_no_more(copy):
     copy.add("src/zetadp/figures.py")
+    assert copy.would_run() == {"make_figures"}
+    copy.add("src/zetadp/figurestyle.py")
     assert copy.would_run() == {"make_figures", "draw_patient", "audit"}
 
 

@@ -19,7 +19,7 @@ import zetadp.audit.suite
 from zetadp.audit.detection import AuditResult, Errors, result_of_epsilon, result_of_mu
 from zetadp.audit.suite import Audit, AuditSettings, Finding, Target, carry_out, frame, plan, sheet
 from zetadp.auditfigure import audit_figure
-from zetadp.figures import save_svg
+from zetadp.figurestyle import save_svg
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.rendering import to_markdown
 from zetadp.validation import UserError

@@ -1,0 +1,281 @@
+"""The common look of all figures, and the words that every figure uses for runs, seeds and guarantees.
+
+Lines differ by colour, style and marker, so that every picture can be read in grey.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+
+from zetadp.epsilon import UNCLIPPED, epsilon_shown, epsilon_value
+from zetadp.privacy.threat import arm_shown
+from zetadp.storage import written_whole
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+WIDTH = 9.6  # inches; browsers show an SVG inch as 96 px, so 922 px: report pages cut what is wider than 1000 px
+MAX_HEIGHT = 12.0  # inches: 1152 px
+GREY = "#999999"
+TITLE, TEXT, SMALL = 12.0, 10.0, 9.0  # points
+
+# Okabe and Ito's colours, from dark to light for the first three.
+_COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#D55E00", "#56B4E9", "#009E73", "#882255")
+_STYLES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1.5, 1.2)),
+    (0, (5, 1.5, 1, 1.5)),
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (1, 3)),
+    (0, (8, 1.5, 1, 1.5, 1, 1.5)),
+)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+_HANDLE = 0.65  # inches that a legend's entry takes besides its text
+_SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "zetadp",
+    "svg.fonttype": "path",  # shapes instead of text: the same picture without the font
+    "font.family": "DejaVu Sans",
+    "font.size": TEXT,
+    "axes.titlesize": TEXT,
+    "axes.labelsize": TEXT,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "figure.titlesize": TITLE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "image.interpolation": "nearest",
+}
+
+
+def save_svg(figure: Figure, path: Path) -> None:
+    """Write a figure as SVG, whole or not at all: no date and fixed identifiers, so equal figures are equal bytes."""
+    with figure_style(), written_whole(path) as temporary:
+        figure.savefig(temporary, format="svg", metadata={"Date": None, "Creator": "zetadp"})
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Apply the look from matplotlib's own defaults, so that a user's settings cannot change the bytes."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_SETTINGS)
+        yield
+
+
+def line_look(index: int) -> dict[str, Any]:
+    """Return colour, style and marker of the line with this number; the first eight differ in each of the three."""
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "linestyle": _STYLES[index % len(_STYLES)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+        "markersize": 5,
+        "linewidth": 1.5,
+    }
+
+
+def panel_grid(count: int, columns: int, height: float, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
+    """Return a figure of ``count`` panels in rows of ``columns``, no taller than a page."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(width, min(MAX_HEIGHT, rows * height + 1.2)))
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained", h_pad=0.08, hspace=0.04)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for unused in grid[count:]:
+        unused.set_visible(False)
+    return figure, list(grid[:count])
+
+
+def columns_for(count: int) -> int:
+    """Return in how many columns this many panels fit on a page."""
+    return 2 if count <= 6 else 3 if count <= 15 else 4
+
+
+def name_panel(panel: Axes, name: str, columns: int, share: float = 0.8) -> None:
+    """Write the title of one of so many panels in a row, no wider than a share of its column."""
+    size = TEXT if columns < 3 else SMALL
+    panel.set_title(wrapped(name, size, share * WIDTH / columns), loc="left", fontsize=size)
+
+
+def percent_axis(panel: Axes) -> None:
+    """Let the vertical axis span 0 to 100 %, with room for whole markers at both ends."""
+    panel.set_ylim(-3, 103)
+    panel.set_yticks(range(0, 101, 20))
+    panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+
+
+def epsilon_axis(panel: Axes, epsilons: Sequence[str], columns: int = 1) -> None:
+    """Give each epsilon one place on the axis: about logarithmic for the usual values, and room for infinity.
+
+    In narrow panels, of which there are more than two in a row, a long name is shortened.
+    """
+    names = [epsilon_shown(epsilon) for epsilon in epsilons]
+    if columns > 2:
+        names = ["no\nclip" if name == UNCLIPPED else name for name in names]
+    panel.set_xticks(range(len(epsilons)), names)
+    panel.set_xlim(-0.4, len(epsilons) - 0.6)
+
+
+def label_outer(panels: Sequence[Axes], columns: int, x: str, y: str) -> None:
+    """Label the axes at the left and at the bottom, where no further panel follows."""
+    columns = min(columns, len(panels))
+    width = 0.75 * WIDTH / columns
+    for index, panel in enumerate(panels):
+        if index % columns == 0:
+            panel.set_ylabel(y)
+        if index + columns >= len(panels):
+            panel.set_xlabel(wrapped(x, TEXT, width))
+
+
+def set_title(figure: Figure, title: str) -> None:
+    """Write the title at the top left, in as many lines as the figure's width asks for."""
+    figure.suptitle(wrapped(title, TITLE, 0.97 * figure.get_figwidth()), x=0.01, ha="left")
+
+
+def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str, order: Sequence[str] = ()) -> None:
+    """Write one legend below all panels, headed by what the marks mean.
+
+    Parameters
+    ----------
+    figure, panels
+        Figure and its panels, from whose labelled artists the legend is made.
+    meaning
+        Lines of the heading; empty ones are left out.
+    order
+        Labels that come first, in this order; what chance and others reach comes last.
+    """
+    entries: dict[str, Any] = {}
+    for panel in panels:
+        handles, labels = panel.get_legend_handles_labels()
+        entries.update(zip(labels, handles, strict=True))
+    places = {label: place for place, label in enumerate(order)}
+    # Runs first, references last; matplotlib lists plain lines before lines with bars.
+    labels = sorted(entries, key=lambda label: (label.startswith(("public", "paper", "chance")), places.get(label, 0)))
+    width = 0.97 * figure.get_figwidth()
+    legend = figure.legend(
+        [entries[label] for label in labels],
+        labels,
+        loc="outside lower left",
+        ncols=_columns(labels, width),
+        frameon=False,
+    )
+    legend.set_title(wrapped("\n".join(filter(None, meaning)), TEXT, width))
+    legend.set_alignment("left")
+
+
+def wrapped(text: str, size: float, width: float) -> str:
+    """Break a text of ``size`` points into lines no wider than ``width`` inches."""
+    lines = []
+    for paragraph in text.split("\n"):
+        lines.append("")
+        for word in re.split(r"(?<![=+]) (?![=+])", paragraph):  # "ε = 1" is one word
+            longer = f"{lines[-1]} {word}".lstrip()
+            if lines[-1] and _width(longer, size) > width:
+                lines.append(word)
+            else:
+                lines[-1] = longer
+    return "\n".join(lines)
+
+
+def _width(line: str, size: float) -> float:
+    """Return how wide a line is at most, in inches: screens round the width of each letter."""
+    width, _, _ = text_to_path.get_text_width_height_descent(line, FontProperties(size=size), ismath=False)
+    return 1.04 * float(width) / 72
+
+
+def _columns(labels: Sequence[str], width: float) -> int:
+    """Return how many columns of a legend fit side by side."""
+    widths = [_width(label, SMALL) + _HANDLE for label in labels]
+    for count in range(len(labels), 1, -1):
+        if sum(max(column) for column in np.array_split(widths, count)) <= width:
+            return count
+    return 1
+
+
+def arms_shown(runs: pd.DataFrame) -> dict[str, str]:
+    """Return how each arm is called in pictures."""
+    if "threat" not in runs:
+        return {str(arm): str(arm) for arm in runs["arm"].unique()}
+    pairs = runs[["arm", "threat"]].drop_duplicates().itertuples(index=False)
+    return {str(arm): arm_shown(str(arm), str(threat)) for arm, threat in pairs}
+
+
+def networks_shown(runs: pd.DataFrame) -> dict[str, str]:
+    """Return how each network is called in pictures: one whose epsilon is per image says so."""
+    by_image = set(runs["network"][runs["unit"] == "image"]) if "unit" in runs else set()
+    return {str(name): f"{name} (ε per image)" if name in by_image else str(name) for name in runs["network"].unique()}
+
+
+def epsilon_name(epsilon: str) -> str:
+    """Return how one epsilon is called in pictures."""
+    return epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
+
+
+def guarantee_shown(runs: pd.DataFrame) -> str:
+    """Return what epsilon means in a picture of these runs: unit, delta, and whether the noise is a simulation.
+
+    Empty where no run is private or none has a statement.
+    """
+    private = runs[np.isfinite(runs["epsilon"].map(epsilon_value))]
+    private = private[private["unit"] != ""] if "unit" in private else private.head(0)
+    if private.empty:
+        return ""
+    source = private["noise"] if "noise" in private else private["noise_source"]
+    units = set(private["unit"])
+    whole = sorted(units - {"image"}) or ["image"]
+    unless = " unless marked" if "image" in units - set(whole) else ""
+    deltas = " or ".join(f"{delta:g}" for delta in sorted(set(private["delta"].astype(float))))
+    simulated = ", simulated noise" if (source == "seeded").any() else ""
+    return f"ε per {' or '.join(whole)}{unless}, δ = {deltas}{simulated}"
+
+
+def without_noise_shown(epsilons: Iterable[str]) -> str:
+    """Say what the epsilons that are no guarantee stand for; empty where there are none."""
+    words = {"inf": "∞: clipped, no noise, no guarantee", UNCLIPPED: "unclipped: no noise either, no guarantee"}
+    return "; ".join(text for epsilon, text in words.items() if epsilon in set(epsilons))
+
+
+def spread_shown(seeds: pd.Series, marks: str, alone: str = "") -> str:
+    """Say over how many seeds values are means, and what bars or bands span.
+
+    Parameters
+    ----------
+    seeds
+        Number of seeds of each value.
+    marks
+        What shows the spread: bars or bands.
+    alone
+        What they span where there is one seed only; by default there are none.
+    """
+    fewest, most = int(seeds.min()), int(seeds.max())
+    if most == 1:
+        return f"one seed; {marks}: {alone}" if alone else "one seed, so no spread over seeds is known or shown"
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    several = f"mean of {count} seeds; {marks}: ± one standard deviation over seeds"
+    return several if fewest > 1 else f"{several}, {alone or 'none'} with one seed"
+
+
+def not_empty(frame: pd.DataFrame) -> None:
+    """Refuse to draw nothing."""
+    if frame.empty:
+        msg = "Expected at least one finished run for the figure, found none. Train first."
+        raise UserError(msg)
