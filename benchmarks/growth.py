@@ -11,6 +11,7 @@ does not grow along. The exponent of the last step, between the two largest poin
 
     python benchmarks/growth.py
     python benchmarks/growth.py --axes patients nodes --repetitions 5
+    python benchmarks/growth.py --redraw    # the figure alone, from the table that is there
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from step import added_memory, declared
+from step import added_memory
 from torch.utils.flop_counter import FlopCounterMode
 
 from zetadp.federation.node import Node, Records
 from zetadp.federation.server import OptimiserSettings, Server
 from zetadp.federation.simulation import simulate_round
-from zetadp.figures import save_svg
+from zetadp.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.memory import keep_freed_memory
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.provenance import origin
-from zetadp.rendering import to_csv
-from zetadp.storage import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RESULTS = Path(__file__).parents[1] / "docs/results/benchmarks"
 USUAL = {"patients": 24, "images": 4, "nodes": 1, "side": 32, "width": 8}
@@ -162,26 +163,45 @@ def add_exponents(table: pd.DataFrame) -> None:
 
 
 def drawn(table: pd.DataFrame) -> Figure:
-    """Draw time and memory against what grows, one column each, with the fitted exponents."""
+    """Draw time against work, and memory against what grows, with their exponents and fits."""
     axes = list(dict.fromkeys(table["axis"]))
-    figure = Figure(figsize=(9.6, 4.8), layout="constrained")
-    grid = figure.subplots(2, len(axes), squeeze=False, sharey="row")
-    for column, axis in enumerate(axes):
-        lines = table[table["axis"] == axis]
-        for row, (value, unit) in enumerate((("seconds", "seconds a round"), ("memory_mb", "added memory, MB"))):
-            panel = grid[row, column]
+    with figure_style():
+        figure = Figure(figsize=(WIDTH, 5.6), layout="constrained")
+        grid = figure.subplots(2, len(axes), squeeze=False, sharey="row")
+        for column, axis in enumerate(axes):
+            lines = table[table["axis"] == axis]
+            fitted, last = lines[["time_exponent", "last_time_exponent"]].iloc[0]
+            _draw_powers(grid[0, column], lines["work"], lines["seconds"], fitted)
+            title = f"{LABELS[axis]}\ntime: exponent {fitted:.2f},\nlast step {last:.2f}"
+            grid[0, column].set_title(title, loc="left", fontsize=SMALL)
+            grid[0, column].set_xlabel("work, multiplications", fontsize=SMALL)
+            decades = np.log10(lines["work"])  # whole ones, so that at least two are marked
+            grid[0, column].set_xlim(10 ** np.floor(decades.min()), 10 ** np.ceil(decades.max()))
             # Less than a megabyte is what an earlier step left free.
-            shown = lines[lines[value] > 1] if value == "memory_mb" else lines
-            panel.loglog(shown["value"], shown[value], marker="o", color="#0072B2")
-            fitted = lines[("time" if row == 0 else "memory") + "_exponent"].iloc[0]
-            panel.set_title(f"exponent {fitted:.2f}", fontsize=10)
-            panel.minorticks_off()
+            large, fitted = lines[lines["memory_mb"] > 1], lines["memory_exponent"].iloc[0]
+            _draw_powers(grid[1, column], large["value"], large["memory_mb"], fitted)
+            grid[1, column].set_title(f"memory: exponent {fitted:.2f}", loc="left", fontsize=SMALL)
+            grid[1, column].set_xlabel(LABELS[axis], fontsize=SMALL)
             places = list(lines["value"])[:: max(1, len(lines) // 3)]
-            panel.set_xticks(places, [str(place) for place in places])
-            if column == 0:
-                panel.set_ylabel(unit)
-        grid[1, column].set_xlabel(LABELS[axis])
+            grid[1, column].set_xticks(places, [str(place) for place in places])
+        grid[0, 0].set_ylabel("seconds a round")
+        grid[1, 0].set_ylabel("added memory, MB")
+        set_title(figure, "Time and memory of a round, one thing growing at a time")
+        meaning = (
+            "Above: time against work, with the exponent of time as a power of work over the whole range (dashed) and "
+            "between the two largest points. Below: memory against what grows, with the exponent of memory as a power "
+            "of what grows (dashed)."
+        )
+        figure.supxlabel(wrapped(meaning, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
     return figure
+
+
+def _draw_powers(panel: Axes, x: pd.Series[float], y: pd.Series[float], power: float) -> None:
+    """Draw points on logarithmic axes, and the power law of a given exponent that fits them best."""
+    scale = np.exp(np.mean(np.log(y)) - power * np.mean(np.log(x)))
+    panel.loglog(x, scale * x**power, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
+    panel.loglog(x, y, marker="o", color="#0072B2", linewidth=1.5, clip_on=False)
+    panel.minorticks_off()
 
 
 def main() -> None:
@@ -192,6 +212,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS / "growth.csv", help="table; the figure goes beside it")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing: draw the table of an earlier run")
     parser.add_argument("--point", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.clock == "cpu" and chosen.threads != 1:
@@ -200,6 +221,15 @@ def main() -> None:
     if chosen.point:
         point(json.loads(chosen.point))
         return
+    if not chosen.redraw:
+        write_text(chosen.output, to_csv(measured(chosen), origin(*declared()), float_format="%.6g"))
+    table = pd.read_csv(chosen.output, comment="#")
+    save_svg(drawn(table), chosen.output.with_suffix(".svg"))
+    print(f"\n{table.to_string(index=False)}\nwritten to {chosen.output}")
+
+
+def measured(chosen: argparse.Namespace) -> pd.DataFrame:
+    """Measure every point in a process of its own, and fit."""
     lines = []
     for axis in chosen.axes:
         for value in AXES[axis]:
@@ -213,9 +243,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     table = pd.DataFrame(lines)
     add_exponents(table)
-    write_text(chosen.output, to_csv(table, origin(*declared()), float_format="%.6g"))
-    save_svg(drawn(table), chosen.output.with_suffix(".svg"))
-    print(f"\n{table.to_string(index=False)}\nwritten to {chosen.output}")
+    return table
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 from phantom_full import public_head, with_spread
-from scenarios import ROOT, Experiment, declared_by, ended
+from scenarios import Experiment, declared_by, ended
 
-from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.provenance import origin
 from zetadp.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.storage import write_text
@@ -35,13 +34,13 @@ def declared() -> tuple[str, str]:
     return declared_by(*SCENARIOS.values())
 
 
-def collect(experiments: dict[str, Experiment], backbone: Backbone) -> pd.DataFrame:
+def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
     """Return one row a cohort and epsilon; epsilon 0 is the public head alone."""
     rows = []
     for label, experiment in experiments.items():
         table = experiment.table()
         own = table[(table["network"] == "pretrained") & (table["arm"] == "federated")]
-        start = public_head(experiment.config, backbone)
+        start = public_head(own)
         rows.append({"cohort": label, "epsilon": "0", "seeds": 1, "mean": start["mean"], "std": float("nan")})
         rows += [{"cohort": label} | dict(row[["epsilon", "seeds", "mean", "std"]]) for _, row in own.iterrows()]
     return pd.DataFrame(rows)
@@ -72,7 +71,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     given = parser.parse_args()
     experiments = {label: Experiment.of(scenario) for label, scenario in SCENARIOS.items()}
-    found = collect(experiments, load_backbone(ROOT / "src/zetadp/data/backbone.safetensors"))
+    found = collect(experiments)
     made = origin(*declared(), runs=[place for each in experiments.values() for place in each.environments()])
     laid_out = to_markdown(sheet(found, made))
     write_text(given.output / "held_apart.csv", to_csv(found, made, float_format="%.6g"))

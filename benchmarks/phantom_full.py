@@ -3,31 +3,40 @@
     make full
 
 runs the scenario and this, which writes phantom_full.csv, phantom_full.md, phantom_full.svg (accuracy against epsilon)
-and phantom_full_weights.svg (accuracy against the number of privately trained weights).
+and phantom_full_weights.svg (accuracy against the number of privately trained weights). The figures alone, from the
+table that is there:
+
+    python benchmarks/phantom_full.py --redraw
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
 from scenarios import ROOT, Experiment, declared_by, ended
 
 from zetadp.config import network_of
-from zetadp.dataset import load_role
 from zetadp.epsilon import epsilon_order
-from zetadp.federation.partition import read_partition
-from zetadp.figures import figure_style, save_svg
-from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.figurestyle import (
+    SMALL,
+    WIDTH,
+    epsilon_axis,
+    figure_style,
+    line_look,
+    save_svg,
+    set_legend,
+    set_title,
+    spread_shown,
+    wrapped,
+)
+from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
-from zetadp.nn.projection import head_scores
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.provenance import origin
 from zetadp.rendering import MISSING, Sheet, or_none, to_csv, to_markdown
@@ -62,32 +71,42 @@ METHODS = {
     "per_image": "from scratch, per image (weaker guarantee)",
 }
 PUBLIC_HEAD = "public head, no private training"
-DRAWN = (
-    "pretrained",
-    "all_components",
-    "from_nothing",
-    "tuned",
-    "tuned_norms",
-    "tuned_low_rank",
-    "shaped",
-    "complex",
-    "scratch_tiny",
-    "per_image",
-)
-"""Networks with a line of their own in the figure; all are in the table."""
-WEIGHED = {
-    "pretrained": "head, 4",
-    "all_components": "head, all",
-    "tuned_norms": "norms",
-    "tuned_low_rank": "low rank",
-    "tuned": "all weights",
-    "scratch_tiny": "4, 8 filters",
-    "scratch_smaller": "4, 8, 16",
-    "scratch_small": "8, 16, 32",
-    "complex": "16, 32, 64",
-    "shaped": "backbone",
+COHORT = "simulated cohort, 484 + 266 patients, 11 hospitals"
+_EPSILONS: dict[str, dict[str, Any]] = {
+    "1": {"label": "ε = 1"},
+    "8": {"label": "ε = 8", "markerfacecolor": "white"},
+    "inf": {"label": "ε = ∞: clipped, no noise, no guarantee"},
 }
-"""Networks in the figure against trained weights, and what they are called there."""
+GUARANTEE = "ε per patient, δ = 0.001, simulated noise"
+DRAWN = {
+    "on the public backbone": (
+        "pretrained",
+        "all_components",
+        "from_nothing",
+        "tuned",
+        "tuned_norms",
+        "tuned_low_rank",
+    ),
+    "from scratch": ("shaped", "complex", "scratch_tiny"),
+}
+"""Networks with a line of their own in the figure, by panel; all are in the table."""
+WEIGHED = {
+    "from public weights: what of the backbone is trained": {
+        "pretrained": "head, 4",
+        "all_components": "head, all",
+        "tuned_norms": "norms",
+        "tuned_low_rank": "low rank",
+        "tuned": "all weights",
+    },
+    "from scratch: filters of the blocks": {
+        "scratch_tiny": "4, 8",
+        "scratch_smaller": "4, 8, 16",
+        "scratch_small": "8, 16, 32",
+        "complex": "16, 32, 64",
+        "shaped": "backbone",
+    },
+}
+"""Networks in the figure against trained weights by panel, and what they are called there."""
 
 
 def declared() -> tuple[str, str]:
@@ -122,28 +141,21 @@ def hardware(experiment: Experiment, row: pd.Series) -> str:
     return ", ".join(f"{device}, {cores} cores" for device, cores in sorted(places))
 
 
-def public_head(config: dict[str, Any], backbone: Backbone) -> dict[str, Any]:
+def public_head(table: pd.DataFrame) -> dict[str, Any]:
     """Return the row of the backbone as it comes, which no private patient has touched: any epsilon holds for it."""
-    folder = Path("resources") / config["cohort"]["name"]
-    partition = read_partition(folder / f"partitions/{config['name']}.csv")
-    shards = [folder / f"features/shard-{number:02d}.h5" for number in range(config["shards"])]
-    stack, _ = load_role(shards, partition, "test")
-    head = backbone.heads[config["networks"]["pretrained"]["components"]]
-    records, sequences, slices = stack.values.shape[:3]
-    told = head_scores(torch.from_numpy(stack.values).reshape(records, sequences, slices, -1), head).argmax(dim=-1)
-    right = (told == torch.arange(sequences)[:, None]).float().mean()
+    start = table[table["network"] == "pretrained"].iloc[0]
     return {"method": PUBLIC_HEAD, "network": "public_head", "trained_weights": 0, "arm": "none", "epsilon": "0"} | {
         "true_epsilon_per_patient": 0.0,
         "seeds": 1,
-        "mean": 100 * float(right),
-        "unit": config["cohort"]["unit"],
+        "mean": start["public_start"],
+        "unit": start["unit"],
         "hardware": "",
     }
 
 
-def collect(experiment: Experiment, backbone: Backbone) -> pd.DataFrame:
+def collect(experiment: Experiment, features: int) -> pd.DataFrame:
     """Return one row a method, arm and epsilon, the paper's printed figures among them."""
-    features, config = backbone.components, experiment.config
+    table, config = experiment.table(), experiment.config
     rows = [
         {
             "method": method_of(row["network"], row["threat"]),
@@ -159,7 +171,7 @@ def collect(experiment: Experiment, backbone: Backbone) -> pd.DataFrame:
             "true_epsilon_per_patient": row["epsilon_per_patient"],
             "hardware": hardware(experiment, row),
         }
-        for _, row in experiment.table().iterrows()
+        for _, row in table.iterrows()
     ]
     printed = [
         {"method": "the paper, as printed", "network": "paper", "arm": arm, "epsilon": epsilon, "seeds": 10}
@@ -167,7 +179,7 @@ def collect(experiment: Experiment, backbone: Backbone) -> pd.DataFrame:
         for arm, cells in PAPER_TABLE_1.items()
         for epsilon, (mean, std) in cells.items()
     ]
-    return pd.DataFrame([*rows, public_head(config, backbone), *printed])
+    return pd.DataFrame([*rows, public_head(table), *printed])
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
@@ -200,82 +212,101 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
 
 
 def accuracy_figure(found: pd.DataFrame) -> Figure:
-    """Draw accuracy against epsilon, federated, one line a method."""
+    """Draw accuracy against epsilon per patient, one line a method: above on the public backbone, below from scratch.
+
+    What holds per image has no place on this axis: its epsilon and that of the patient are named below the panels.
+    """
     import matplotlib.pyplot as plt
 
-    labels = sorted(set(found["epsilon"]) - {"0"}, key=epsilon_order)
+    drawn = {
+        title: found[found["network"].isin(networks) & found["arm"].isin(["federated", "central"])]
+        for title, networks in DRAWN.items()
+    }
+    shown = pd.concat(drawn.values())
+    shown = shown[(shown["arm"] == "federated") | (shown["network"] == "pretrained")]
+    labels = sorted(set(shown["epsilon"]), key=epsilon_order)
     with figure_style():
-        figure, panels = plt.subplots(2, 1, figsize=(7, 7.5), sharex=True, height_ratios=(1, 1.2), layout="constrained")
-        for axes in panels:
-            _draw_lines(axes, found, labels)
-        panels[0].axhline(25, color="0.6", linewidth=1)
-        panels[0].text(0, 26, "chance", color="0.4", fontsize=8)
-        best = found[found["network"].isin(DRAWN) & (found["mean"] > 85)]["mean"]
-        panels[1].set_ylim(best.min() - 1.2, best.max() + 0.8)
-        panels[1].set_xticks(range(len(labels)), ["∞" if label == "inf" else label for label in labels])
-        panels[1].set_xlabel("ε for each patient, against the server (δ = 0.001), unless named otherwise below")
-        figure.supylabel("accuracy on held-out patients (%)", fontsize=10)
-        figure.suptitle(
-            "Simulated cohort, 484 + 266 patients, 11 hospitals; below: the upper part enlarged", fontsize=10
+        figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 8.4), layout="constrained")
+        for panel, (title, rows) in zip(panels, drawn.items(), strict=True):
+            _draw_lines(panel, rows[rows.index.isin(shown.index)], labels)
+            panel.set_title(title, loc="left")
+            epsilon_axis(panel, labels)
+            panel.set_ylabel("test accuracy in %")
+            panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+        panels[0].axhline(_public(found), color="black", linewidth=1, linestyle=":", label=PUBLIC_HEAD)
+        panels[1].axhline(25, color="black", linewidth=0.8, linestyle=":", label="chance (25 %)")
+        panels[1].set_ylim(bottom=20)
+        panels[1].set_xlabel(GUARANTEE)
+        for panel in panels:
+            panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelspacing=0.8)
+        set_title(figure, f"Accuracy against ε, {COHORT}")
+        notes = (
+            f"Held-out test patients; federated unless named central; {spread_shown(shown['seeds'], 'bars')}. "
+            "The panels have scales of their own. ∞: clipped, no noise, no guarantee.",
+            *_not_placed(found),
         )
-        figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=1)
+        text = wrapped("\n".join(notes), SMALL, 0.97 * WIDTH)
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=SMALL)
     return figure
 
 
-def _draw_lines(axes: Axes, found: pd.DataFrame, labels: list[str]) -> None:
-    """Draw one line a method and arm, and the public head as a level."""
-    import matplotlib.pyplot as plt
+def _public(found: pd.DataFrame) -> float:
+    """Return what the public head alone reaches."""
+    return float(found.loc[found["method"] == PUBLIC_HEAD, "mean"].iloc[0])
 
-    start = found[found["method"] == PUBLIC_HEAD]["mean"].iloc[0]
-    axes.axhline(start, color="0.3", linewidth=1, linestyle=":", label=PUBLIC_HEAD)
-    drawn = found[found["network"].isin(DRAWN) & found["arm"].isin(["federated", "central"])]
-    drawn = drawn[(drawn["arm"] == "federated") | (drawn["network"] == "pretrained")]
-    lines = drawn.groupby(["method", "arm"], sort=False)
-    looks = product("os^", plt.rcParams["axes.prop_cycle"].by_key()["color"][:6])
-    for ((method, arm), group), (marker, colour) in zip(
-        sorted(lines, key=lambda line: -line[1]["mean"].max()), looks, strict=False
-    ):
-        group = group.assign(place=[labels.index(label) for label in group["epsilon"]]).sort_values("place")
-        style = "-" if arm == "federated" else "--"
-        axes.errorbar(
-            group["place"],
-            group["mean"],
-            yerr=group["std"].fillna(0),
-            fmt=f"{marker}{style}",
-            color=colour,
-            capsize=3,
-            markersize=4,
-            label=f"{method}, {arm}",
-        )
+
+def _not_placed(found: pd.DataFrame) -> list[str]:
+    """Say of each guarantee per image what it reaches, and what it is for a patient."""
+    by_image = found[(found["unit"] == "image") & (found["epsilon"] != "inf")]
+    return [
+        f"Not shown, because it is no ε per patient: “{METHODS[row['network']]}” reaches {row['mean']:.1f} % at "
+        f"ε = {row['epsilon']} per image, which is ε = {or_none(row['true_epsilon_per_patient'])} per patient."
+        for _, row in by_image.iterrows()
+    ]
+
+
+def _draw_lines(panel: Axes, rows: pd.DataFrame, labels: list[str]) -> None:
+    """Draw one line a method and arm, the best without noise first in the legend."""
+    lines = sorted(rows.groupby(["method", "arm"], sort=False), key=lambda line: -line[1]["mean"].iloc[-1])
+    for index, ((method, arm), group) in enumerate(lines):
+        # Side by side, so that none hides another.
+        shift = 0.09 * (index - (len(lines) - 1) / 2)
+        bars = None if group["std"].isna().all() else group["std"]
+        label = wrapped(f"{method}, central" if arm == "central" else method, SMALL, 0.28 * WIDTH)
+        places = [labels.index(epsilon) + shift for epsilon in group["epsilon"]]
+        panel.errorbar(places, group["mean"], bars, label=label, capsize=3, **line_look(index))
 
 
 def weights_figure(found: pd.DataFrame) -> Figure:
-    """Draw accuracy against the number of privately trained weights."""
+    """Draw accuracy against the number of privately trained weights: above from public weights, below from scratch."""
     import matplotlib.pyplot as plt
 
-    federated = found[(found["arm"] == "federated") & found["network"].isin(WEIGHED)]
+    federated = found[found["arm"] == "federated"]
     with figure_style():
-        figure, axes = plt.subplots(figsize=(6.5, 4.2))
-        for label in ("1", "8", "inf"):
-            group = federated[federated["epsilon"] == label].sort_values("trained_weights")
-            shown = "∞" if label == "inf" else label
-            axes.plot(group["trained_weights"], group["mean"], "o", label=f"ε = {shown}", alpha=0.8)
-        for network, group in federated[federated["epsilon"] == "1"].groupby("network"):
-            axes.annotate(
-                WEIGHED[network],
-                (group["trained_weights"].iloc[0], group["mean"].iloc[0]),
-                fontsize=7,
-                xytext=(0, -12),
-                textcoords="offset points",
-                ha="center",
-            )
-        axes.text(40, 82, "from public weights", fontsize=8, color="0.3", style="italic")
-        axes.text(3000, 34, "from scratch, by filters of the blocks", fontsize=8, color="0.3", style="italic")
-        axes.set_ylim(18, 100)
-        axes.set_xscale("log")
-        axes.set_xlabel("real numbers trained privately")
-        axes.set_ylabel("accuracy on held-out patients (%)")
-        axes.legend(fontsize=8)
+        figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 7), sharex=True, layout="constrained")
+        for panel, (title, names) in zip(panels, WEIGHED.items(), strict=True):
+            rows = federated[federated["network"].isin(names)]
+            for index, (label, look) in enumerate(_EPSILONS.items()):
+                group = rows[rows["epsilon"] == label]
+                # Side by side, so that none hides another.
+                places = group["trained_weights"] * 1.14 ** (index - 1)
+                panel.plot(places, group["mean"], **{**line_look(index), **look, "linestyle": ""})
+            for network, group in rows[rows["epsilon"].isin(_EPSILONS)].groupby("network"):
+                place = (group["trained_weights"].iloc[0], group["mean"].min())
+                panel.annotate(names[network], place, (0, -14), textcoords="offset points", ha="center", fontsize=SMALL)
+            panel.set_title(title, loc="left")
+            panel.set_ylabel("test accuracy in %")
+            panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+            panel.margins(x=0.12, y=0.2)
+        panels[1].set(xscale="log", xlabel="real numbers trained privately")
+        set_title(figure, f"Accuracy against the number of trained weights, {COHORT}")
+        seeds = federated[federated["network"].isin([name for names in WEIGHED.values() for name in names])]["seeds"]
+        heading = f"Held-out test patients, federated; means of {seeds.min()} to {seeds.max()} seeds. {GUARANTEE}."
+        set_legend(
+            figure,
+            panels,
+            f"{heading}\nThe panels have scales of their own; the points of a network are set side by side.",
+        )
     return figure
 
 
@@ -284,17 +315,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, help="folder of the experiment (default: where the workflow puts it)")
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
+    parser.add_argument("--redraw", action="store_true", help="draw the figures alone, from the table in --output")
     given = parser.parse_args()
-    experiment = Experiment.of(SCENARIO, given.results)
-    backbone = load_backbone(ROOT / "src/zetadp/data/backbone.safetensors")
-    found = collect(experiment, backbone)
-    made = origin(*declared(), runs=experiment.environments())
-    laid_out = sheet(found, made)
-    write_text(given.output / "phantom_full.csv", to_csv(found, made, float_format="%.6g"))
-    write_text(given.output / "phantom_full.md", to_markdown(laid_out))
+    table = given.output / "phantom_full.csv"
+    if not given.redraw:
+        experiment = Experiment.of(SCENARIO, given.results)
+        backbone = load_backbone(ROOT / "src/zetadp/data/backbone.safetensors")
+        found = collect(experiment, backbone.components)
+        made = origin(*declared(), runs=experiment.environments())
+        laid_out = to_markdown(sheet(found, made))
+        write_text(table, to_csv(found, made, float_format="%.6g"))
+        write_text(given.output / "phantom_full.md", laid_out)
+        print(laid_out)
+    found = pd.read_csv(table, dtype={"epsilon": str}, comment="#")
     save_svg(accuracy_figure(found), given.output / "phantom_full.svg")
     save_svg(weights_figure(found), given.output / "phantom_full_weights.svg")
-    print(to_markdown(laid_out), f"\nwritten to {given.output} on {platform.machine()}")
+    print(f"written to {given.output} on {platform.machine()}")
 
 
 if __name__ == "__main__":
