@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from step import added_memory
+from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
 from zetadp.federation.node import Node, Records
@@ -41,6 +41,9 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.provenance import origin
+from zetadp.rendering import to_csv
+from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,7 +26,7 @@ def benchmark(name: str):
 
 
 phantom_full, growth, held_apart = (benchmark(name) for name in ("phantom_full", "growth", "held_apart"))
-TABLE = pd.read_csv(RESULTS / "phantom_full.csv", dtype={"epsilon": str})
+TABLE = pd.read_csv(RESULTS / "phantom_full.csv", dtype={"epsilon": str}, comment="#")
 
 
 def texts(figure):
@@ -43,7 +43,7 @@ def drawn():
     figures = {
         "accuracy": phantom_full.accuracy_figure(TABLE),
         "weights": phantom_full.weights_figure(TABLE),
-        "growth": growth.drawn(pd.read_csv(RESULTS / "benchmarks/growth.csv")),
+        "growth": growth.drawn(pd.read_csv(RESULTS / "benchmarks/growth.csv", comment="#")),
     }
     for figure in figures.values():
         FigureCanvasAgg(figure).draw()
@@ -89,7 +89,7 @@ def test_the_public_head_alone_is_shown_beside_what_was_trained_from_it(drawn):
 
 
 def test_each_exponent_of_growth_says_what_it_is_of_and_is_the_slope_that_is_drawn(drawn):
-    table = pd.read_csv(RESULTS / "benchmarks/growth.csv")
+    table = pd.read_csv(RESULTS / "benchmarks/growth.csv", comment="#")
     panels = drawn["growth"].axes
     axes = list(dict.fromkeys(table["axis"]))
     for place, axis in enumerate(axes):
