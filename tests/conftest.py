@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
+import checkouts
 import pytest
 import torch
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from checkouts import Checkout
 
 # Time says nothing about correctness on a machine that does other work too.
 settings.register_profile("zetadp", deadline=None)
@@ -16,3 +25,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """Return a checkout in which the smoke scenario has run; one for all test processes, so it is never changed."""
+    return checkouts.made_once(tmp_path_factory, "finished", checkouts.finished)
+
+
+@pytest.fixture(scope="session")
+def federated(finished: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """Return a copy of it in which one run was also trained by a real federation; never changed either."""
+    return checkouts.made_once(tmp_path_factory, "federated", partial(checkouts.federated, simulated=finished))
+
+
+@pytest.fixture
+def copy(finished: Checkout, tmp_path: Path) -> Checkout:
+    """Return a copy of the finished experiment, code and all, at another place."""
+    return finished.copied_to(tmp_path / "copy")
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Checkout:
+    """Return a copy of the repository in which nothing has run."""
+    return checkouts.copy_of_repository(tmp_path / "fresh")

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from checkouts import copy_of_repository
 from cluster import slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-ROOT = Path(__file__).parents[2]
-TRACKED = ("Snakefile", "config.yaml", "envs", "profiles", "scripts", "src", "workflow")
-GENERATED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".snakemake")
-SMOKE = "workflow/scenarios/smoke.yaml"
+    from checkouts import Checkout
 
 
 @dataclass(frozen=True)
@@ -38,39 +32,27 @@ class Said:
         return {number: rule or group for number, rule, group in found}
 
 
-@dataclass(frozen=True)
-class Checkout:
-    """A copy of the repository's files in which the workflow runs."""
+@contextmanager
+def started(there: Checkout, *arguments: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Start Snakemake in a checkout, as a user would, and leave nothing of it behind."""
+    process = subprocess.Popen(
+        there.command(*arguments),
+        cwd=there.root,
+        env=there.environment(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        end(process)
 
-    root: Path
 
-    @contextmanager
-    def started(self, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-        """Start Snakemake in the copy, as a user would, and leave nothing of it behind."""
-        own = {key: value for key, value in (environment or os.environ).items() if key != "PYTHONPATH"}
-        own["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *arguments, "--configfile", SMOKE],
-            cwd=self.root,
-            env=own,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            yield process
-        finally:
-            end(process)
-
-    def run(self, *arguments: str, environment: dict[str, str] | None = None) -> Said:
-        """Run Snakemake in the copy to its end."""
-        with self.started(*arguments, environment=environment) as process:
-            return said_by(process)
-
-    def copied_to(self, target: Path) -> Checkout:
-        """Return a copy with everything that was made in this one."""
-        shutil.copytree(self.root, target, ignore=shutil.ignore_patterns("__pycache__", "locks", "log", "slurm_logs"))
-        return Checkout(target)
+def run(there: Checkout, *arguments: str, environment: Mapping[str, str]) -> Said:
+    """Run Snakemake in a checkout to its end."""
+    with started(there, *arguments, environment=environment) as process:
+        return said_by(process)
 
 
 def said_by(process: subprocess.Popen[str]) -> Said:
@@ -91,22 +73,6 @@ def end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def checkout(target: Path) -> Checkout:
-    """Return a copy of the repository in which nothing has run."""
-    target.mkdir(parents=True)
-    for name in TRACKED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target / name, ignore=GENERATED)
-        else:
-            shutil.copy2(ROOT / name, target / name)
-    return Checkout(target)
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Checkout:
-    return checkout(tmp_path / "fresh")
-
-
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[slurm.Slurm]:
     absent = slurm.missing()
@@ -116,12 +82,12 @@ def cluster() -> Iterator[slurm.Slurm]:
         yield running
 
 
-# A short wait before the first look at a job; later looks come 10 s later each, until a job ends.
-SLURM = ("--workflow-profile", "slurm", "--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "20")
+# Short waits: the answers to Snakemake's questions come when a job has ended (see `slurm.SQUEUE`).
+SLURM = ("--workflow-profile", "slurm", "--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "20")
 
 
 @dataclass(frozen=True)
-class Finished:
+class ThroughSlurm:
     """The smoke scenario after it ran through Slurm."""
 
     checkout: Checkout
@@ -130,8 +96,8 @@ class Finished:
 
 
 @pytest.fixture(scope="session")
-def finished(cluster: slurm.Slurm, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def through_slurm(cluster: slurm.Slurm, tmp_path_factory: pytest.TempPathFactory) -> ThroughSlurm:
     """Run the smoke scenario through Slurm, each training on the GPU that the node claims to have."""
-    there = checkout(tmp_path_factory.mktemp("slurm") / "finished")
-    said = there.run(*SLURM, "--set-resources", "train_model:gpu=1", environment=cluster.environment)
-    return Finished(there, said, {number: cluster.jobs()[number] for number in said.submitted()})
+    there = copy_of_repository(tmp_path_factory.mktemp("slurm") / "checkout")
+    said = run(there, *SLURM, "--set-resources", "train_model:gpu=1", environment=cluster.environment)
+    return ThroughSlurm(there, said, {number: cluster.jobs()[number] for number in said.submitted()})

@@ -7,19 +7,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster.conftest import ROOT, Finished
+from checkouts import ROOT, Checkout
+from cluster.conftest import run
 from cluster.slurm import Slurm
 
 STATUS = ROOT / "profiles/generic/status"
 
 
 @pytest.mark.timeout(900)
-def test_jobs_and_groups_go_through_qsub(cluster: Slurm, finished: Finished, tmp_path: Path) -> None:
+def test_jobs_and_groups_go_through_qsub(cluster: Slurm, copy: Checkout, tmp_path: Path) -> None:
     if shutil.which("qsub", path=cluster.environment["PATH"]) is None:
         pytest.skip("not on this machine: qsub (Debian: apt-get install slurm-wlm-torque)")
-    there = finished.checkout.copied_to(tmp_path / "copy")
     for stage in ("kspace", "whitened"):
-        shutil.rmtree(there.root / "resources/phantom-smoke" / stage)
+        shutil.rmtree(copy.root / "resources/phantom-smoke" / stage)
     before = set(cluster.jobs())
     # Debian's qstat does not tell how a job ended, so that this question goes to Slurm itself.
     asked = tmp_path / "status"
@@ -28,15 +28,16 @@ def test_jobs_and_groups_go_through_qsub(cluster: Slurm, finished: Finished, tmp
         "  COMPLETED) echo success;;\n  PENDING | RUNNING | COMPLETING) echo running;;\n  *) echo failed;;\nesac\n"
     )
     asked.chmod(0o755)
-    profile = ("--workflow-profile", "generic", "--cluster-generic-status-cmd", str(asked), "--latency-wait", "20")
-    said = there.run("kspace", *profile, environment=cluster.environment)
+    profile = ("--workflow-profile", "generic", "--cluster-generic-status-cmd", str(asked))
+    waits = ("--seconds-between-status-checks", "1", "--latency-wait", "20")
+    said = run(copy, "kspace", *profile, *waits, environment=cluster.environment)
     assert said.code == 0, said.text[-6000:]
     jobs = [job for number, job in cluster.jobs().items() if number not in before]
     # Two shards, each transformed and whitened in one job.
     assert [job["JobState"] for job in jobs] == ["COMPLETED"] * 2
     assert {(job["NumCPUs"], job["MinMemoryNode"], job["TimeLimit"]) for job in jobs} == {("1", "2000M", "01:00:00")}
     for name in ("shard-00.h5", "shard-01.h5"):
-        assert (there.root / "resources/phantom-smoke/whitened" / name).stat().st_size > 0
+        assert (copy.root / "resources/phantom-smoke/whitened" / name).stat().st_size > 0
 
 
 @pytest.mark.parametrize(

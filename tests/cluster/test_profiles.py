@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from cluster.conftest import ROOT
+from checkouts import ROOT
 
 if TYPE_CHECKING:
-    from cluster.conftest import Checkout
+    from checkouts import Checkout
 
 PROFILES = {path.parent.name: yaml.safe_load(path.read_text()) for path in (ROOT / "profiles").glob("*/profile.yaml")}
 
@@ -31,9 +31,9 @@ def test_packs_are_of_groups_that_rules_have() -> None:
 @pytest.mark.parametrize(("noise", "packed"), [("seeded", True), ("os", False)])
 def test_trainings_with_noise_of_the_operating_system_are_not_packed(fresh: Checkout, noise: str, packed: bool) -> None:
     """A pack that is killed is made again as a whole, which would release finished trainings a second time."""
-    said = fresh.run("train", "--dry-run", "--workflow-profile", "slurm", "--config", f"privacy={{noise: {noise}}}")
-    assert said.code == 0, said.text
+    noised = ("--config", f"privacy={{noise: {noise}}}")
+    said = fresh.snakemake("train", "--dry-run", "--workflow-profile", "slurm", *noised)
     # Jobs of a group stand indented below it.
-    trainings = re.findall(r"^( *)rule train_model:$", said.text, flags=re.MULTILINE)
+    trainings = re.findall(r"^( *)rule train_model:$", said, flags=re.MULTILINE)
     assert len(trainings) == 6
     assert {bool(indent) for indent in trainings} == {packed}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 import torch
-from cluster.conftest import SLURM, Checkout, Finished, said_by
+from cluster.conftest import SLURM, ThroughSlurm, run, said_by, started
 from safetensors.torch import load_file
 
 from zetadp.checkpoint import Checkpoint
@@ -20,6 +20,7 @@ from zetadp.privacy.ledger import read_ledger
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from checkouts import Checkout
     from cluster.slurm import Slurm
 
 pytestmark = pytest.mark.timeout(1500)
@@ -30,9 +31,9 @@ CHECKPOINT = "results/smoke/checkpoints/complex-central-eps-8-seed-0.safetensors
 LONG = ("--config", "arms={central: {rounds: 200}}", "training={checkpoint_seconds: 0.5}")
 
 
-def test_the_smoke_scenario_ends_with_its_results(finished: Finished) -> None:
-    assert finished.said.code == 0, finished.said.text[-6000:]
-    results = finished.checkout.root / "results/smoke"
+def test_the_smoke_scenario_ends_with_its_results(through_slurm: ThroughSlurm) -> None:
+    assert through_slurm.said.code == 0, through_slurm.said.text[-6000:]
+    results = through_slurm.checkout.root / "results/smoke"
     table = pd.read_csv(results / "tables/table1.csv", comment="#")
     assert sorted(table["seeds"]) == [1, 1, 1, 1, 2]
     assert len(list(results.rglob("privacy.json"))) == len(list(results.rglob("MODEL_CARD.md"))) == 6
@@ -40,71 +41,67 @@ def test_the_smoke_scenario_ends_with_its_results(finished: Finished) -> None:
     assert not list((results / "checkpoints").glob("*"))
 
 
-def test_slurm_ran_every_stage_that_is_not_local(finished: Finished) -> None:
-    assert {job["JobState"] for job in finished.jobs.values()} == {"COMPLETED"}
-    logs = finished.checkout.root / "logs"
+def test_slurm_ran_every_stage_that_is_not_local(through_slurm: ThroughSlurm) -> None:
+    assert {job["JobState"] for job in through_slurm.jobs.values()} == {"COMPLETED"}
+    logs = through_slurm.checkout.root / "logs"
     logged = {path.relative_to(logs).parts[0].removesuffix(".log") for path in logs.rglob("*.log")}
-    rules = set(re.findall(r"^ *rule (\w+):$", finished.said.text, flags=re.MULTILINE))
-    local = set(re.findall(r"^ *localrule (\w+):$", finished.said.text, flags=re.MULTILINE))
+    rules = set(re.findall(r"^ *rule (\w+):$", through_slurm.said.text, flags=re.MULTILINE))
+    local = set(re.findall(r"^ *localrule (\w+):$", through_slurm.said.text, flags=re.MULTILINE))
     assert local == {"all", "assemble_cohort", "partition", "make_tables", "write_model_card"}
     assert rules == logged - local
 
 
-def test_the_models_are_those_of_a_run_on_one_machine(finished: Finished, fresh: Checkout) -> None:
-    said = fresh.run("train", "--cores", "2")
-    assert said.code == 0, said.text[-6000:]
-    models = sorted(path.relative_to(fresh.root) for path in fresh.root.rglob("model.safetensors"))
+def test_the_models_are_those_of_a_run_on_one_machine(through_slurm: ThroughSlurm, finished: Checkout) -> None:
+    models = sorted(path.relative_to(finished.root) for path in finished.root.rglob("model.safetensors"))
     assert len(models) == 6
     for model in models:
-        same_tensors(fresh.root / model, finished.checkout.root / model)
+        same_tensors(finished.root / model, through_slurm.checkout.root / model)
 
 
-def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(finished: Finished) -> None:
-    kinds = finished.said.submitted()
+def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(through_slurm: ThroughSlurm) -> None:
+    kinds = through_slurm.said.submitted()
     counted = Counter(kinds.values())
     # Two shards by two stages; six trainings in packs of four; twelve jobs that evaluate or account, in packs of ten.
     assert (counted["kspace"], counted["training"], counted["evaluate"]) == (1, 2, 2)
-    made = re.findall(r"^ *rule (\w+):$", finished.said.text, flags=re.MULTILINE)
+    made = re.findall(r"^ *rule (\w+):$", through_slurm.said.text, flags=re.MULTILINE)
     packed = [rule for rule in made if rule in {"make_kspace", "whiten", "train_model", "evaluate", "account"}]
     assert len(packed) == 2 * 2 + 6 + 2 * 6
     assert len(kinds) == len(made) - len(packed) + 5
-    packs = [finished.jobs[number] for number, kind in kinds.items() if kind == "training"]
+    packs = [through_slurm.jobs[number] for number, kind in kinds.items() if kind == "training"]
     assert sorted(job["TimeLimit"] for job in packs) == ["1-00:00:00", "2-00:00:00"]
     for job in packs:
         assert (job["NumCPUs"], job["MinMemoryNode"], job["TresPerJob"]) == ("1", "8000M", "gres:gpu:1")
 
 
-def test_a_failing_job_is_reported_with_its_log(cluster: Slurm, finished: Finished, tmp_path: Path) -> None:
-    there = finished.checkout.copied_to(tmp_path / "copy")
-    volume = sorted((there.root / "resources/phantom-smoke/Task01_BrainTumour/imagesTs").glob("*.nii.gz"))[-1]
+def test_a_failing_job_is_reported_with_its_log(cluster: Slurm, copy: Checkout) -> None:
+    volume = sorted((copy.root / "resources/phantom-smoke/Task01_BrainTumour/imagesTs").glob("*.nii.gz"))[-1]
     volume.write_bytes(volume.read_bytes()[:-200])
     target = "resources/phantom-smoke/slices/shard-01.h5"
-    other = there.root / "resources/phantom-smoke/slices/shard-00.h5"
+    other = copy.root / "resources/phantom-smoke/slices/shard-00.h5"
     kept = other.read_bytes()
-    (there.root / target).unlink()
-    said = there.run(target, *SLURM, "--retries", "1", environment=cluster.environment)
+    (copy.root / target).unlink()
+    said = run(copy, target, *SLURM, "--retries", "1", environment=cluster.environment)
     assert said.code == 1
     numbers = list(said.submitted())
     assert len(numbers) == 2
     assert {cluster.jobs()[number]["JobState"] for number in numbers} == {"FAILED"}
     assert "SLURM status is: 'FAILED'" in said.text
-    log = there.root / "logs/slice_volumes/01.log"
+    log = copy.root / "logs/slice_volumes/01.log"
     assert "truncated" in log.read_text()
     # The log is named, and its words are shown.
     assert "logs/slice_volumes/01.log" in said.text
     assert f"{volume.name}" in said.text
     assert "Traceback (most recent call last)" not in log.read_text()
-    assert not (there.root / target).exists()
+    assert not (copy.root / target).exists()
     assert other.read_bytes() == kept
 
 
 @pytest.mark.parametrize("death", ["cancelled", "node lost"])
 def test_a_killed_training_goes_on_to_the_same_model(
-    cluster: Slurm, finished: Finished, uninterrupted: Checkout, tmp_path: Path, death: str
+    cluster: Slurm, copy: Checkout, uninterrupted: Checkout, death: str
 ) -> None:
-    there = finished.checkout.copied_to(tmp_path / "copy")
-    with there.started(f"{RUN}/model.safetensors", *SLURM, *LONG, environment=cluster.environment) as process:
-        while not rounds_kept(there.root / CHECKPOINT):
+    with started(copy, f"{RUN}/model.safetensors", *SLURM, *LONG, environment=cluster.environment) as process:
+        while not rounds_kept(copy.root / CHECKPOINT):
             assert process.poll() is None, process.communicate()[0][-6000:]
             time.sleep(0.1)
         (number,) = cluster.known()
@@ -120,26 +117,25 @@ def test_a_killed_training_goes_on_to_the_same_model(
         # Slurm started it again itself, under the number that it had.
         assert trained == [number]
         assert cluster.jobs()[number]["JobState"] == "COMPLETED"
-    log = (there.root / "logs/train_model/complex-central-eps-8-seed-0.log").read_text()
+    log = (copy.root / "logs/train_model/complex-central-eps-8-seed-0.log").read_text()
     resumed = re.search(r"continuing after round (\d+) of an interrupted training", log)
     assert 0 < int(resumed[1]) < 200
-    same_tensors(there.root / RUN / "model.safetensors", uninterrupted.root / RUN / "model.safetensors")
-    histories = [pd.read_csv(each.root / RUN / "history.csv") for each in (there, uninterrupted)]
+    same_tensors(copy.root / RUN / "model.safetensors", uninterrupted.root / RUN / "model.safetensors")
+    histories = [pd.read_csv(each.root / RUN / "history.csv") for each in (copy, uninterrupted)]
     pd.testing.assert_frame_equal(*[history.drop(columns="seconds") for history in histories])
 
 
 def test_a_killed_pack_is_made_again_as_a_whole_to_the_same_models(
-    cluster: Slurm, finished: Finished, tmp_path: Path
+    cluster: Slurm, finished: Checkout, copy: Checkout
 ) -> None:
     """Which is why runs with noise that cannot be repeated are never packed: see the rule train_model."""
-    there = finished.checkout.copied_to(tmp_path / "copy")
     runs = [f"results/smoke/runs/linear/federated/eps-unclipped/seed-{seed}" for seed in (0, 1)]
     for run in runs:
-        shutil.rmtree(there.root / run)
+        shutil.rmtree(copy.root / run)
     # The sealed ledger is the last output; a finished job has removed its checkpoint too.
-    done = [(there.root / run / "ledger.jsonl", checkpoint_of(there.root, run)) for run in runs]
+    done = [(copy.root / run / "ledger.jsonl", checkpoint_of(copy.root, run)) for run in runs]
     names = [f"{run}/model.safetensors" for run in runs]
-    with there.started(*names, *SLURM, environment=cluster.environment) as process:
+    with started(copy, *names, *SLURM, environment=cluster.environment) as process:
         while not any(sealed.exists() and not checkpoint.exists() for sealed, checkpoint in done):
             assert process.poll() is None, process.communicate()[0][-6000:]
             time.sleep(0.1)
@@ -150,9 +146,9 @@ def test_a_killed_pack_is_made_again_as_a_whole_to_the_same_models(
     states = [cluster.jobs()[number]["JobState"] for number in said.submitted()]
     assert states == ["CANCELLED", "COMPLETED"]
     for name in names:
-        same_tensors(there.root / name, finished.checkout.root / name)
+        same_tensors(copy.root / name, finished.root / name)
     # One training in the finished scenario, and two here for the run that had finished when its pack was killed.
-    trained = [len(read_ledger(path)) for path in sorted((there.root / "ledgers").rglob("smoke-linear-*.jsonl"))]
+    trained = [len(read_ledger(path)) for path in sorted((copy.root / "ledgers").rglob("smoke-linear-*.jsonl"))]
     assert max(trained) == 3
 
 
@@ -188,9 +184,8 @@ def same_tensors(one: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def uninterrupted(finished: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """Return a copy in which the same long training ran on this machine, undisturbed."""
-    there = finished.checkout.copied_to(tmp_path_factory.mktemp("long") / "copy")
-    said = there.run(f"{RUN}/model.safetensors", "--cores", "2", *LONG)
-    assert said.code == 0, said.text[-6000:]
+    there = finished.copied_to(tmp_path_factory.mktemp("long") / "copy")
+    there.snakemake(f"{RUN}/model.safetensors", *LONG)
     return there

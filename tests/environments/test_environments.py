@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 from decathlon_builder import write_tiny_task
 from environments.declared import ENVIRONMENTS, ROOT, SCRIPTS, imported, listed, stages
+from recorder.sitecustomize import PLACE
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
+    from checkouts import Checkout
     from environments.conftest import Clean
 
 pytestmark = pytest.mark.timeout(1200)
@@ -38,42 +41,42 @@ def test_an_environment_lists_what_its_scripts_import_and_no_more(environment: s
     assert not missing, f"envs/{environment}.yaml lacks what its scripts import: {sorted(missing)}"
 
 
-def test_every_stage_runs_in_its_environment_alone(clean: Clean, recorded: Path, tmp_path: Path) -> None:
+def test_every_stage_runs_in_its_environment_alone(clean: Clean, recorded: Checkout, tmp_path: Path) -> None:
     """One job of each script, with the inputs that the smoke scenario gave it; outputs are deleted before."""
-    for script in stages()[clean.name]:
-        if script == "fetch_cohort":  # downloads 7 GB in the workflow; here from this machine
-            with archive(tmp_path) as (url, md5):
+    check_that_it_holds_nothing_of_this_one(clean)
+    there = recorded.copied_to(tmp_path / "copy")
+    with archive(tmp_path) as (url, md5):
+        calls = []
+        for script in stages()[clean.name]:
+            if script == "fetch_cohort":  # downloads 7 GB in the workflow; here from this machine
                 dataset = tmp_path / "resources/Task01_BrainTumour/dataset.json"
                 dataset.parent.mkdir(parents=True)
-                arguments = {"dataset": {"path": str(dataset)}, "url": url, "md5": md5}
-                call(clean, recorded, script, arguments, [dataset])
-            continue
-        place = recorded / f"recorded/{script}.json"
-        assert place.exists(), f"no target of tests/environments/conftest.py runs {script}: add one to TARGETS"
-        said = json.loads(place.read_text())
-        made = [recorded / path for path in said["made"]]
-        for path in made:
-            path.unlink()
-        call(clean, recorded, script, said["arguments"]["dict"], made)
+                said = {"arguments": {"dict": {"dataset": {"path": str(dataset)}, "url": url, "md5": md5}}}
+                said["made"] = [str(dataset)]
+            else:
+                place = there.root / PLACE / f"{script}.json"
+                assert place.exists(), f"no run of tests/environments/conftest.py calls {script}"
+                said = json.loads(place.read_text())
+                assert all((there.root / path).exists() for path in said["made"])
+            calls.append({"script": str(there.root / f"scripts/{script}.py"), **said})
+        done = call(clean, calls, there.root)
+    assert done.returncode == 0, f"in envs/{clean.name}.yaml:\n{done.stdout[-200:]}{done.stderr[-4000:]}"
+    assert done.stdout.count("Calling ") == len(calls)
 
 
-def call(clean: Clean, at: Path, script: str, arguments: dict, made: list[Path]) -> None:
-    """Call the script's ``main`` in the environment and check that it made its files."""
-    given = (str(CALLING), str(at / "src"), str(at / f"scripts/{script}.py"), json.dumps(arguments))
-    done = clean.python(*given, at=at)
-    assert done.returncode == 0, f"{script} in envs/{clean.name}.yaml:\n{done.stderr[-4000:]}"
-    assert [path for path in made if not path.exists()] == []
-
-
-def test_an_environment_holds_nothing_of_this_one(clean: Clean) -> None:
+def check_that_it_holds_nothing_of_this_one(clean: Clean) -> None:
     """What no file lists and no listed package requires cannot be imported: else a missing entry would go unseen."""
     for module in ("zetadp", "snakemake", "jsonschema", "pytest"):
         done = clean.python("-c", f"import {module}")
         assert f"No module named '{module}'" in done.stderr
     if "torch" not in listed(clean.name):
-        script = ROOT / "scripts/evaluate.py"
-        done = clean.python(str(CALLING), str(ROOT / "src"), str(script), "{}")
-        assert "No module named 'torch'" in done.stderr
+        evaluate = {"script": str(ROOT / "scripts/evaluate.py"), "arguments": {"dict": {}}, "made": []}
+        assert "No module named 'torch'" in call(clean, [evaluate], ROOT).stderr
+
+
+def call(clean: Clean, calls: list[dict], at: Path) -> subprocess.CompletedProcess[str]:
+    """Call scripts of a checkout in the environment."""
+    return clean.python(str(CALLING), str(at / "src"), at=at, given=json.dumps(calls))
 
 
 @contextmanager
