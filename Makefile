@@ -61,15 +61,16 @@ lint: install
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(RUN) snakemake --lint
 
+# Each process takes whole folders until others have nothing left to do: what the tests of a folder share is made once.
 unit: install
-	$(RUN) pytest -n $(CORES) --ignore tests/cluster --ignore tests/environments
+	$(RUN) pytest -n $(CORES) --dist worksteal --ignore tests/cluster --ignore tests/environments
 
 # One Slurm, one machine: its tests share them, one after the other.
 test-cluster: install
 	$(RUN) pytest tests/cluster --durations 5
 
 test-environments: install
-	$(RUN) TORCH_INDEX="$(TORCH_INDEX)" pytest tests/environments --durations 5
+	$(RUN) TORCH_INDEX="$(TORCH_INDEX)" pytest -n $(CORES) --dist worksteal tests/environments --durations 5
 
 benchmark: install
 	$(RUN) python benchmarks/step.py
