@@ -130,11 +130,11 @@ def test_a_killed_pack_is_made_again_as_a_whole_to_the_same_models(
 ) -> None:
     """Which is why runs with noise that cannot be repeated are never packed: see the rule train_model."""
     runs = [f"results/smoke/runs/linear/federated/eps-unclipped/seed-{seed}" for seed in (0, 1)]
-    for run in runs:
-        shutil.rmtree(copy.root / run)
+    for name in runs:
+        shutil.rmtree(copy.root / name)
     # The sealed ledger is the last output; a finished job has removed its checkpoint too.
-    done = [(copy.root / run / "ledger.jsonl", checkpoint_of(copy.root, run)) for run in runs]
-    names = [f"{run}/model.safetensors" for run in runs]
+    done = [(copy.root / name / "ledger.jsonl", checkpoint_of(copy.root, name)) for name in runs]
+    names = [f"{name}/model.safetensors" for name in runs]
     with started(copy, *names, *SLURM, environment=cluster.environment) as process:
         while not any(sealed.exists() and not checkpoint.exists() for sealed, checkpoint in done):
             assert process.poll() is None, process.communicate()[0][-6000:]
