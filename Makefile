@@ -88,7 +88,8 @@ $(VENV)/installed: requirements.lock pyproject.toml
 ifneq ($(TORCH_INDEX),)
 	$(BIN)/pip install --quiet --no-deps --index-url $(TORCH_INDEX) $(TORCH)
 endif
-	$(BIN)/pip install --quiet --requirement requirements.lock
+	# Without --no-compile half of the time goes into modules that nothing imports.
+	$(BIN)/pip install --quiet --no-compile --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
