@@ -119,27 +119,29 @@ def code_of(script: str, root: Path = ROOT) -> dict[str, str]:
     Mapping of file, relative to ``root``, to the first 12 digits of its hash.
     """
     package = root / "src" / PACKAGE.name
-    files = {root / script}
+    hashes: dict[Path, str] = {}
     todo = [root / script]
     while todo:
-        for found in _first_party(todo.pop(), package):
-            if found not in files:
-                files.add(found)
-                todo.append(found)
-    return {file.relative_to(root).as_posix(): _meaning(file, file.stat().st_mtime_ns) for file in sorted(files)}
+        file = todo.pop()
+        if file not in hashes:
+            hashes[file], imported = _meaning(file, package, file.stat().st_mtime_ns)
+            todo += imported
+    return {file.relative_to(root).as_posix(): hashes[file] for file in sorted(hashes)}
 
 
 @cache
-def _meaning(file: Path, _changed: int) -> str:
-    """Hash a module's syntax tree without docstrings; the modification time only keys the cache.
+def _meaning(file: Path, package: Path, _changed: int) -> tuple[str, tuple[Path, ...]]:
+    """Return the hash of a module's syntax tree without docstrings, and the files of this package that it imports.
 
+    The modification time only keys the cache: many rules reach the same modules.
     A string that stands alone is words, wherever it stands: below a constant it is that one's docstring.
     """
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [statement for statement in node.body if not _is_text(statement)]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], tuple(_first_party(nodes, package))
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -151,9 +153,9 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-def _first_party(file: Path, package: Path) -> Iterable[Path]:
-    """Yield the files of this package that a file imports, wherever in the file the import stands."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+def _first_party(nodes: Iterable[ast.AST], package: Path) -> Iterable[Path]:
+    """Yield the files of this package that a module imports, wherever in the module the import stands."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
