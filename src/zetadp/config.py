@@ -13,6 +13,7 @@ import yaml
 
 from zetadp.epsilon import epsilon_label, epsilon_value
 from zetadp.estimators import DESCENT
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.threat import SECURE_AGGREGATION, threat_of_arm
 from zetadp.validation import UserError, did_you_mean
 
@@ -245,8 +246,6 @@ def _messages(error: Any) -> Iterator[str]:  # noqa: ANN401  (jsonschema has no 
 
 def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong between keys that are each right."""
-    from zetadp.nn.models import NetworkSettings
-
     for name in config["networks"]:
         try:
             NetworkSettings(**network_of(config, name))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -536,3 +538,14 @@ def test_settings_without_effect_are_refused():
     assert "arms.federated.colluding: expected only with threat" in faults({"arms": {"federated": {"colluding": 3}}})
     head = {"family": "head", "domain": "features", "training": {"estimator": "class_means", "learning_rate": 0.1}}
     assert "learning_rate: expected with estimator descent only" in faults({"networks": {"own": head}})
+
+
+def test_a_configuration_is_checked_without_pytorch():
+    """Snakemake checks it at every start, on clusters once for each job, and PyTorch takes seconds to import."""
+    code = (
+        "import sys, yaml; from pathlib import Path; from zetadp.config import hospital_sizes, load_config\n"
+        f"given = yaml.safe_load(Path({str(ROOT / 'config.yaml')!r}).read_text())\n"
+        f"hospital_sizes(load_config(given, Path({str(SCHEMA)!r}))); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,113 @@
+"""What defines a network, apart from the networks: checked without PyTorch, which takes seconds to import."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from zetadp.validation import in_range, one_of, positive
+
+FAMILIES = ("complex", "real", "linear", "head")
+LOW_RANK = ("low_rank", "low_rank_outer")
+"""What is trained where convolutions are frozen and updated by `zetadp.nn.low_rank`: both factors, or the outer."""
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """What defines a network.
+
+    Attributes
+    ----------
+    family
+        ``complex``; ``real`` (the same shape with real weights, widths times the square root of two so that it has
+        about as many real numbers); ``linear`` (softmax regression on log magnitude); or ``head`` (a complex affine map
+        of features).
+    domain
+        What it sees: whitened ``kspace``, the ``image``, or ``features`` that the public backbone computes of whitened
+        k-space.
+    widths
+        Filters of each block; each block halves the image side by average pooling.
+    convolutions
+        3x3 convolutions a block, each followed by group normalisation and activation.
+    head
+        ``hidden``: flatten, affine to ``hidden`` units, activation, affine to the classes.
+        ``pooled``: global average, affine to the classes.
+    hidden
+        Units of the hidden layer.
+    groups
+        Groups of the group normalisation.
+    activation
+        Name of the activation of a complex network; real networks use Mish.
+    transform
+        ``fourier``: the inverse Fourier transform goes before the first convolution of a complex network; ``none``: the
+        convolutions slide over k-space.
+    components
+        Features that a head takes, the first of those there are; 0 takes all.
+    start
+        Where the weights start from: ``random``, or ``public``, the backbone's.
+    trained
+        What is trained: ``all``; ``norms``, scales and shifts of the normalisation with the head; ``low_rank``, both
+        factors of an update ``U V`` of every convolution with the head; ``low_rank_outer``, the same with V as drawn;
+        or the ``head``.
+    rank
+        Rank of the updates, where there are any.
+    """
+
+    family: str = "complex"
+    domain: str = "kspace"
+    widths: tuple[int, ...] = (32, 64, 128)
+    convolutions: int = 2
+    head: str = "hidden"
+    hidden: int = 128
+    groups: int = 16
+    activation: str = "conj_mish"
+    transform: str = "none"
+    components: int = 0
+    start: str = "random"
+    trained: str = "all"
+    rank: int = 4
+
+    def __post_init__(self) -> None:
+        """Check every setting; lists from configuration files become tuples."""
+        object.__setattr__(self, "widths", tuple(self.widths))
+        one_of(FAMILIES, family=self.family)
+        one_of(("kspace", "image", "features"), domain=self.domain)
+        one_of(("hidden", "pooled"), head=self.head)
+        one_of(("none", "fourier"), transform=self.transform)
+        one_of(("random", "public"), start=self.start)
+        one_of(("all", "norms", *LOW_RANK, "head"), trained=self.trained)
+        in_range(0, 10**6, components=self.components)
+        positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups, rank=self.rank)
+        if self.family == "complex" and self.domain == "image":
+            msg = "Expected family real or linear for domain image: slices have no phase, found family complex."
+            raise ValueError(msg)
+        if (self.family == "head") != (self.domain == "features"):
+            msg = (
+                f"Expected domain features for family head and for no other, found family {self.family} with domain "
+                f"{self.domain}."
+            )
+            raise ValueError(msg)
+        if self.family != "complex" and self.transform != "none":
+            msg = f"Expected transform none for family {self.family}, found {self.transform}."
+            raise ValueError(msg)
+        if self.family not in {"complex", "head"} and self.start == "public":
+            msg = f"Expected start random for family {self.family}: the backbone is complex; found public."
+            raise ValueError(msg)
+        if self.family not in {"complex", "real"} and self.trained in LOW_RANK:
+            msg = (
+                f"Expected family complex or real for trained {self.trained}: only they have convolutions; found "
+                f"{self.family}."
+            )
+            raise ValueError(msg)
+        for width in self.widths:
+            positive(width=width)
+            if self.family in {"complex", "real"} and width % self.groups:
+                msg = f"Expected every width to be a multiple of groups={self.groups}, found {width}."
+                raise ValueError(msg)
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings that tell this network from others, as ledgers and hashes name it."""
+        found = asdict(self)
+        if self.trained not in LOW_RANK:
+            del found["rank"]  # runs from before there were updates keep their fingerprint, and with it their draws
+        return found
