@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from checkouts import Checkout
@@ -40,9 +41,23 @@ def federated(finished: Checkout, tmp_path_factory: pytest.TempPathFactory) -> C
 
 
 @pytest.fixture
-def copy(finished: Checkout, tmp_path: Path) -> Checkout:
-    """Return a copy of the finished experiment, code and all, at another place."""
-    return finished.copied_to(tmp_path / "copy")
+def copies(finished: Checkout, tmp_path: Path) -> Callable[[str], Checkout]:
+    """Return what makes a copy of the finished experiment, code and all, at another place."""
+    return lambda name: finished.copied_to(tmp_path / name)
+
+
+@pytest.fixture
+def copy(copies: Callable[[str], Checkout]) -> Checkout:
+    """Return one copy of the finished experiment."""
+    return copies("copy")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a cache that workflows of a test share where they are called with ``--cache``."""
+    monkeypatch.setenv("SNAKEMAKE_OUTPUT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
 
 
 @pytest.fixture

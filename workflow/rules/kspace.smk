@@ -1,7 +1,12 @@
 # From volumes to whitened k-space, in shards: enough of them to keep the cores busy, none of them short.
+#
+# Rules with `cache: True` can take their output from the cache of another experiment. Snakemake's key of the cache is a
+# hash of the params and of the rules and files that the inputs come from; it knows no wildcards and no names of outputs.
+# Everything that such an output depends on is therefore an input or a param.
 
 
 rule slice_volumes:
+    # The index names every volume with its hash, and a volume with another hash is refused: the index stands for them.
     input:
         dataset=f"{TASK}/dataset.json",
         table=rules.index_cohort.output.table,
@@ -16,6 +21,7 @@ rule slice_volumes:
         mem_mb=2000,
         runtime="1h",
     params:
+        shard="{shard}",
         shards=len(SHARDS),
         slice_count=config["slices"]["count"],
         size=config["slices"]["size"],

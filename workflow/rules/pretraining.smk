@@ -31,6 +31,8 @@ rule simulate_public:
         mem_mb=2000,
         runtime="1h",
     params:
+        # The key of the cache holds params, but no wildcards.
+        shard="{shard}",
         shards=len(PUBLIC_SHARDS),
         settings={
             "seed": config["pretraining"]["simulation"]["seed"],
@@ -84,6 +86,7 @@ rule extract_features:
         features=f"{COHORT}/features/shard-{{shard}}.h5",
     log:
         "logs/extract_features/{shard}.log",
+    # Not cached: with device auto the machine decides where features are computed, and so what their last bits are.
     conda:
         "../../envs/train.yaml"
     resources:
