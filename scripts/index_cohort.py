@@ -4,8 +4,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from zetadp.cohort.index import index_cohort
-from zetadp.storage import written_whole
+from zetadp.storage import read_json, written_whole
+from zetadp.validation import UserError
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -15,14 +18,21 @@ if TYPE_CHECKING:
 def main(
     *,
     dataset: Path,
+    receipts: list[Path],
+    brought: list[Path],
     table: Path,
     train_patients: int,
     test_patients: int,
     slices: int,
     patient_key: str | None,
+    sizes: list[int],
     threads: int,
 ) -> None:
-    """Run every check that needs no voxels and write one row a record."""
+    """Run every check that needs no voxels and write one row a record.
+
+    ``brought`` and ``sizes`` are the files that users bring and how long they are. They only make this job run again
+    when one is replaced: what counts is the folder.
+    """
     records = index_cohort(
         dataset.parent,
         train_patients=train_patients,
@@ -31,9 +41,32 @@ def main(
         patient_key=Path(patient_key) if patient_key else None,
         threads=threads,
     )
+    check_receipts(records, receipts)
     with written_whole(table) as temporary:
         records.to_csv(temporary, index=False)
     logging.getLogger(__name__).info("%d records of %d patients", len(records), records["patient"].nunique())
+
+
+def check_receipts(records: pd.DataFrame, receipts: list[Path]) -> None:
+    """Refuse simulated volumes that are not those of the receipts.
+
+    Volumes are no outputs of a rule. Those of another experiment whose cohort has the same name take their place, and
+    receipts of an unlike number of shards survive that.
+    """
+    found = dict(zip(records["file"], records["sha256"], strict=True))
+    wrong = {}
+    for receipt in receipts:
+        hashes = {name: file["sha256"] for name, file in read_json(receipt)["files"].items() if name in found}
+        other = [name for name, sha256 in hashes.items() if sha256 != found[name]]
+        if other:
+            wrong[receipt] = other[0]
+    if wrong:
+        msg = (
+            f"Expected the volumes that were simulated for this experiment, found others in {len(wrong)} shard(s), the "
+            f"first is {next(iter(wrong.values()))}. Another experiment whose cohort has the same name has overwritten "
+            f"them: give its cohort a name of its own. Delete {' '.join(map(str, wrong))} and run again."
+        )
+        raise UserError(msg)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import pandas as pd
 
 from zetadp.cohort.decathlon import SEQUENCES, read_task
 from zetadp.kspace.volumes import read_centre_slices
-from zetadp.storage import ImageStack, write_stack
+from zetadp.storage import ImageStack, content_hash, write_stack
+from zetadp.validation import UserError
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -22,8 +23,12 @@ def main(*, dataset: Path, table: Path, slices: Path, shard: str, shards: int, s
     rows = records.iloc[np.array_split(np.arange(len(records)), shards)[int(shard)]]
     order = read_task(dataset.parent).sequences
     values = np.empty((len(rows), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
-    for place, file in enumerate(rows["file"]):
-        values[place] = read_centre_slices(dataset.parent / file, order, slice_count, size)
+    for place, (file, indexed) in enumerate(zip(rows["file"], rows["sha256"], strict=True)):
+        volume = dataset.parent / file
+        values[place] = read_centre_slices(volume, order, slice_count, size)
+        if content_hash(volume) != indexed:
+            msg = f"Expected {volume} as {table} has it, found another content. Delete {table} and run again."
+            raise UserError(msg)
     stack = ImageStack(
         values=values,
         patients=tuple(rows["record"]),

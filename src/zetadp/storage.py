@@ -5,6 +5,7 @@ Arrays go to HDF5 with axis names, units and provenance as attributes; statement
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from contextlib import contextmanager
@@ -85,6 +86,12 @@ def _alive(process: int) -> bool:
 
 def _cannot_write(path: Path, error: OSError) -> str:
     return f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
+
+
+def content_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -113,13 +113,14 @@ STAGES = {
         ),
         Stage(
             "index_cohort",
-            inputs={"dataset": DATASET},
+            inputs={"dataset": DATASET, "receipts": [RECEIPT], "brought": []},
             outputs={"table": INDEX},
             params={
                 "train_patients": PHANTOM["train_patients"],
                 "test_patients": PHANTOM["test_patients"],
                 "slices": 2,
                 "patient_key": None,
+                "sizes": [],
             },
             threads=2,
         ),

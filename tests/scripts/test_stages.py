@@ -33,7 +33,7 @@ from zetadp.privacy.account import claim
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.schedule import NoiseSchedule
-from zetadp.storage import ImageStack, write_json, write_stack
+from zetadp.storage import ImageStack, read_stack, write_json, write_stack
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -237,6 +237,54 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
 def test_the_total_does_not_count_a_training_that_released_nothing(tmp_path):
     write_ledger(tmp_path / "run.jsonl", 0, 5)
     assert account_total(tmp_path)["all_rows"]["runs"] == 1
+
+
+# Volumes that are not those they should be
+
+
+def test_a_volume_that_changed_after_it_was_indexed_is_not_cut(tmp_path):
+    root = write_tiny_task(tmp_path / "task", 3, 2, shape=(8, 8, 4))
+    table = tmp_path / "index.csv"
+    index_cohort(root, train_patients=3, test_patients=2, slices=2).to_csv(table, index=False)
+    cut = {"dataset": root / "dataset.json", "table": table, "shards": 2, "slice_count": 2, "size": 4}
+    stage("slice_volumes", **cut, shard="00", slices=tmp_path / "00.h5")
+    assert read_stack(tmp_path / "00.h5").patients == ("BRATS_001", "BRATS_002", "BRATS_003")
+    # Whole and readable, but another one.
+    other = write_tiny_task(tmp_path / "other", 3, 2, shape=(8, 8, 4), seed=1)
+    changed = "imagesTs/BRATS_005.nii.gz"
+    (root / changed).write_bytes((other / changed).read_bytes())
+    with pytest.raises(UserError, match=r"BRATS_005.*found another content.*Delete .*index\.csv"):
+        stage("slice_volumes", **cut, shard="01", slices=tmp_path / "01.h5")
+    assert not (tmp_path / "01.h5").exists()
+
+
+def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(tmp_path):
+    """With another number of shards, some receipts of the first experiment outlive the second."""
+    task = tmp_path / "Task01_BrainTumour"
+    settings = {"train_patients": 2, "test_patients": 2, "grid": [12, 12, 4], "scanners": 1}
+
+    def simulate(seed: int, shards: int, *numbers: int) -> None:
+        for number in numbers:
+            where = {"receipt": tmp_path / f"shard-0{number}.json", "folder": str(task)}
+            stage("simulate_patients", **where, shard=f"0{number}", shards=shards, settings=settings | {"seed": seed})
+
+    def index() -> None:
+        receipts = [tmp_path / f"shard-0{number}.json" for number in range(4)]
+        stage("assemble_cohort", receipts=receipts, dataset=task / "dataset.json", settings=settings | {"seed": 1})
+        declared = {"train_patients": 2, "test_patients": 2, "slices": 2, "patient_key": None}
+        files = {"dataset": task / "dataset.json", "receipts": receipts, "brought": [], "table": tmp_path / "index.csv"}
+        stage("index_cohort", **files, **declared, sizes=[], threads=1)
+
+    simulate(1, 4, 0, 1, 2, 3)
+    index()
+    simulate(2, 2, 0, 1)
+    simulate(1, 4, 0, 1)  # these receipts are new, and Snakemake sees that they are another experiment's
+    (tmp_path / "index.csv").unlink()
+    with pytest.raises(UserError, match=r"found others in 2 shard.*Delete .*shard-02\.json .*shard-03\.json"):
+        index()
+    assert not (tmp_path / "index.csv").exists()
+    simulate(1, 4, 2, 3)
+    index()
 
 
 # Calibration and partition

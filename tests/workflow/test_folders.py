@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
+import os
+import re
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-from decathlon_builder import real_sample, write_tiny_task
+from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 
+from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.kspace.volumes import read_centre_slices
 from zetadp.storage import read_stack
 
 SCENARIO = """
@@ -78,25 +84,51 @@ def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh)
     roles = pd.read_csv(fresh.root / "resources/mine/partitions/mine.csv")
     assert list(roles["role"]) == ["train"] * 3 + ["test"] * 2
 
-    # The volume is damaged after the cohort was indexed, and all images have to be made anew.
-    volume = task / "imagesTs/BRATS_005.nii.gz"
-    volume.write_bytes(volume.read_bytes()[:-2000])
-    kept = whitened[0].read_bytes()
-    for stage in ("slices", "kspace", "whitened"):
-        shutil.rmtree(fresh.root / "resources/mine" / stage)
+    # One volume is damaged after the cohort was indexed, another is lost: nothing is cut of such a cohort.
+    damaged = task / "imagesTs/BRATS_005.nii.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-2000])
+    (task / "imagesTr/BRATS_002.nii.gz").unlink()
+    kept = [path.read_bytes() for path in whitened]
     said = fresh.snakemake("kspace", "--keep-going", configfile=scenario, code=1)
+    assert "Found 2 problems in the cohort brains" in said
+    assert "Expected the volume brains/imagesTr/BRATS_002.nii.gz, found no such file" in said
     assert "brains/imagesTs/BRATS_005.nii.gz" in said
-    assert "truncated" in said
     assert TRACE not in said
-    assert whitened[0].read_bytes() == kept
-    assert not list((fresh.root / "resources/mine").rglob("shard-01.h5"))
+    assert [path.read_bytes() for path in whitened] == kept
+    assert not (fresh.root / "resources/mine/index.csv").exists()
 
-    # A cohort that is damaged from the start is refused before anything is cut.
-    (fresh.root / "resources/mine/index.csv").unlink()
-    said = fresh.snakemake("cohort", configfile=scenario, code=1)
-    assert "Found 1 problem in the cohort brains" in said
-    assert "brains/imagesTs/BRATS_005.nii.gz" in said
-    assert TRACE not in said
+
+def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh, cache):
+    task = write_tiny_task(fresh.root / "brains", 3, 2)
+    scenario = fresh.overlay(SCENARIO.format(folder="brains", real="false", noise="seeded", train=3, test=2, count=4))
+    shards = [f"shard-0{number}.h5" for number in range(2)]
+    targets = [f"resources/mine/whitened/{shard}" for shard in shards]
+
+    def slices():
+        stacks = [read_stack(fresh.root / "resources/mine/slices" / shard) for shard in shards]
+        return {name: values for stack in stacks for name, values in zip(stack.patients, stack.values, strict=True)}
+
+    fresh.snakemake(*targets, "--cache", configfile=scenario)
+    before, kept = slices(), {path: path.read_bytes() for path in cache.iterdir()}
+    for name, options in (("imagesTs/BRATS_004.nii.gz", ["--cache"]), ("imagesTr/BRATS_002.nii.gz", [])):
+        write_volume(task / name, volume((12, 14, 9), 4, np.random.default_rng(int(name[-8]))), "LPS")
+        # As a copy that keeps its time: older than all that was made of the volume before it.
+        os.utime(task / name, (0, 0))
+        said = fresh.snakemake(*targets, *options, configfile=scenario)
+        rules = set(re.findall(r"^ *(?:local)?rule (\w+):$", said, flags=re.MULTILINE))
+        assert rules == {"index_cohort", "slice_volumes", "make_kspace", "whiten"}
+        after, record = slices(), Path(name).name.removesuffix(".nii.gz")
+        assert [each for each in after if not np.array_equal(before[each], after[each])] == [record]
+        assert np.array_equal(after[record], read_centre_slices(task / name, SEQUENCES, 4))
+        files = {key: value for target in targets for key, value in provenance(fresh.root / target).items()}
+        assert files[record] == hashlib.sha256((task / name).read_bytes()).hexdigest()
+        before = after
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert fresh.would_run(*targets, configfile=scenario) == set()
+
+
+def provenance(path):
+    return read_stack(path).provenance["files"]
 
 
 def test_real_patients_go_to_kspace(fresh):

@@ -53,9 +53,18 @@ elif config["cohort"]["source"] == "download":
             "../../scripts/fetch_cohort.py"
 
 
+BROUGHT = brought_files()
+
+
 rule index_cohort:
     input:
         dataset=f"{TASK}/dataset.json",
+        receipts=(
+            collect(f"{COHORT}/receipts/shard-{{shard}}.json", shard=SHARDS)
+            if config["cohort"]["source"] == "simulated"
+            else []
+        ),
+        brought=BROUGHT,
     output:
         table=f"{COHORT}/index.csv",
     log:
@@ -71,6 +80,8 @@ rule index_cohort:
         test_patients=config["cohort"]["test_patients"],
         slices=config["slices"]["count"],
         patient_key=config["cohort"]["patient_key"],
+        # A file that takes another's place may be older than the index, so its time alone does not tell.
+        sizes=[os.path.getsize(file) for file in BROUGHT],
         code=code_of("scripts/index_cohort.py"),
     script:
         "../../scripts/index_cohort.py"

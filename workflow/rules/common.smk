@@ -17,6 +17,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 from snakemake.exceptions import WorkflowError
 
+from zetadp.cohort.index import listed_files
 from zetadp.config import (
     grid,
     hospital_sizes,
@@ -74,7 +75,19 @@ PHANTOM = {
     "test_patients": config["cohort"]["test_patients"],
     **config["cohort"]["simulated"],
 }
-SIMULATED = config["cohort"]["source"] == "simulated"
+
+
+def brought_files():
+    """Return the files of a cohort that its user brings, to be inputs: what changes in them is seen.
+
+    A simulation or a download writes its volumes while the workflow runs. Its settings or its checksum stand for them.
+    """
+    cohort = config["cohort"]
+    files = listed_files(Path(TASK)) if cohort["source"] == "folder" else []
+    if cohort["patient_key"]:
+        files.append(Path(cohort["patient_key"]))
+    # The stage that checks the cohort reports missing files, all of them at once.
+    return [file.as_posix() for file in files if file.is_file()]
 
 
 def images_for(wildcards):

@@ -15,6 +15,7 @@ import pandas as pd
 
 from zetadp.cohort.decathlon import read_task, read_volume, record_name
 from zetadp.cohort.voxels import check_complete
+from zetadp.storage import content_hash
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -109,6 +110,19 @@ def index_cohort(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+def listed_files(task_root: Path) -> list[Path]:
+    """Return the files that `index_cohort` reads besides ``dataset.json``: volumes, and the tables beside them.
+
+    Nothing is checked: some may be missing, and a folder that is no task has none.
+    """
+    try:
+        task = read_task(task_root)
+    except UserError:
+        return []
+    volumes = [task_root / file for file in dict.fromkeys((*task.training, *task.test))]
+    return [*volumes, task_root / PATIENT_KEY, task_root / PARTICIPANTS]
+
+
 class _Checked(NamedTuple):
     """What one file turned out to be."""
 
@@ -121,8 +135,7 @@ def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
     """Hash a file and check its header and its length."""
     try:
         check_complete(read_volume(path, channels=channels, slices=slices))
-        with path.open("rb") as file:
-            return _Checked(hashlib.file_digest(file, "sha256").hexdigest(), path.stat().st_size, [])
+        return _Checked(content_hash(path), path.stat().st_size, [])
     except UserError as error:
         return _Checked("", 0, [str(error)])
     except OSError as error:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from decathlon_builder import real_sample, write_dataset_json, write_tiny_task, write_volume
 
-from zetadp.cohort.index import COLUMNS, index_cohort
+from zetadp.cohort.index import COLUMNS, PARTICIPANTS, PATIENT_KEY, index_cohort, listed_files
 from zetadp.validation import UserError
 
 
@@ -30,6 +30,16 @@ def problems(root, *args, **options) -> list[str]:
     assert str(root) in head
     assert [line.split(". ", 1)[0] for line in lines] == [str(number + 1) for number in range(len(lines))]
     return [line.split(". ", 1)[1] for line in lines]
+
+
+def test_listed_files_are_all_that_the_table_is_made_of(task):
+    """Found before anything runs, also of a folder in which something is missing or wrong."""
+    volumes = [task / file for file in index(task)["file"]]
+    assert listed_files(task) == [*volumes, task / PATIENT_KEY, task / PARTICIPANTS]
+    volumes[0].unlink()
+    assert listed_files(task)[:-2] == volumes
+    (task / "dataset.json").write_text("{}")
+    assert listed_files(task) == listed_files(task / "nowhere") == []
 
 
 def test_table_describes_every_file(task):
