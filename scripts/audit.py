@@ -37,10 +37,12 @@ def main(
     settings: dict[str, Any],
     experiment: str,
     refuted: str,
+    threads: int,
 ) -> None:
     """Write table and figure; end in error if a claim fell."""
     targets = targets_of(plans, runs, multipliers_of(plans, runs, [read_json(path) for path in noise]))
-    findings = carry_out(plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings)))
+    audits = plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings))
+    findings = carry_out(audits, threads)
     table = sheet(findings, experiment)
     logging.getLogger(__name__).info("\n%s", to_text(table))
     made = origin(COHORT, SEEDS)

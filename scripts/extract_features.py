@@ -4,6 +4,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from zetadp.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
 from zetadp.storage import ImageStack, read_stack, write_stack
@@ -24,10 +26,15 @@ def main(*, whitened: Path, backbone: Path, features: Path, device: str) -> None
             f"{', '.join(stack.sequences)}. Pretrain a backbone on these."
         )
         raise UserError(msg)
+    # One record at a time: its images stay in the cache of a processor, and no bit depends on how records are cut into
+    # shards.
+    values = np.empty((*stack.values.shape[:3], 1, network.components), dtype=np.complex64)
+    for place, record in enumerate(stack.values):
+        values[place] = network.features(record)
     write_stack(
         features,
         ImageStack(
-            values=network.features(stack.values),
+            values=values,
             patients=stack.patients,
             sequences=stack.sequences,
             axes=("record", "sequence", "slice", "row", "component"),

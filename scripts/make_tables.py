@@ -28,10 +28,14 @@ def main(
     per_node: Path,
     cohort: str,
     cohort_label: str,
+    planned: int,
 ) -> None:
-    """Write accuracy against epsilon in five formats from the same cells, and three finer tables as CSV."""
+    """Write accuracy against epsilon in five formats from the same cells, and three finer tables as CSV.
+
+    ``planned`` is the number of runs of the experiment; a table of fewer says that the others follow.
+    """
     runs = tables.collect([path.parent for path in metrics])
-    below = rendering.notes(runs, cohort_label, read_json(total))
+    below = rendering.notes(runs, cohort_label, read_json(total), planned)
     table = tables.table1(runs, cohort_label)
     sheet = rendering.accuracy_sheet(table, below)
     trained = [read_json(path).get("environment", {}) for path in metrics]
@@ -40,7 +44,7 @@ def main(
     write_text(md, rendering.to_markdown(replace(sheet, notes=(*sheet.notes, *made))))
     write_text(tex, rendering.to_latex(sheet))
     write_text(html, rendering.to_html(sheet))
-    write_text(txt, rendering.terminal_table(runs, cohort_label, read_json(total)))
+    write_text(txt, rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False)))
     write_text(per_class, rendering.to_csv(tables.per_class(runs), (*made, *below)))
     write_text(per_patient, rendering.to_csv(tables.per_patient(runs), (*made, *below)))
     write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))

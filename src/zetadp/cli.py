@@ -100,6 +100,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print the table of accuracy against epsilon and the paths of all tables and figures."
     parser.add_argument("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)")
     parser.add_argument("--configfile", type=Path, help="scenario whose results are meant")
+    parser.add_argument(
+        "--headline", action="store_true", help="print the table of the first runs, unless all runs are finished"
+    )
     parser.set_defaults(run=_report)
 
 
@@ -108,6 +111,11 @@ def _report(given: argparse.Namespace) -> None:
 
     folder = given.results or Path("results") / experiment_name(Path("config.yaml"), given.configfile)
     table = folder / "tables/table1.txt"
+    if given.headline:
+        finished, folder = table, folder / "headline"
+        table = folder / "tables/table1.txt"
+        if finished.is_file() and table.is_file() and finished.stat().st_mtime > table.stat().st_mtime:
+            return
     if not table.is_file():
         msg = f"Expected a finished experiment in {folder}, found no {table.name}. Run snakemake first."
         raise UserError(msg)

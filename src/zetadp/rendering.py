@@ -17,7 +17,7 @@ import pandas as pd
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value, rounded_up
 from zetadp.metrics import LEVEL
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
-from zetadp.tables import EPSILON_TOLERANCE, PAPER_TABLE_1, is_simulated, table1
+from zetadp.tables import EPSILON_TOLERANCE, PAPER_TABLE_1, is_simulated
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ class Sheet:
     names: int = 1
 
 
-def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+def notes(
+    runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None, planned: int | None = None
+) -> tuple[str, ...]:
     """Return the notes that belong under every table and figure of these runs.
 
     Parameters
@@ -126,6 +128,8 @@ def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None
         Name of the cohort; that of a simulated one contains the word "simulated".
     total
         Content of the cohort's ``privacy_total.json``, whose ``statement`` says what all runs together spent.
+    planned
+        Number of runs of the experiment, where these may be only the first of them.
     """
     private = runs[~np.isinf(runs["epsilon"].map(epsilon_value))]
     patients = len(set().union(*runs["per_patient"]))
@@ -143,9 +147,17 @@ def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None
         *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),
         *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
         *_excesses(runs),
+        *_others(len(runs), planned),
         *([str(total["statement"])] if total else []),
     ]
     return tuple(found)
+
+
+def _others(made: int, planned: int | None) -> list[str]:
+    """Say that these runs are not all there will be."""
+    if planned is None or made >= planned:
+        return []
+    return [f"These are the first {made} of {planned} runs. The others follow, and the total grows with them."]
 
 
 def _sums(private: pd.DataFrame) -> list[str]:
@@ -315,11 +327,6 @@ def to_text(sheet: Sheet) -> str:
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join([sheet.title, "", *lines, *([""] if sheet.notes else []), *sheet.notes]) + "\n"
-
-
-def terminal_table(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None) -> str:
-    """Return Table 1 as aligned text: mean and spread in %, the paper's printed rows and the notes below."""
-    return to_text(accuracy_sheet(table1(runs, cohort_label), notes(runs, cohort_label, total), intervals=False))
 
 
 def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:

@@ -47,7 +47,7 @@ def test_slurm_ran_every_stage_that_is_not_local(through_slurm: ThroughSlurm) ->
     logged = {path.relative_to(logs).parts[0].removesuffix(".log") for path in logs.rglob("*.log")}
     rules = set(re.findall(r"^ *rule (\w+):$", through_slurm.said.text, flags=re.MULTILINE))
     local = set(re.findall(r"^ *localrule (\w+):$", through_slurm.said.text, flags=re.MULTILINE))
-    assert local == {"all", "assemble_cohort", "partition", "make_tables", "write_model_card"}
+    assert local == {"all", "assemble_cohort", "partition", "make_tables"}
     assert rules == logged - local
 
 
@@ -61,12 +61,12 @@ def test_the_models_are_those_of_a_run_on_one_machine(through_slurm: ThroughSlur
 def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(through_slurm: ThroughSlurm) -> None:
     kinds = through_slurm.said.submitted()
     counted = Counter(kinds.values())
-    # Two shards by two stages; six trainings in packs of four; twelve jobs that evaluate or account, in packs of ten.
-    assert (counted["kspace"], counted["training"], counted["evaluate"]) == (1, 2, 2)
+    # Two shards by two stages; six trainings in packs of four; six jobs that evaluate, in packs of ten.
+    assert (counted["kspace"], counted["training"], counted["evaluate"]) == (1, 2, 1)
     made = re.findall(r"^ *rule (\w+):$", through_slurm.said.text, flags=re.MULTILINE)
-    packed = [rule for rule in made if rule in {"make_kspace", "whiten", "train_model", "evaluate", "account"}]
-    assert len(packed) == 2 * 2 + 6 + 2 * 6
-    assert len(kinds) == len(made) - len(packed) + 5
+    packed = [rule for rule in made if rule in {"make_kspace", "whiten", "train_model", "evaluate"}]
+    assert len(packed) == 2 * 2 + 6 + 6
+    assert len(kinds) == len(made) - len(packed) + 4
     packs = [through_slurm.jobs[number] for number, kind in kinds.items() if kind == "training"]
     assert sorted(job["TimeLimit"] for job in packs) == ["1-00:00:00", "2-00:00:00"]
     for job in packs:

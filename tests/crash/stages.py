@@ -200,15 +200,23 @@ STAGES = {
         ),
         Stage(
             "evaluate",
-            inputs={"model": MODEL, "images": [WHITENED], "partition": PARTITION, "backbone": []},
-            outputs={"predictions": f"{RUN}/predictions.csv", "metrics": METRICS},
-            params={**NAME, "device": "cpu", "tf32": False},
-        ),
-        Stage(
-            "account",
-            inputs={"ledger": SEALED, "model": MODEL},
-            outputs={"privacy": PRIVACY, "text": f"{RUN}/privacy.txt"},
-            params={**NAME, "delta": DELTA, "unit": "patient"},
+            inputs={"model": MODEL, "ledger": SEALED, "images": [WHITENED], "partition": PARTITION, "backbone": []},
+            outputs={
+                "predictions": f"{RUN}/predictions.csv",
+                "metrics": METRICS,
+                "privacy": PRIVACY,
+                "text": f"{RUN}/privacy.txt",
+                "card": f"{RUN}/MODEL_CARD.md",
+            },
+            params={
+                **NAME,
+                "device": "cpu",
+                "tf32": False,
+                "settings": NETWORK,
+                "cohort_label": LABEL,
+                "delta": DELTA,
+                "unit": "patient",
+            },
         ),
         Stage(
             "account_total",
@@ -217,17 +225,11 @@ STAGES = {
             params={"ledger_folder": str(Path(LEDGER).parent), "others": "", "delta": DELTA, "unit": "patient"},
         ),
         Stage(
-            "write_model_card",
-            inputs={"metrics": METRICS, "privacy": PRIVACY},
-            outputs={"card": f"{RUN}/MODEL_CARD.md"},
-            params={"settings": NETWORK, "cohort_label": LABEL},
-        ),
-        Stage(
             "make_tables",
             inputs={"metrics": [METRICS], "privacy": [PRIVACY], "total": TOTAL},
             outputs={kind: f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "tex", "txt", "html")}
             | {kind: f"{RESULTS}/tables/{kind}.csv" for kind in ("per_class", "per_patient", "per_node")},
-            params={"cohort": LABEL, "cohort_label": LABEL},
+            params={"cohort": LABEL, "cohort_label": LABEL, "planned": 1},
         ),
         Stage(
             "make_figures",

@@ -32,7 +32,9 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.account import claim
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.run_account import account_run
 from zetadp.privacy.schedule import NoiseSchedule
+from zetadp.privacy.statement import plain_text
 from zetadp.storage import ImageStack, read_stack, write_json, write_stack
 from zetadp.validation import UserError
 
@@ -75,9 +77,10 @@ def account(folder: Path, ledger: Path, epsilon: str = "8") -> dict:
 
 
 def account_of(folder: Path, ledger: Path, model: Path, epsilon: str = "8") -> dict:
-    paths = {"ledger": ledger, "model": model, "privacy": folder / "privacy.json", "text": folder / "privacy.txt"}
-    run = {"network": "complex", "arm": "federated", "epsilon": epsilon, "seed": "3"}
-    stage("account", **paths, **run, delta=1e-3, unit="patient")
+    name = f"complex federated eps-{epsilon} seed-3"
+    write_json(
+        folder / "privacy.json", account_run(ledger, model, name=name, epsilon=epsilon, delta=1e-3, unit="patient")
+    )
     return read(folder / "privacy.json")
 
 
@@ -101,7 +104,7 @@ def test_account_is_the_accountants_epsilon_of_the_rounds(tmp_path):
     assert said["target_epsilon"] == 8
     assert said["name"] == "complex federated eps-8 seed-3"
     assert set(said["nodes"]) == {"node-01", "node-02"}
-    assert "patient" in (tmp_path / "privacy.txt").read_text()
+    assert "patient" in plain_text(said)
 
 
 def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path):
@@ -112,7 +115,7 @@ def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path
     both = accounting.epsilon({(0.25, 2.0): 14}, 1e-3)
     together = pytest.approx(both, rel=1e-12)
     assert said["earlier_attempts"] == {"number": 1, "epsilon_together": together, "seeded": 1}
-    assert "trained from its start 1 time(s) before" in (tmp_path / "privacy.txt").read_text()
+    assert "trained from its start 1 time(s) before" in plain_text(said)
 
 
 def test_account_of_a_model_trained_once_names_no_earlier_training(tmp_path):
@@ -143,7 +146,7 @@ def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path)
     said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, source="os"))
     assert said["guarantee"] == "simulated"
     assert said["earlier_attempts"]["seeded"] == 1
-    assert "came from a seed, which protects nobody" in (tmp_path / "privacy.txt").read_text()
+    assert "came from a seed, which protects nobody" in plain_text(said)
     exact = account(tmp_path, write_ledger(tmp_path / "other.jsonl", 5, 5, source="os"))
     assert (exact["guarantee"], exact["earlier_attempts"]["seeded"]) == ("holds", 0)
 
@@ -468,9 +471,25 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
     assert [line.get_label() for line in curves.axes[0].lines] == ["chance (25 %)"]
 
     predictions, metrics = tmp_path / "predictions.csv", tmp_path / "metrics.json"
-    model = tmp_path / "model.safetensors"
-    outputs = {"predictions": predictions, "metrics": metrics}
-    stage("evaluate", **cohort, **run, **outputs, model=model, backbone=[], device="cpu", tf32=True)
+    stage(
+        "evaluate",
+        **cohort,
+        **run,
+        backbone=[],
+        model=tmp_path / "model.safetensors",
+        ledger=tmp_path / "ledger.jsonl",
+        predictions=predictions,
+        metrics=metrics,
+        privacy=tmp_path / "privacy.json",
+        text=tmp_path / "privacy.txt",
+        card=tmp_path / "MODEL_CARD.md",
+        device="cpu",
+        tf32=True,
+        settings={"family": family},
+        cohort_label="test",
+        delta=1e-3,
+        unit="patient",
+    )
     measured = read(metrics)
     assert "public_start_accuracy" not in measured
     assert "training" in measured["environment"]["tf32"]
@@ -479,6 +498,10 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
     table = pd.read_csv(predictions)
     assert len(table) == 2 * 4 * 2
     assert math.isclose(measured["accuracy"], (table["sequence"] == table["predicted"]).mean())
+    said = read(tmp_path / "privacy.json")
+    assert said["epsilon"] == pytest.approx(accounting.epsilon({(0.5, 1.0): 3}, 1e-3), rel=1e-12)
+    assert (tmp_path / "privacy.txt").read_text() == plain_text(said)
+    assert f"{100 * measured['accuracy']:.1f}" in (tmp_path / "MODEL_CARD.md").read_text()
 
 
 @pytest.mark.parametrize("threat", ["secure_aggregation", "central"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -59,7 +60,7 @@ def mistake(arguments, capsys) -> str:
         ((), ("predict", "convert", "report", "snakemake")),
         (("predict",), ("model", "volume", "--json")),
         (("convert",), ("BIDS", "--parts", "--test-fraction", "0.35")),
-        (("report",), ("results", "--configfile")),
+        (("report",), ("results", "--configfile", "--headline")),
     ],
 )
 def test_help_says_what_a_command_takes(command, words, capsys):
@@ -166,6 +167,22 @@ def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, 
     assert "results/other" in mistake(["report"], capsys)
     assert ended(["report", "--configfile", "scenario.yaml"], capsys)[1].startswith("content of tables/table1.txt")
     assert "gone.yaml" in mistake(["report", "--configfile", "gone.yaml"], capsys)
+
+
+def test_report_prints_the_headline_until_the_experiment_is_finished(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    assert "found no table1.txt" in mistake(["report", folder, "--headline"], capsys)
+    paths = write_results(folder / "headline")
+    out = ended(["report", folder, "--headline"], capsys)[1]
+    assert [path in out for path in paths] == [True] * len(paths)
+    write_results(folder)
+    times = {folder / "headline/tables/table1.txt": 2_000, folder / "tables/table1.txt": 1_000}
+    for path, time in times.items():
+        os.utime(path, (time, time))
+    # The finished table is of an experiment before.
+    assert ended(["report", folder, "--headline"], capsys)[1] == out
+    os.utime(folder / "tables/table1.txt", (3_000, 3_000))
+    assert ended(["report", folder, "--headline"], capsys)[1] == ""
 
 
 def test_the_module_runs_as_a_program(tmp_path):

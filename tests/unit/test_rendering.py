@@ -12,7 +12,6 @@ from zetadp.rendering import (
     accuracy_sheet,
     frame_sheet,
     notes,
-    terminal_table,
     to_csv,
     to_html,
     to_latex,
@@ -142,8 +141,14 @@ def test_latex_compiles(sheet, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
 
 
+def test_a_table_of_some_of_the_runs_says_so(runs):
+    said = "These are the first 6 of 13 runs. The others follow, and the total grows with them."
+    assert said in notes(runs, "cohort", TOTAL, 13)
+    assert not [note for note in notes(runs, "cohort", TOTAL, 6) if "others follow" in note]
+
+
 def test_terminal_table_is_aligned(runs):
-    text = terminal_table(runs, "simulated cohort", TOTAL)
+    text = to_text(accuracy_sheet(table1(runs, "simulated cohort"), intervals=False))
     lines = text.split("\n\n")[1].splitlines()
     assert lines[0].split()[:2] == ["network", "arm"]
     ends = {line.rstrip().rfind(cell) + len(cell) for line, cell in zip(lines[2:], _last_cells(lines[2:]), strict=True)}

@@ -8,6 +8,7 @@ import math
 import zipfile
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
 from zetadp.provenance import read_origin
@@ -142,6 +143,27 @@ def test_the_report_holds_figures_and_captions(copy):
     assert "phantom-smoke" in pages
 
 
+def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):
+    """Its total is that of what was recorded when it was made."""
+    for ledger in (copy.root / "ledgers/phantom-smoke").glob("*.jsonl"):
+        if "pretrained" not in ledger.name:
+            ledger.unlink()
+    copy.snakemake("headline")
+    headline = results(copy) / "headline"
+    text = (headline / "tables/table1.txt").read_text()
+    assert f"These are the first 1 of {len(RUNS)} runs." in text
+    assert "1 private run(s) together: " in text
+    assert "pretrained" in text
+    assert "real_image" not in text
+    rows = pd.read_csv(headline / "tables/table1.csv", comment="#")
+    whole = pd.read_csv(results(copy) / "tables/table1.csv", comment="#")
+    pd.testing.assert_frame_equal(rows, whole[whole["network"] == "pretrained"].reset_index(drop=True))
+    assert b"</svg>" in (headline / "figures/accuracy.svg").read_bytes()
+    # What is whole says nothing of the kind, and is not made again.
+    assert "runs. The others" not in (results(copy) / "tables/table1.txt").read_text()
+    assert copy.would_run("headline") - {"headline"} == set()
+
+
 DATA = {"simulate_patients", "assemble_cohort", "index_cohort"}
 KSPACE = DATA | {"slice_volumes", "make_kspace", "whiten", "partition", "find_duplicates"}
 TRAIN = KSPACE - {"find_duplicates"} | {
@@ -159,8 +181,9 @@ TRAIN = KSPACE - {"find_duplicates"} | {
         ("cohort", DATA),
         ("kspace", KSPACE),
         ("train", TRAIN),
-        ("tables", TRAIN | {"evaluate", "account", "account_total", "make_tables"}),
-        ("figures", TRAIN | {"evaluate", "account", "make_figures", "draw_patient"}),
+        ("headline", TRAIN | {"evaluate", "account_headline", "tabulate_headline", "draw_headline"}),
+        ("tables", TRAIN | {"evaluate", "account_total", "make_tables"}),
+        ("figures", TRAIN | {"evaluate", "make_figures", "draw_patient"}),
     ],
 )
 def test_named_targets_need_their_part_of_the_workflow(fresh, target, rules):

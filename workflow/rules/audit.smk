@@ -23,6 +23,9 @@ rule audit:
         "logs/audit.log",
     conda:
         "../../envs/audit.yaml"
+    # After everything else, which it would keep waiting: on a machine of few cores it takes all of them.
+    priority: -1
+    threads: 4
     resources:
         mem_mb=4000,
         runtime="2h",

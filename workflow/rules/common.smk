@@ -49,6 +49,7 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 RUNS = grid(config)
+FIRST_RUNS = grid({"runs": config["runs"][:1]})
 SHARDS = [f"{number:02d}" for number in range(config["shards"])]
 COHORT = f"resources/{config['cohort']['name']}"
 TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"

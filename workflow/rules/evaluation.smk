@@ -1,15 +1,26 @@
 # What a run is worth on held-out patients, and what it costs in privacy.
 
 
+# One job for the accuracy, the statement and the card of a run: each takes less time than starting up for it.
 rule evaluate:
     input:
         model=rules.train_model.output.model,
+        ledger=rules.train_model.output.ledger,
         images=images_for,
         partition=rules.partition.output.partition,
         backbone=backbone_for,
     output:
         predictions=f"{RESULTS}/{RUN_WILDCARDS}/predictions.csv",
         metrics=f"{RESULTS}/{RUN_WILDCARDS}/metrics.json",
+        privacy=report(
+            f"{RESULTS}/{RUN_WILDCARDS}/privacy.json",
+            caption="../report/privacy.rst",
+            category="Privacy",
+            subcategory="{network}",
+            labels={"arm": "{arm}", "epsilon": "{epsilon}", "seed": "{seed}"},
+        ),
+        text=f"{RESULTS}/{RUN_WILDCARDS}/privacy.txt",
+        card=f"{RESULTS}/{RUN_WILDCARDS}/MODEL_CARD.md",
     log:
         f"logs/evaluate/{LOG_WILDCARDS}.log",
     group:
@@ -23,39 +34,13 @@ rule evaluate:
     params:
         device=config["device"],
         tf32=lambda wildcards: training_of(config, wildcards.network)["tf32"],
+        settings=lambda wildcards: network_of(config, wildcards.network),
+        cohort_label=cohort_label(),
+        delta=config["privacy"]["delta"],
+        unit=config["cohort"]["unit"],
         code=code_of("scripts/evaluate.py"),
     script:
         "../../scripts/evaluate.py"
-
-
-rule account:
-    input:
-        ledger=rules.train_model.output.ledger,
-        model=rules.train_model.output.model,
-    output:
-        privacy=report(
-            f"{RESULTS}/{RUN_WILDCARDS}/privacy.json",
-            caption="../report/privacy.rst",
-            category="Privacy",
-            subcategory="{network}",
-            labels={"arm": "{arm}", "epsilon": "{epsilon}", "seed": "{seed}"},
-        ),
-        text=f"{RESULTS}/{RUN_WILDCARDS}/privacy.txt",
-    log:
-        f"logs/account/{LOG_WILDCARDS}.log",
-    group:
-        "evaluate"
-    conda:
-        "../../envs/train.yaml"
-    resources:
-        mem_mb=4000,
-        runtime="30m",
-    params:
-        delta=config["privacy"]["delta"],
-        unit=config["cohort"]["unit"],
-        code=code_of("scripts/account.py"),
-    script:
-        "../../scripts/account.py"
 
 
 rule account_total:
@@ -85,22 +70,3 @@ rule account_total:
         code=code_of("scripts/account_total.py"),
     script:
         "../../scripts/account_total.py"
-
-
-rule write_model_card:
-    input:
-        metrics=rules.evaluate.output.metrics,
-        privacy=rules.account.output.privacy,
-    output:
-        card=f"{RESULTS}/{RUN_WILDCARDS}/MODEL_CARD.md",
-    log:
-        f"logs/write_model_card/{LOG_WILDCARDS}.log",
-    localrule: True
-    conda:
-        "../../envs/tables.yaml"
-    params:
-        settings=lambda wildcards: network_of(config, wildcards.network),
-        cohort_label=cohort_label(),
-        code=code_of("scripts/write_model_card.py"),
-    script:
-        "../../scripts/write_model_card.py"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import multiprocessing
 import tempfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+import torch
 
 from zetadp.audit.detection import (
     FALSE_ALARM,
@@ -175,14 +178,27 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     return audits
 
 
-def carry_out(audits: Sequence[Audit]) -> list[Finding]:
-    """Make the audits one after another, each in a temporary folder: no ledger of the experiment is touched."""
-    findings = []
-    for number, audit in enumerate(audits, start=1):
-        logger.info("audit %d of %d", number, len(audits))
-        with tempfile.TemporaryDirectory(prefix="zetadp-audit-") as folder:
-            findings.append(Finding(audit.run(Path(folder)), audit.finds, audit.power))
-    return findings
+def carry_out(audits: Sequence[Audit], processes: int = 1) -> list[Finding]:
+    """Make the audits, each in a temporary folder: no ledger of the experiment is touched.
+
+    What they find does not depend on the number of processes, among which whole audits are divided.
+    """
+    if processes == 1:
+        return [_finding(audit) for audit in audits]
+    # A server that has imported PyTorch once and runs no thread is what can be forked safely, and at no cost.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        # Whole trainings take longest, and stand last.
+        waiting = [pool.submit(_finding, audit) for audit in reversed(audits)]
+        for number, done in enumerate(as_completed(waiting), start=1):
+            logger.info("audit %d of %d: %s", number, len(audits), done.result().result.name)
+        return [each.result() for each in reversed(waiting)]
+
+
+def _finding(audit: Audit) -> Finding:
+    with tempfile.TemporaryDirectory(prefix="zetadp-audit-") as folder:
+        return Finding(audit.run(Path(folder)), audit.finds, audit.power)
 
 
 def frame(findings: Sequence[Finding]) -> pd.DataFrame:

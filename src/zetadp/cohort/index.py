@@ -6,7 +6,6 @@ are compared with the folder and never counted from it.
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple

@@ -7,7 +7,7 @@ import logging
 import math
 import runpy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,6 +17,7 @@ import pytest
 
 import zetadp.audit.suite
 from zetadp.audit.detection import AuditResult, Errors, result_of_epsilon, result_of_mu
+from zetadp.audit.one_round import audit_one_round
 from zetadp.audit.suite import Audit, AuditSettings, Finding, Target, carry_out, frame, plan, sheet
 from zetadp.auditfigure import audit_figure
 from zetadp.figurestyle import save_svg
@@ -80,6 +81,18 @@ def test_every_audit_gets_an_empty_folder_that_is_gone_afterwards():
     assert len(carry_out([Audit(look, "a"), Audit(look, "b", 0.5)])) == 2
     assert len(set(seen)) == 2
     assert not any(folder.exists() for folder in seen)
+
+
+def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
+    audits = [
+        Audit(partial(audit_one_round, trials=20, probability=0.5, population=2, seed=seed, name=f"audit {seed}"), "a")
+        for seed in range(3)
+    ]
+    with caplog.at_level(logging.INFO):
+        found = carry_out(audits, 2)
+    assert {record.message.partition(": ")[2] for record in caplog.records} == {"audit 0", "audit 1", "audit 2"}
+    assert found == carry_out(audits)
+    assert len({finding.result.errors for finding in found}) == 3
 
 
 def test_table_and_frame_show_claim_bound_and_verdict():
@@ -152,6 +165,7 @@ def script_arguments(tmp_path: Path) -> dict:
         "settings": {"trials": None, "most_rounds": 1000},
         "experiment": "x",
         "refuted": str(tmp_path / "refuted.md"),
+        "threads": 2,
     }
 
 
@@ -159,7 +173,7 @@ def script_arguments(tmp_path: Path) -> dict:
 def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_path, monkeypatch, claims_stand):
     main = SCRIPT["main"]
     monkeypatch.setitem(main.__globals__, "plan", lambda targets, **how: [])
-    monkeypatch.setitem(main.__globals__, "carry_out", lambda audits: honest() if claims_stand else refuted())
+    monkeypatch.setitem(main.__globals__, "carry_out", lambda audits, threads: honest() if claims_stand else refuted())
     given = script_arguments(tmp_path)
     (tmp_path / "refuted.md").write_text("of an earlier run")
     if claims_stand:

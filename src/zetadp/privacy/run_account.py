@@ -1,35 +1,41 @@
-"""Turn what the ledger of a run says happened into its privacy statement."""
+"""The privacy statement of a finished run, from its ledger and nothing else."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from zetadp.checkpoint import load_tensors
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import plain_text, run_statement
-from zetadp.storage import write_json, write_text
+from zetadp.privacy.statement import run_statement
 from zetadp.validation import UserError
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
+    from pathlib import Path
+
+    from zetadp.privacy.statement import Unit
 
 
-def main(
-    *,
-    ledger: Path,
-    model: Path,
-    privacy: Path,
-    text: Path,
-    network: str,
-    arm: str,
-    epsilon: str,
-    seed: str,
-    delta: float,
-    unit: str,
-) -> None:
-    """Write the statement as JSON and as text; the last attempt in the ledger is the one that made the model."""
+def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: float, unit: Unit) -> dict[str, Any]:
+    """Return the statement of the training that made a model; the last attempt in the ledger is the one.
+
+    Parameters
+    ----------
+    ledger, model
+        The run's sealed ledger and its model, which holds the head of that ledger.
+    name
+        How the statement names the run.
+    epsilon
+        The run's target.
+    delta, unit
+        What the statement is for.
+
+    Raises
+    ------
+    UserError
+        If the ledger is not that of the model's training, or not all of it.
+    """
     attempts = read_ledger(ledger)
     if not attempts or load_tensors(model)[1].get("ledger_head") not in attempts[-1].heads:
         msg = (
@@ -37,9 +43,9 @@ def main(
             "at its end. Train the model again."
         )
         raise UserError(msg)
-    happened = run_of(f"{network} {arm} eps-{epsilon} seed-{seed}", attempts[-1])
+    happened = run_of(name, attempts[-1])
     earlier = [run_of(f"attempt {number}", attempt) for number, attempt in enumerate(attempts[:-1]) if attempt.events]
-    statement = run_statement(
+    return run_statement(
         happened,
         delta=delta,
         unit=unit,
@@ -49,9 +55,3 @@ def main(
         earlier=earlier,
         backbone=attempts[-1].header.get("backbone"),
     )
-    write_json(privacy, statement)
-    write_text(text, plain_text(statement))
-
-
-if __name__ == "__main__":
-    run(main, snakemake)
