@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zetadp.dataset import pick_device
+from zetadp.memory import keep_freed_memory
 from zetadp.nn.backbone import load_backbone
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 def main(*, whitened: Path, backbone: Path, features: Path, device: str) -> None:
     """Write the features of every image, in the layout of images of one row."""
+    keep_freed_memory()
     network = load_backbone(backbone, pick_device(device))
     stack = read_stack(whitened)
     if stack.sequences != network.sequences:
