@@ -14,7 +14,6 @@ from cluster.slurm import Slurm
 STATUS = ROOT / "profiles/generic/status"
 
 
-@pytest.mark.timeout(900)
 def test_jobs_and_groups_go_through_qsub(cluster: Slurm, copy: Checkout, tmp_path: Path) -> None:
     if shutil.which("qsub", path=cluster.environment["PATH"]) is None:
         pytest.skip("not on this machine: qsub (Debian: apt-get install slurm-wlm-torque)")

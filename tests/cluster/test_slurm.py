@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from checkouts import Checkout
     from cluster.slurm import Slurm
 
-pytestmark = pytest.mark.timeout(1500)
-
 RUN = "results/smoke/runs/complex/central/eps-8/seed-0"
 CHECKPOINT = "results/smoke/checkpoints/complex-central-eps-8-seed-0.safetensors"
 # Long enough to be killed in the middle.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from checkouts import Checkout
     from environments.conftest import Clean
 
-pytestmark = pytest.mark.timeout(1200)
-
 CALLING = Path(__file__).with_name("calling.py")
 
 
