@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -22,7 +23,7 @@ from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.cli import main
 from zetadp.federation.flower.certificates import Credentials, make_credentials
-from zetadp.federation.flower.control import Control
+from zetadp.federation.flower.control import Control, RunState
 from zetadp.federation.flower.exclusive import folder_in_use, require_free_port
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.processes import free_port
@@ -97,16 +98,18 @@ def test_a_second_server_is_refused_and_the_first_trains_to_its_end(consortium, 
     federation = consortium.federation
     settings = consortium.server(give_up_seconds=200.0)
     settings.write(tmp_path / "server.json")
-    federation.processes.send("node-03", signal.SIGSTOP)  # no round is done before the second server was there
     training = federation.begin(settings)
     serve = ["serve", "server.json", "--credentials", str(consortium.credentials.folder), "--folder"]
-    port = run(tmp_path, *serve, str(tmp_path / "other"), "--port", str(federation.port))
-    folder = run(tmp_path, *serve, str(federation.folder), "--port", str(free_port()))
-    assert_refused(port, f"Port {federation.port} of 0.0.0.0 is taken")
-    assert_refused(folder, f"The folder {federation.folder} is in use")
-    assert not (tmp_path / "other").exists()
-    assert not settings.model.exists()
-    federation.processes.send("node-03", signal.SIGCONT)
+    federation.processes.send("node-03", signal.SIGSTOP)  # so that the training does not end before
+    try:
+        port = run(tmp_path, *serve, str(tmp_path / "other"), "--port", str(federation.port))
+        folder = run(tmp_path, *serve, str(federation.folder), "--port", str(free_port()))
+        assert_refused(port, f"Port {federation.port} of 0.0.0.0 is taken")
+        assert_refused(folder, f"The folder {federation.folder} is in use")
+        assert not (tmp_path / "other").exists()
+        assert not settings.model.exists()
+    finally:
+        federation.processes.send("node-03", signal.SIGCONT)
     federation.wait(training)
     assert settings.model.exists()
 
@@ -329,6 +332,26 @@ def test_a_server_that_dies_is_named_with_the_end_of_its_log(site, monkeypatch):
     monkeypatch.setattr(federation, "control", lambda: nullcontext(SimpleNamespace(state=state)))
     with pytest.raises(UserError, match=r"superlink ended by itself[^\0]*out of memory"):
         federation.wait(1, watch=False)
+
+
+def test_a_server_that_is_too_busy_to_answer_is_asked_again(site, monkeypatch):
+    request = httpx.Request("POST", "https://127.0.0.1/v1/control/list-runs")
+    answers = [
+        httpx.ReadTimeout("too slow"),
+        httpx.HTTPStatusError("database is locked", request=request, response=httpx.Response(500, request=request)),
+        RunState("finished", "completed", "", 0, 0),
+    ]
+
+    def state(_run: int) -> RunState:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    federation = Federation(site / "run", Credentials(site / "keys"), port=free_port())
+    federation.processes._running["superlink"] = os.getpid()
+    monkeypatch.setattr(federation, "control", lambda: nullcontext(SimpleNamespace(state=state)))
+    assert federation.wait(1).outcome == "completed"
+    assert not answers
 
 
 @pytest.mark.processes

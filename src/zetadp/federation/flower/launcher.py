@@ -180,10 +180,12 @@ class Federation:
         return state
 
     def _state(self, control: Control, run: int) -> RunState | None:
-        """Return how a run stands; None where a SuperLink that is there gave no answer."""
+        """Return how a run stands; None where a SuperLink that is there gave no answer, as when it is too busy."""
         try:
             return control.state(run)
-        except httpx.TransportError:
+        except httpx.HTTPError as error:
+            if isinstance(error, httpx.HTTPStatusError) and not error.response.is_server_error:
+                raise
             self.processes.check("superlink")
             return None
 
