@@ -145,8 +145,7 @@ def code_version(root: Path = ROOT) -> str:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Return code, machine and software of this process, as ``metrics.json`` keeps them."""
-    import torch
-
+    torch = sys.modules["torch"]  # whoever has a device has loaded it; tables are made without it
     return {
         "commit": code_version(),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
