@@ -171,7 +171,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 def _commits(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the commit of the code that runs, and those of the trainings where they are others."""
-    here = commit() or UNKNOWN
+    here = code_version()
     trained = sorted({run.get("commit") or UNKNOWN for run in runs})
     return here if not trained or trained == [here] else f"{here}; trainings by {', '.join(trained)}"
 

@@ -13,6 +13,7 @@ from crash.stages import BACKBONE, LEDGER, RUN, STAGES, call
 
 from zetadp.checkpoint import load_tensors
 from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.register import read_register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,10 +117,25 @@ def _no_fewer_releases(found: Path, expected: Path) -> None:
     assert Counter(attempts[-1].releases()) >= Counter(right[-1].releases())
 
 
+def _same_ledgers_named(found: Path, expected: Path) -> None:
+    """The registers name the same ledgers; heads differ by nonces and resumptions."""
+    named, right = ({link.entry["ledger"] for link in read_register(path.parent)} for path in (found, expected))
+    assert named == right
+
+
+def _as_many_keyed_hashes(found: Path, expected: Path) -> None:
+    """Secrets, and what they key, differ; a crash may leave a torn hash behind."""
+    count, right = (sum(len(text) == 64 for text in path.read_text().split()) for path in (found, expected))
+    assert count == right
+
+
 EQUAL: dict[str, Callable[[Path, Path], None]] = {
     BACKBONE: _same_model,
     f"{RUN}/model.safetensors": _same_model,
     f"{RUN}/history.csv": _same_history,
     f"{RUN}/ledger.jsonl": _no_fewer_releases,
     LEDGER: _no_fewer_releases,
+    f"{Path(LEDGER).parent}/register": _same_ledgers_named,
+    f"{Path(LEDGER).parent}/secret": _as_many_keyed_hashes,
+    f"{Path(LEDGER).parent}/records": _as_many_keyed_hashes,
 }

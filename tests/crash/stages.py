@@ -7,10 +7,12 @@ the workflow, so that each finds what it needs once those before it have run the
 from __future__ import annotations
 
 import runpy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+from zetadp.nn.models import NetworkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -212,7 +214,7 @@ STAGES = {
                 **NAME,
                 "device": "cpu",
                 "tf32": False,
-                "settings": NETWORK,
+                "settings": asdict(NetworkSettings(**NETWORK)),
                 "cohort_label": LABEL,
                 "delta": DELTA,
                 "unit": "patient",

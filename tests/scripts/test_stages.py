@@ -14,6 +14,7 @@ import tarfile
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from zetadp.cohort.index import index_cohort
 from zetadp.figures import training_curves
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
+from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.account import claim
 from zetadp.privacy.events import Round
@@ -485,7 +487,7 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
         card=tmp_path / "MODEL_CARD.md",
         device="cpu",
         tf32=True,
-        settings={"family": family},
+        settings=asdict(NetworkSettings(family)),
         cohort_label="test",
         delta=1e-3,
         unit="patient",

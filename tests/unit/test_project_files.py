@@ -59,7 +59,8 @@ def test_every_key_of_the_schema_is_described() -> None:
 
 
 def test_contributors_are_told_all_that_continuous_integration_runs() -> None:
-    commands = re.findall(r"^make [\w-]+$", (ROOT / ".ci/run").read_text(), flags=re.MULTILINE)
+    parts = re.findall(r"^part ([\w-]+)$", (ROOT / ".ci/run").read_text(), flags=re.MULTILINE)
+    commands = [f"make {part}" for part in parts]
     assert "make test" in commands
     told = (ROOT / "CONTRIBUTING.md").read_text().split("\n\n")[1]
     assert [command for command in commands if f"`{command}`" not in told] == []

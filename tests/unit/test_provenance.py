@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
@@ -73,7 +74,7 @@ def test_no_commit_is_named_where_the_code_has_no_history(repository, tmp_path):
 def test_no_commit_is_named_without_git(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit() is None
-    assert "commit: unknown" in origin("none", "0")
+    assert f"commit: zetadp {metadata.version('zetadp')}" in origin("none", "0")
 
 
 @pytest.mark.parametrize("kind", ["csv", "md"])
@@ -97,7 +98,7 @@ def test_a_table_without_its_origin_is_refused(change):
 
 
 def test_trainings_name_their_own_commit_and_hardware(monkeypatch):
-    monkeypatch.setattr("zetadp.provenance.commit", lambda: "aaaaaaa")
+    monkeypatch.setattr("zetadp.provenance.commit", lambda *_: "aaaaaaa")
 
     def said(*commits: str | None) -> dict[str, str]:
         runs = [{"device": "x86_64", "cores": 2, "commit": each} for each in commits]

@@ -66,17 +66,14 @@ def test_evaluation_writes_what_the_public_head_reaches_on_the_test_patients(tmp
     roles = ["train", "train", "test", "test", "test", "test"]
     rows = {"patient": names, "record": names, "part": roles, "scanner": "", "role": roles, "node": "server"}
     pd.DataFrame(rows).to_csv(tmp_path / "partition.csv", index=False)
-    runpy.run_path(str(EVALUATE))["main"](
+    runpy.run_path(str(EVALUATE))["evaluate"](
         model=tmp_path / "model.safetensors",
         images=[tmp_path / "features.h5"],
         partition=tmp_path / "partition.csv",
         backbone=[tmp_path / "backbone.safetensors"],
         predictions=tmp_path / "predictions.csv",
         metrics=tmp_path / "metrics.json",
-        network="pretrained",
-        arm="federated",
-        epsilon="1",
-        seed="0",
+        name={"network": "pretrained", "arm": "federated", "epsilon": "1", "seed": 0},
         device="cpu",
         tf32=False,
     )

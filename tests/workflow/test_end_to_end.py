@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import zipfile
+from importlib import metadata
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -59,7 +60,7 @@ def test_tables_say_how_they_were_made(finished, table):
     for kind in ("csv", "md"):
         made = read_origin((results(finished) / f"{table}.{kind}").read_text(), table)
         assert made["command"] == "snakemake --cores all --configfile workflow/scenarios/smoke.yaml"
-        assert made["commit"] == "unknown", "the copy has no history"
+        assert made["commit"] == f"zetadp {metadata.version('zetadp')}", "the copy has no history"
         if table == "tables/table1":
             assert made["cohort"] == "phantom-smoke, 12 + 6 patients, seed 7"
             assert made["seeds"] == "0, 1"

@@ -11,7 +11,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-from zetadp.storage import make_folder, sync_folder
+from zetadp.storage import make_folder, remove_leftovers, sync_folder
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Secret:
         path = folder / NAME
         try:
             make_folder(folder)
+            remove_leftovers(path)
             if not path.exists():
                 _make(path)
             key = bytes.fromhex(path.read_text(encoding="ascii"))
