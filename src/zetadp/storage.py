@@ -48,6 +48,15 @@ def written_whole(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a full disk or a read-only folder into a `UserError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(_cannot_write(path, error)) from error
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, and sync the names of the new ones."""
     new = [place for place in (folder, *folder.parents) if not place.exists()]

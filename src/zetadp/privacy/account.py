@@ -19,7 +19,7 @@ from zetadp.privacy.chain import START
 from zetadp.privacy.exposure import declared_run, named, over_runs, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
 from zetadp.privacy.secret import Secret
-from zetadp.storage import sync_folder
+from zetadp.storage import sync_folder, writing
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def claim(folder: Path, table: Path) -> None:
     key = Secret.of(folder)
     contents = _training_contents(table)
     path = folder / RECORDS
-    with path.open("a+") as file:
+    with writing(path), path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         known = set(file.read().split())

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from zetadp.storage import make_folder, remove_leftovers, sync_folder
+from zetadp.storage import make_folder, remove_leftovers, sync_folder, writing
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -43,14 +44,15 @@ class Secret:
             If the file cannot be read or written, or holds no secret.
         """
         path = folder / NAME
-        try:
+        with writing(path):
             make_folder(folder)
             remove_leftovers(path)
             if not path.exists():
                 _make(path)
+        try:
             key = bytes.fromhex(path.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
-            msg = f"Cannot read or write the secret {path}: {error}. Mend it, or restore it from a backup."
+            msg = f"Cannot read the secret {path}: {error}. Restore it from a backup."
             raise UserError(msg) from error
         if len(key) != BYTES:
             msg = f"Expected {BYTES} bytes in the secret {path}, found {len(key)}. Restore it from a backup."
@@ -70,16 +72,15 @@ class Secret:
 def _make(path: Path) -> None:
     """Write a new secret, whole, unless another process does so first."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.write(handle, secrets.token_bytes(BYTES).hex().encode())
-        os.fsync(handle)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(handle, secrets.token_bytes(BYTES).hex().encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        with suppress(FileExistsError):
+            path.hardlink_to(temporary)
     finally:
-        os.close(handle)
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
