@@ -93,6 +93,7 @@ def test_the_message_about_tensors_names_no_file_that_users_do_not_know(zygote, 
 
 def test_all_that_training_writes_may_be_read_by_the_same_people(reference):
     modes = {name: (reference.root / name).stat().st_mode for name in reference.made["train_model"]}
+    assert modes.pop("ledgers/tiny/secret") & 0o777 == 0o600  # but the secret by its owner alone
     assert len(set(modes.values())) == 1, modes
 
 
