@@ -21,10 +21,10 @@ rule audit:
         ),
     log:
         "logs/audit.log",
-    conda:
-        "../../envs/audit.yaml"
     # After everything else, which it would keep waiting: on a machine of few cores it takes all of them.
     priority: -1
+    conda:
+        "../../envs/audit.yaml"
     threads: 4
     resources:
         mem_mb=4000,
