@@ -157,7 +157,7 @@ def _others(made: int, planned: int | None) -> list[str]:
     """Say that these runs are not all there will be."""
     if planned is None or made >= planned:
         return []
-    return [f"These are the first {made} of {planned} runs. The others follow, and the total grows with them."]
+    return [f"{made} of the experiment's {planned} runs. The others follow, and the total grows with them."]
 
 
 def _sums(private: pd.DataFrame) -> list[str]:

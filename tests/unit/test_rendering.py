@@ -142,7 +142,7 @@ def test_latex_compiles(sheet, tmp_path):
 
 
 def test_a_table_of_some_of_the_runs_says_so(runs):
-    said = "These are the first 6 of 13 runs. The others follow, and the total grows with them."
+    said = "6 of the experiment's 13 runs. The others follow, and the total grows with them."
     assert said in notes(runs, "cohort", TOTAL, 13)
     assert not [note for note in notes(runs, "cohort", TOTAL, 6) if "others follow" in note]
 

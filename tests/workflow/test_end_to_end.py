@@ -152,7 +152,7 @@ def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):
     copy.snakemake("headline")
     headline = results(copy) / "headline"
     text = (headline / "tables/table1.txt").read_text()
-    assert f"These are the first 1 of {len(RUNS)} runs." in text
+    assert f"1 of the experiment's {len(RUNS)} runs." in text
     assert "1 private run(s) together: " in text
     assert "pretrained" in text
     assert "real_image" not in text
