@@ -29,18 +29,19 @@ import torch
 sys.path[0] = str(Path(__file__).parents[1] / "tests")
 
 from federation.consortium import Consortium
-from federation.sites import DirectLine, make_hospital, make_plan, random_records
+from federation.sites import DirectLine, assembly, make_hospital, make_plan, random_records
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-import zetadp.federation.simulation as simulation
+import zetadp.core.round as rounds
+from zetadp.core.plan import UPDATES
+from zetadp.core.settings import Performance
+from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator, Patience
 from zetadp.federation.flower.envelopes import pack_reply, pack_request
 from zetadp.federation.flower.protocol import Answer, Request
-from zetadp.federation.flower.updates import FORMATS, decode, encode
+from zetadp.federation.flower.updates import decode, encode
 from zetadp.federation.node import Node, Records
-from zetadp.federation.server import Server
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 
@@ -49,14 +50,14 @@ if TYPE_CHECKING:
 
     from flwr.app import RecordDict
 
-    from zetadp.federation.flower.plan import Plan
+    from zetadp.core.plan import Plan
 
 NETWORK = NetworkSettings(widths=(16, 32, 64), convolutions=1, head="pooled", groups=8)
 LARGE = 2 * 93_412
 OWN_COMPUTING = [
-    (simulation, "clipped_sums"),
-    (simulation, "choose_images"),
-    (simulation, "gather"),
+    (rounds, "clipped_sums"),
+    (rounds, "choose_images"),
+    (rounds, "gather"),
     (SampledGaussian, "draw"),
     (SampledGaussian, "_privatised"),
 ]
@@ -88,33 +89,29 @@ def own_computing() -> Iterator[list[float]]:
 
 
 def plan_of(nodes: int, rounds: int, network: NetworkSettings = NETWORK) -> Plan:
-    """Return a plan with a checkpoint at the start alone."""
+    """Return a plan of four patients a node."""
     plan = make_plan(nodes=nodes, rounds=rounds, patients=4)
-    return replace(
-        plan, network=network, training=replace(plan.training, checkpoint_seconds=1e9, evaluate_every=rounds)
-    )
+    return replace(plan, network=network)
 
 
 def simulated(plan: Plan, folder: Path) -> tuple[list[float], list[float]]:
     """Return the seconds of each round of the simulation, and of them the nodes' own computing."""
     parts = [random_records(node.population, place) for place, node in enumerate(plan.nodes)]
     records = Records(torch.cat([part.images for part in parts]), parts[0].labels)
-    model = plan.model()
-    layout = Layout.of(model)
-    start = layout.flatten(dict(model.named_parameters())).detach()
-    server = Server(start, plan.training.optimiser, plan.training.rounds)
+    assembled = assembly(plan)
+    server = assembled.receiver()
     totals, computing = [], []
     with Ledger(folder / "simulation.jsonl") as ledger, own_computing() as spent:
         ledger.start({})
         nodes, first = [], 0
         for node in plan.nodes:
-            mechanism = plan.mechanism(node.name, layout, 1, ledger)
+            mechanism = assembled.mechanism(node.name, plan.entropy(), ledger)
             nodes.append(Node(mechanism, [(first + i,) for i in range(node.population)]))
             first += node.population
+        site = rounds.Site(nodes, records, ledger, chunk=64)
         for number in range(plan.training.rounds):
             spent[0], begun = 0.0, time.perf_counter()
-            options = {"images_per_patient": 4, "chunk": 64}
-            messages, _ = simulation.simulate_round(nodes, model, layout, records, ledger, number, **options)
+            messages, _ = rounds.do_round(assembled.contribution, site, number)
             server.step(messages, number)
             totals.append(time.perf_counter() - begun)
             computing.append(spent[0])
@@ -124,8 +121,9 @@ def simulated(plan: Plan, folder: Path) -> tuple[list[float], list[float]]:
 def coordinated(plan: Plan, folder: Path) -> tuple[float, float]:
     """Return the seconds of a round of coordinator and hospitals without transport, and of them own computing."""
     line = DirectLine([make_hospital(plan, place, folder) for place in range(len(plan.nodes))])
-    paths = {"ledger_path": folder / "server/ledger.jsonl", "checkpoint_path": folder / "server/checkpoint.safetensors"}
-    run = Coordinator(plan, Patience(poll_seconds=1e-9), line, random_records(1, 99), **paths)
+    files = TrainingFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
+    rarely = Performance(evaluate_every=plan.training.rounds, checkpoint_seconds=1e9)
+    run = Coordinator(plan, Patience(poll_seconds=1e-9), line, random_records(1, 99), files, performance=rarely)
     with own_computing() as spent:
         begun = time.perf_counter()
         run.run()
@@ -162,7 +160,7 @@ def bytes_of_a_round(dimension: int) -> None:
     print(
         f"  to the node     float32  {sent:>9}  minimum {4 * dimension:>9}  {100 * sent / (4 * dimension) - 100:+.2f} %"
     )
-    for form in FORMATS:
+    for form in UPDATES:
         content = encode(update, form)
         sent = _size(pack_reply(Answer("node-01", 64 * "0", 100, content, [line, line])))
         error = float((decode(content, dimension, form) - update).norm() / update.norm())

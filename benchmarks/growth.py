@@ -32,9 +32,11 @@ from matplotlib.figure import Figure
 from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
+from zetadp.core.contribution import Contribution
+from zetadp.core.round import Site, do_round
+from zetadp.core.settings import OptimiserSettings
 from zetadp.federation.node import Node, Records
-from zetadp.federation.server import OptimiserSettings, Server
-from zetadp.federation.simulation import simulate_round
+from zetadp.federation.server import Server
 from zetadp.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.memory import keep_freed_memory
 from zetadp.nn.models import NetworkSettings, build
@@ -115,16 +117,8 @@ class Round:
 
     def __call__(self) -> None:
         """Compute, record and release a round of all nodes, and move the server's weights."""
-        messages, _ = simulate_round(
-            self.nodes,
-            self.model,
-            self.layout,
-            self.records,
-            self.ledger,
-            self.number,
-            images_per_patient=self.images,
-            chunk=None,
-        )
+        contribution = Contribution(self.model, self.layout, self.images)
+        messages, _ = do_round(contribution, Site(self.nodes, self.records, self.ledger), self.number)
         self.server.step(messages, self.number)
         self.number += 1
 

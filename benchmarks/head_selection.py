@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from zetadp.checkpoint import tensors_digest
 from zetadp.cohort.public import PublicSettings, simulate_public_patient
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
@@ -29,6 +28,7 @@ from zetadp.privacy import gaussian
 from zetadp.provenance import origin, seeds_shown
 from zetadp.rendering import to_csv
 from zetadp.storage import write_text
+from zetadp.tensors import tensors_digest
 
 ROOT = Path(__file__).parents[1]
 SEEDS, HOSPITALS, TRAINED, ALL = (71, 72), 11, 484, 750

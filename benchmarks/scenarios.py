@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from zetadp.config import GridRun, grid, load_config, overlay
+from zetadp.config import grid, load_config, overlay
 from zetadp.configdocs import SCHEMA
 from zetadp.provenance import cohort_shown, seeds_shown
 from zetadp.storage import read_json
@@ -18,6 +18,8 @@ from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from zetadp.core.plan import RunName
 
 ROOT = Path(__file__).parents[1]
 
@@ -62,10 +64,10 @@ class Experiment:
         return cls(scenario, config, results or Path("results") / config["name"])
 
     @property
-    def cells(self) -> dict[tuple[str, str, str], list[GridRun]]:
+    def cells(self) -> dict[tuple[str, str, str], list[RunName]]:
         """Return the declared runs of every network, arm and epsilon, in the order of their seeds."""
-        found: dict[tuple[str, str, str], list[GridRun]] = {}
-        for run in sorted(grid(self.config), key=lambda run: int(run.seed)):
+        found: dict[tuple[str, str, str], list[RunName]] = {}
+        for run in sorted(grid(self.config), key=lambda run: run.seed):
             found.setdefault((run.network, run.arm, run.epsilon), []).append(run)
         return found
 
@@ -75,7 +77,7 @@ class Experiment:
         if runs is None:
             msg = f"Expected {self._file} to declare runs of {network}, {arm}, epsilon {epsilon}. Add them there."
             raise UserError(msg)
-        return {int(run.seed): self._read(run) for run in runs}
+        return {run.seed: self._read(run) for run in runs}
 
     def environments(self) -> list[dict[str, Any]]:
         """Return where every declared run was trained."""
@@ -109,7 +111,7 @@ class Experiment:
     def _missing(self, path: Path) -> str:
         return f"Expected the finished runs that {self._file} declares, found no {path}. {self._what_to_run}"
 
-    def _read(self, run: GridRun) -> dict[str, Any]:
+    def _read(self, run: RunName) -> dict[str, Any]:
         path = self.results / f"runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}/metrics.json"
         if not path.is_file():
             raise UserError(self._missing(path))

@@ -26,9 +26,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from updates import COHORT, DELTA, EPSILON, EXPECTED, NODES, POPULATION, cohort
 
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.evaluation import class_scores
 from zetadp.federation.node import Records
-from zetadp.federation.server import OptimiserSettings
 from zetadp.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.nn.models import NetworkSettings
@@ -38,7 +40,6 @@ from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.provenance import origin, seeds_shown
 from zetadp.rendering import to_csv
 from zetadp.storage import write_text
-from zetadp.training import NodePlan, RunName, TrainingSettings, train
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,29 +85,13 @@ class _Rounded(torch.autograd.Function):
 def predicted(epsilon: str, seed: int, records: Records, test: Records, *, rounded: bool) -> Tensor:
     """Return the classes that one training's network gives the test images, shape (record, image)."""
     sigma = noise_for_epsilon(EPSILON, DELTA, EXPECTED / POPULATION, SETTINGS.rounds) if epsilon != "inf" else 0.0
-    nodes = [
-        NodePlan(
-            f"node-{node + 1:02d}",
-            [(node * POPULATION + patient,) for patient in range(POPULATION)],
-            POPULATION,
-            EXPECTED,
-            sigma,
-        )
-        for node in range(NODES)
-    ]
-    nobody = Records(test.images[:0], test.labels)
+    nodes = tuple(NodeConstants(f"node-{node + 1:02d}", POPULATION, EXPECTED, sigma) for node in range(NODES))
+    holdings = [Holding([(node * POPULATION + patient,) for patient in range(POPULATION)]) for node in range(NODES)]
+    plan = Plan(RunName("complex", "federated", epsilon, seed), NETWORK, SETTINGS, nodes, delta=DELTA)
     rounding = patch.object(layers, "_PatientConv2d", _Rounded) if rounded else nullcontext()
     with tempfile.TemporaryDirectory() as name, rounding:
-        model = train(
-            RunName("complex", "federated", epsilon, seed),
-            NETWORK,
-            SETTINGS,
-            nodes,
-            records,
-            nobody,
-            ledger_path=Path(name) / "ledger.jsonl",
-            checkpoint_path=Path(name) / "checkpoint.safetensors",
-        ).model
+        files = TrainingFiles(Path(name) / "ledger.jsonl", Path(name) / "checkpoint.safetensors")
+        model = train(plan, TrainingData(records, holdings), files).model
     return class_scores(model, test.images.flatten(0, 1)).argmax(dim=1).view(test.images.shape[:2])
 
 

@@ -29,23 +29,22 @@ import torch
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
+from zetadp.core.assembly import Assembly
+from zetadp.core.plan import UPDATES, NodeConstants, Plan, RunName
+from zetadp.core.round import Site, do_round
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.evaluation import accuracy_and_loss
-from zetadp.federation.flower.plan import Plan, PlannedNode
-from zetadp.federation.flower.updates import FORMATS, decode, encode
+from zetadp.federation.flower.updates import decode, encode
 from zetadp.federation.node import Node, Records
-from zetadp.federation.server import OptimiserSettings, Server
-from zetadp.federation.simulation import simulate_round
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.statement import run_statement
-from zetadp.training import RunName, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,8 +58,8 @@ TEST_PATIENTS, SLICES, SIZE = 48, 10, 32
 ROUNDS, EPSILON, DELTA = 150, 8.0, 1e-3
 NETWORK = NetworkSettings(widths=(8, 16, 32), convolutions=1, head="pooled", groups=4)
 COHORT = PhantomSettings(train_patients=NODES * POPULATION, test_patients=TEST_PATIENTS, seed=2028)
-NOISE_SEED = 7_000_000
-"""Sampling and noise of run s come from this and s; its starting weights from s."""
+ABSENCE_SEED = 7_000_000
+"""Who is away in run s comes from this and s."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Case:
         return f"{noise}, `{self.update}`{who}"
 
 
-PRECISION = [Case(epsilon, update) for epsilon in ("8", "inf") for update in FORMATS]
+PRECISION = [Case(epsilon, update) for epsilon in ("8", "inf") for update in UPDATES]
 MISSING = [Case("8", away=1, share=0.3), Case("8", away=3, share=0.3), Case("8", away=3, share=1.0)]
 
 
@@ -122,14 +121,13 @@ def plan_of(case: Case, seed: int) -> Plan:
         cohort="phantom-updates",
         network=NETWORK,
         training=TrainingSettings(rounds=ROUNDS, images_per_patient=4, optimiser=optimiser),
-        slices=SLICES,
-        size=SIZE,
-        nodes=tuple(PlannedNode(f"node-{n + 1:02d}", POPULATION, EXPECTED, sigma) for n in range(NODES)),
+        task={"slices": SLICES, "size": SIZE},
+        nodes=tuple(NodeConstants(f"node-{n + 1:02d}", POPULATION, EXPECTED, sigma) for n in range(NODES)),
         update=case.update,
     )
 
 
-def train(plan: Plan, records: Records, seed: int, away: Sequence[set[str]], folder: Path) -> nn.Module:
+def train(plan: Plan, records: Records, away: Sequence[set[str]], folder: Path, chunk: int | None = None) -> nn.Module:
     """Train as the coordinator does with ``missing: continue``, without the transport.
 
     Parameters
@@ -138,53 +136,37 @@ def train(plan: Plan, records: Records, seed: int, away: Sequence[set[str]], fol
         What is trained; patients lie in the records in the order of the nodes.
     records
         Images of all training patients, one record each.
-    seed
-        Of sampling and noise.
     away
         For each round, who is away.
     folder
         For the nodes' ledger.
+    chunk
+        Images in one pass at most.
     """
-    model = plan.model()
-    layout = Layout.of(model)
-    server = Server(
-        layout.flatten(dict(model.named_parameters())).detach(), plan.training.optimiser, plan.training.rounds
-    )
-    with Ledger(folder / "ledger.jsonl") as ledger, torch.no_grad():
+    parts = Assembly.of(plan, records)
+    server, dimension = parts.receiver(), parts.contribution.dimension
+    with Ledger(folder / "ledger.jsonl") as ledger:
         ledger.start({})
         nodes, first = [], 0
         for planned in plan.nodes:
             own = [(first + i,) for i in range(planned.population)]
-            nodes.append(Node(plan.mechanism(planned.name, layout, seed, ledger), own))
+            nodes.append(Node(parts.mechanism(planned.name, plan.entropy(), ledger), own))
             first += planned.population
+        site = Site(nodes, records, ledger, chunk=chunk)
         for number in range(plan.training.rounds):
-            for name, value in layout.unflatten(server.weights.detach()).items():
-                model.get_parameter(name).copy_(value)
-            with torch.enable_grad():
-                messages, _ = simulate_round(
-                    nodes,
-                    model,
-                    layout,
-                    records,
-                    ledger,
-                    number,
-                    images_per_patient=plan.training.images_per_patient,
-                    chunk=plan.training.chunk,
-                )
+            messages, _ = do_round(parts.contribution, site, number)
             arrived = [
-                decode(encode(message, plan.update), layout.dimension, plan.update)
+                decode(encode(message, plan.update), dimension, plan.update)
                 for planned, message in zip(plan.nodes, messages, strict=True)
                 if planned.name not in away[number]
             ]
             server.step(torch.stack(arrived), number)
-        for name, value in layout.unflatten(server.weights.detach()).items():
-            model.get_parameter(name).copy_(value)
-    return model
+    return parts.contribution.model
 
 
 def absences(case: Case, seed: int) -> list[set[str]]:
     """Return for each round who is away; the rounds are the same for every number of nodes away."""
-    generator = np.random.default_rng([NOISE_SEED, seed])
+    generator = np.random.default_rng([ABSENCE_SEED, seed])
     gone = {f"node-{NODES - n:02d}" for n in range(case.away)}
     return [gone if draw < case.share else set() for draw in generator.random(ROUNDS)]
 
@@ -226,7 +208,7 @@ def measured(cases: Sequence[Case], seeds: int, folder: Path) -> pd.DataFrame:
                 continue
             begun = time.perf_counter()
             with tempfile.TemporaryDirectory() as name:
-                model = train(plan_of(case, seed), train_records, NOISE_SEED + seed, absences(case, seed), Path(name))
+                model = train(plan_of(case, seed), train_records, absences(case, seed), Path(name))
             accuracy, loss = accuracy_and_loss(model, test_records)
             rows.append({"case": case.label, "seed": seed, "accuracy": 100 * accuracy, "loss": loss})
             pd.DataFrame(rows).to_csv(path, index=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.audit.suite import AuditSettings, Finding, Target, carry_out, frame, plan, sheet
 from zetadp.auditfigure import audit_figure
+from zetadp.core.plan import Plan
 from zetadp.epsilon import epsilon_shown, epsilon_value
 from zetadp.figurestyle import save_svg
 from zetadp.provenance import origin
@@ -30,8 +31,7 @@ def main(
     csv: Path,
     md: Path,
     picture: Path,
-    plans: dict[str, dict[str, dict[str, Any]]],
-    runs: list[tuple[str, str, str]],
+    plans: list[dict[str, Any]],
     delta: float,
     noise_source: str,
     settings: dict[str, Any],
@@ -40,7 +40,7 @@ def main(
     threads: int,
 ) -> None:
     """Write table and figure; end in error if a claim fell."""
-    targets = targets_of(plans, runs, multipliers_of(plans, runs, [read_json(path) for path in noise]))
+    targets = targets_of(calibrated(plans, [read_json(path) for path in noise]))
     audits = plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings))
     findings = carry_out(audits, threads)
     table = sheet(findings, experiment)
@@ -54,50 +54,33 @@ def main(
     report_refuted(findings, to_markdown(table), Path(refuted))
 
 
-def multipliers_of(
-    plans: dict[str, dict[str, dict[str, Any]]], runs: list[tuple[str, str, str]], found: list[dict[str, Any]]
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the noise multiplier of each run with noise, by network, arm and epsilon."""
-    known = {_key(each["plan"], each["epsilon"]): each["noise_multiplier"] for each in found}
-    result: dict[str, dict[str, dict[str, float]]] = {}
-    for network, arm, epsilon in runs:
-        if math.isfinite(epsilon_value(epsilon)):
-            multiplier = known[_key(plans[network][arm], epsilon)]
-            result.setdefault(network, {}).setdefault(arm, {})[epsilon] = multiplier
-    return result
+def calibrated(plans: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[Plan]:
+    """Return the plans that have noise, with it."""
+    known = {json.dumps(each["found_for"]): each["noise_multiplier"] for each in found}
+    declared = [Plan.from_json(each) for each in plans]
+    return [
+        plan.with_noise(known[json.dumps(plan.calibration())])
+        for plan in declared
+        if math.isfinite(epsilon_value(plan.run.epsilon))
+    ]
 
 
-def _key(plan: dict[str, Any], epsilon: str) -> str:
-    return json.dumps([plan, epsilon], sort_keys=True)
-
-
-def targets_of(
-    plans: dict[str, dict[str, dict[str, Any]]],
-    runs: list[tuple[str, str, str]],
-    multipliers: dict[str, dict[str, dict[str, float]]],
-) -> list[Target]:
+def targets_of(plans: list[Plan]) -> list[Target]:
     """Return what is to be audited, once for all runs that share sampling, noise and rounds."""
     names: dict[tuple[float, float, int], list[str]] = {}
-    for network, arm, epsilon in sorted(runs, key=lambda each: epsilon_value(each[2])):
-        if math.isfinite(epsilon_value(epsilon)):
-            chosen = plans[network][arm]
-            if "colluding" in chosen or "images_of_a_patient" in chosen:
-                # The stub is one node that hides patients in its own message, which such runs do not claim to do. With
-                # noise so weak the attack, which adds up rounds, may also have no power where few are drawn.
-                logging.getLogger(__name__).info("%s, %s: not audited, per image or in sums only", network, arm)
-                continue
-            if "noise_decay" in chosen:
-                msg = (
-                    "Expected constant noise for the audit of whole trainings, found training.noise_decay "
-                    f"{chosen['noise_decay']} for network {network}. Audit with noise_decay 1: the code is the same."
-                )
-                raise UserError(msg)
-            # The node that draws its patients most often; its epsilon is the one that the target binds.
-            probability = max(drawn / size for drawn, size in zip(chosen["expected"], chosen["sizes"], strict=True))
-            mechanism = (probability, multipliers[network][arm][epsilon], chosen["rounds"])
-            name = f"{arm} at ε = {epsilon_shown(epsilon)}"
-            if name not in names.setdefault(mechanism, []):
-                names[mechanism].append(name)
+    for chosen in sorted(plans, key=lambda each: epsilon_value(each.run.epsilon)):
+        run = chosen.run
+        if chosen.colluding is not None or chosen.unit == "image":
+            # The stub is one node that hides patients in its own message, which such runs do not claim to do. With
+            # noise so weak the attack, which adds up rounds, may also have no power where few are drawn.
+            logging.getLogger(__name__).info("%s, %s: not audited, per image or in sums only", run.network, run.arm)
+            continue
+        # The node that draws its patients most often; its epsilon is the one that the target binds.
+        worst = max(chosen.nodes, key=lambda node: node.sampling_probability)
+        mechanism = (worst.sampling_probability, worst.noise_multiplier, chosen.training.rounds)
+        name = f"{run.arm} at ε = {epsilon_shown(run.epsilon)}"
+        if name not in names.setdefault(mechanism, []):
+            names[mechanism].append(name)
     return [
         Target(f"training, {' and '.join(shared)}, {mechanism[2]} rounds", *mechanism)
         for mechanism, shared in names.items()

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.epsilon import epsilon_value
+from zetadp.core.plan import Plan
 from zetadp.privacy.calibration import noise_of_plan
 from zetadp.storage import write_json
 from zetadp.workflow import run
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(*, noise: Path, calibration: str, delta: float, target: dict[str, Any]) -> None:
+def main(*, noise: Path, calibration: str, plan: dict[str, Any]) -> None:
     """Write the noise multiplier beside what it was found for; a target that cannot be met ends the workflow here."""
-    multiplier = noise_of_plan(epsilon_value(target["epsilon"]), delta, target["plan"])
+    declared = Plan.from_json(plan)
+    multiplier = noise_of_plan(declared)
     logging.getLogger(__name__).info("%s: noise multiplier %g", calibration, multiplier)
-    write_json(noise, {"noise_multiplier": multiplier, "delta": delta, **target})
+    write_json(noise, {"noise_multiplier": multiplier, "found_for": declared.calibration()})
 
 
 if __name__ == "__main__":

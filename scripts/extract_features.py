@@ -4,11 +4,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from zetadp.dataset import pick_device
 from zetadp.memory import keep_freed_memory
 from zetadp.nn.backbone import load_backbone
+from zetadp.publicstart import record_features
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError
 from zetadp.workflow import run
@@ -28,15 +27,10 @@ def main(*, whitened: Path, backbone: Path, features: Path, device: str) -> None
             f"{', '.join(stack.sequences)}. Pretrain a backbone on these."
         )
         raise UserError(msg)
-    # One record at a time: its images stay in the cache of a processor, and no bit depends on how records are cut into
-    # shards.
-    values = np.empty((*stack.values.shape[:3], 1, network.components), dtype=np.complex64)
-    for place, record in enumerate(stack.values):
-        values[place] = network.features(record)
     write_stack(
         features,
         ImageStack(
-            values=values,
+            values=record_features(network, stack.values),
             patients=stack.patients,
             sequences=stack.sequences,
             axes=("record", "sequence", "slice", "row", "component"),

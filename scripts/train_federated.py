@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.coordinator import Patience
-from zetadp.federation.flower.drafting import draft
 from zetadp.federation.flower.folders import write_site_folder
 from zetadp.federation.flower.hospital import HospitalSettings
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.server_app import ServerSettings
 from zetadp.federation.partition import read_partition
+from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.account import Permission, claim, forget_times
+from zetadp.publicstart import with_public
 from zetadp.storage import read_json
 from zetadp.ticks import wait_for_tick
-from zetadp.training import RunName
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -34,24 +35,16 @@ def main(
     table: Path,
     partition: Path,
     noise: list[Path],
+    backbone: list[Path],
     model: Path,
     history: Path,
     ledger: Path,
-    network: str,
-    arm: str,
-    epsilon: str,
-    seed: str,
-    settings: dict[str, Any],
-    training: dict[str, Any],
+    agreed: Path,
     plan: dict[str, Any],
-    cohort: str,
-    division: dict[str, Any],
-    noise_source: str,
+    performance: dict[str, Any],
     finish_seconds: int,
     real_patients: bool,
     federation: dict[str, Any],
-    slice_count: int,
-    size: int,
     device: str,
     ledger_file: str,
     checkpoint: str,
@@ -60,26 +53,17 @@ def main(
     """Give every site a folder of its own patients, start server and nodes, train, stop everything."""
     begun = time.monotonic()
     claim(Path(ledger_file).parent, table)
-    found = read_json(noise[0]) if noise else {"noise_multiplier": 0.0}
-    agreed = draft(
-        RunName(network, arm, epsilon, int(seed)),
-        settings=settings,
-        training=training,
-        plan=plan,
-        noise_multiplier=found["noise_multiplier"],
-        noise_source=noise_source,
-        cohort=cohort,
-        division=division,
-        slice_count=slice_count,
-        size=size,
-        update=federation["update"],
-    )
+    public = backbone[0].resolve() if backbone else None
+    declared = Plan.from_json(plan)
+    if noise:
+        declared = declared.with_noise(read_json(noise[0])["noise_multiplier"])
+    declared = with_public(declared, load_backbone(public) if public else None)
     work = Path(folder).resolve()
-    names = [node.name for node in agreed.nodes]
+    names = [node.name for node in declared.nodes]
     # What an interrupted training goes on from is elsewhere: its checkpoint, the ledgers, the nodes' kept messages.
     shutil.rmtree(work, ignore_errors=True)
     credentials: Credentials = make_credentials(work / "keys", names)
-    agreed.write(work / "plan.json")
+    declared.write(work / "plan.json")
     rows = read_partition(partition).merge(pd.read_csv(table, dtype=str)[["record", "file"]], on="record")
     watched = rows[rows["role"] == "validation"]
     write_site_folder(work / "images/server", dataset.parent, watched, "test")
@@ -94,9 +78,12 @@ def main(
         checkpoint=Path(checkpoint).resolve(),
         watched=work / "images/server" if len(watched) else None,
         watched_patients=watched["patient"].nunique(),
+        backbone=public,
+        evaluate_every=performance["evaluate_every"],
+        checkpoint_seconds=performance["checkpoint_seconds"],
         threads=1,
         patience=Patience(**{key: federation[key] for key in patience}),
-        permission=Permission(found["delta"]) if noise else None,
+        permission=Permission(declared.delta) if declared.exact else None,
     )
     # The nodes' own ledgers outlive results, like the account.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
@@ -115,12 +102,14 @@ def main(
                     attempts=UNLIMITED,
                     answer_seconds=federation["answer_seconds"],
                     device=device,
+                    backbone=public,
+                    chunk=performance["chunk"],
                     threads=1,
-                    simulation=None if real_patients else int(seed),
+                    simulation=not real_patients,
                 )
             )
         running.wait_for_nodes(names)
-        logging.getLogger(__name__).info("%s: %d nodes joined", agreed.label, len(names))
+        logging.getLogger(__name__).info("%s: %d nodes joined", declared.label, len(names))
         running.run(server)
     for name in names:
         for part in ("messages", "images"):
@@ -128,6 +117,7 @@ def main(
     if finish_seconds:
         wait_for_tick(begun, finish_seconds)
         forget_times(Path(ledger_file))
+    declared.write(agreed)
     for path in work.iterdir():
         if path.is_dir() and path.name != "logs":
             shutil.rmtree(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,13 +10,23 @@ import torch
 from torch.nn import functional
 
 from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.core.plan import NodeConstants, Plan
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.node import Records
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from torch import Tensor, nn
+
+    from zetadp.core.plan import RunName
+    from zetadp.core.settings import TrainingSettings
+    from zetadp.core.training import Trained
+    from zetadp.privacy.account import Permission
 
 CLASSES, SIZE = 4, 8
 TINY = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
@@ -36,6 +47,50 @@ NETWORKS = {
     ),
     "head": NetworkSettings("head", "features", components=3),
 }
+
+
+@dataclass(frozen=True)
+class Held:
+    """A node of a test: its public constants, and who is there."""
+
+    name: str
+    patients: Sequence[Sequence[int]]
+    population: int
+    expected: float
+    noise_multiplier: float
+    images: Sequence[int] | None = None
+
+
+def plan_for(
+    run: RunName, network: NetworkSettings, settings: TrainingSettings, nodes: Sequence[Held], **more: object
+) -> Plan:
+    """Return the plan of a test's training."""
+    constants = tuple(NodeConstants(n.name, n.population, n.expected, n.noise_multiplier) for n in nodes)
+    if nodes[0].images is not None:
+        of_a_patient = max(nodes[0].images) + 1
+        more = {"unit": "image", "units_of_a_person": of_a_patient, **more}
+    return Plan(run, network, settings, constants, **more)
+
+
+def train_run(
+    run: RunName,
+    network: NetworkSettings,
+    settings: TrainingSettings,
+    nodes: Sequence[Held],
+    data: Records,
+    validation: Records | None,
+    *,
+    ledger_path: Path,
+    checkpoint_path: Path,
+    permission: Permission | None = None,
+    of_plan: dict[str, object] | None = None,
+    **more: object,
+) -> Trained:
+    """Train as the library does."""
+    plan = plan_for(run, network, settings, nodes, **(of_plan or {}))
+    holdings = [Holding(node.patients, node.images) for node in nodes]
+    files = TrainingFiles(ledger_path, checkpoint_path, permission)
+    return train(plan, TrainingData(data, holdings, validation), files, **more)
 
 
 def network(settings: NetworkSettings, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:

@@ -15,7 +15,7 @@ from zetadp.validation import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from zetadp.federation.flower.plan import Plan
+    from zetadp.core.plan import Plan
 
 PORT = 9443
 
@@ -101,12 +101,16 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", required=True, help="name of the network in the configuration")
     parser.add_argument("--epsilon", required=True, help="target epsilon of a run of the configuration")
     parser.add_argument("--arm", default="federated", help="name of an arm with local noise (%(default)s)")
-    parser.add_argument("--seed", default="0", help="seed of the run (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the run (%(default)s)")
+    parser.add_argument(
+        "--backbone", type=Path, help="public backbone of a network that needs one (default: that of this package)"
+    )
     parser.add_argument("--output", type=Path, default=Path("plan.json"), help="file to write (%(default)s)")
 
 
 def _run_plan(given: argparse.Namespace) -> None:
     from zetadp.config import overlay
+    from zetadp.privacy.promise import promise_of
 
     content: dict[str, Any] = {}
     for path in given.configuration:
@@ -119,47 +123,38 @@ def _run_plan(given: argparse.Namespace) -> None:
             msg = f"Expected sections in the configuration {path}, found {type(section).__name__}."
             raise UserError(msg)
         overlay(content, section)
-    plan = _drafted(content, given.network, given.arm, given.epsilon, given.seed)
+    plan = _planned(content, given)
     plan.write(given.output)
     print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
     for node in plan.nodes:
-        print(f"  {node.name}: {node.population} patients, {node.expected:g} a round, sigma {node.noise_multiplier:g}")
+        print(f"  {promise_of(plan, node.name)}")
+        print(f"    of {node.population} {plan.unit}s, {node.expected:g} a round, sigma {node.noise_multiplier:g}")
 
 
-def _drafted(content: dict[str, Any], network: str, arm: str, epsilon: str, seed: str) -> Plan:
+def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.config import GridRun, grid, load_config, needs_backbone, network_of, plan_of, threat_of, training_of
+    from zetadp.config import grid, load_config, needs_backbone, plan_of, threat_of
     from zetadp.configdocs import SCHEMA
-    from zetadp.epsilon import epsilon_label, epsilon_value
-    from zetadp.federation.flower.drafting import draft
+    from zetadp.core.plan import RunName
+    from zetadp.epsilon import epsilon_label
+    from zetadp.nn.backbone import load_backbone
+    from zetadp.nn.shipped import SHIPPED
     from zetadp.privacy.calibration import noise_of_plan
-    from zetadp.training import RunName
+    from zetadp.publicstart import with_public
 
     config = load_config(content, SCHEMA)
-    run = GridRun(network, arm, epsilon_label(epsilon), seed)
+    run = RunName(given.network, given.arm, epsilon_label(given.epsilon), given.seed)
     federated = [each for each in grid(config) if threat_of(config, each.arm) == "local"]
     if run not in federated:
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
-        found = f"{network} {arm} {epsilon} {seed}"
+        found = f"{run.network} {run.arm} {given.epsilon} {run.seed}"
         msg = f"Expected a federated run of the configuration ({known}), found {found}."
         raise UserError(msg)
-    if needs_backbone(config, network):
-        msg = f"Expected a network from random weights on k-space or images, found {network}, on the public backbone."
-        raise UserError(msg)
-    plan = plan_of(config, network, arm)
-    return draft(
-        RunName(network, arm, run.epsilon, int(seed)),
-        settings=network_of(config, network),
-        training=training_of(config, network),
-        plan=plan,
-        noise_multiplier=noise_of_plan(epsilon_value(run.epsilon), config["privacy"]["delta"], plan),
-        noise_source=config["privacy"]["noise"],
-        cohort=config["cohort"]["name"],
-        division={**config["partition"], "sizes": plan["sizes"]},
-        slice_count=config["slices"]["count"],
-        size=config["slices"]["size"],
-        update=config["federation"]["update"],
-    )
+    plan = plan_of(config, run)
+    plan = plan.with_noise(noise_of_plan(plan))
+    if not needs_backbone(config, run.network):
+        return plan
+    return with_public(plan, load_backbone(given.backbone or Path(__file__).parent / SHIPPED))
 
 
 def _key(parser: argparse.ArgumentParser) -> None:
@@ -226,19 +221,21 @@ def _node(parser: argparse.ArgumentParser) -> None:
 def _run_node(given: argparse.Namespace) -> None:
     from flwr.supercore.address import parse_address
 
+    from zetadp.core.plan import Plan
     from zetadp.dataset import pick_device
     from zetadp.federation.flower.certificates import check_certificate, check_node_key
     from zetadp.federation.flower.exclusive import folder_in_use
     from zetadp.federation.flower.hospital import HospitalSettings
     from zetadp.federation.flower.launcher import start_node
-    from zetadp.federation.flower.plan import Plan
     from zetadp.federation.flower.processes import Processes, ended_by_signal, silent_environment
+    from zetadp.privacy.promise import check_promise
 
     settings = HospitalSettings.read(given.settings)
     if parse_address(given.server) is None:
         msg = f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}."
         raise UserError(msg)
-    Plan.read(settings.plan).place(settings.name)
+    plan = Plan.read(settings.plan)
+    promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
     pick_device(settings.device)
     check_certificate(given.authority)
     check_node_key(given.key)
@@ -258,7 +255,7 @@ def _run_node(given: argparse.Namespace) -> None:
                 key=given.key.resolve(),
                 idle_seconds=given.idle_seconds,
             )
-            print(f"{settings.name} is starting; logs in {folder}/logs.", flush=True)
+            print(f"{promise}\n{settings.name} is starting; logs in {folder}/logs.", flush=True)
             while True:
                 processes.check()
                 time.sleep(1)

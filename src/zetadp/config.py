@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import TrainingSettings
 from zetadp.epsilon import epsilon_label, epsilon_value
 from zetadp.estimators import DESCENT
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.threat import SECURE_AGGREGATION, threat_of_arm
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, threat_of_arm
 from zetadp.validation import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -34,16 +35,6 @@ PLANNED = ("rounds", "participation", "expected_patients", "unit")
 """What a network's own training settings say in place of its arm's, and who is drawn."""
 
 _TRUTHS = {"true": True, "false": False}
-
-
-@dataclass(frozen=True, order=True)
-class GridRun:
-    """One cell of the grid; its fields are the wildcards of the workflow."""
-
-    network: str
-    arm: str
-    epsilon: str
-    seed: str
 
 
 def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
@@ -89,12 +80,12 @@ def has_real_patients(config: Mapping[str, Any]) -> bool:
     return cohort["source"] != "simulated" if declared is None else bool(declared)
 
 
-def grid(config: Mapping[str, Any]) -> list[GridRun]:
+def grid(config: Mapping[str, Any]) -> list[RunName]:
     """Return every run of the grid once, in a fixed order."""
-    runs: dict[GridRun, None] = {}
+    runs: dict[RunName, None] = {}
     for block in config["runs"]:
         for network, arm, epsilon, seed in product(*(block[key] for key in ("networks", "arms", "epsilons", "seeds"))):
-            runs[GridRun(network, arm, epsilon, str(seed))] = None
+            runs[RunName(network, arm, epsilon, int(seed))] = None
     return list(runs)
 
 
@@ -147,18 +138,17 @@ def images_of_a_patient(config: Mapping[str, Any]) -> int:
     return len(SEQUENCES) * int(config["slices"]["count"])
 
 
-def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]:
-    """Return the declared constants of a training.
+def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
+    """Return the plan of a run, before its noise is known.
 
-    Returns
-    -------
-    ``sizes`` and ``expected``, patients and expected patients in a round of each node, and ``rounds``: as given, or
-    epochs * N / R for the node of median size. With secure aggregation also ``colluding``, the number of nodes whose
-    noise is not counted on. Where single images are drawn, sizes and expected count images, expected as many as of
-    patients, and ``images_of_a_patient`` says how many one patient has. An estimator in closed form has one round of
-    all patients. Where noise changes over the rounds, also ``noise_decay``.
+    Rounds are as given, or epochs * N / R for the node of median size. Where single images are drawn, populations and
+    expected numbers count images, expected as many as of patients. An estimator in closed form has one round of all
+    patients.
     """
-    sizes = declared_nodes(config, arm)
+    from zetadp.federation.partition import node_name
+
+    network, arm = run.network, run.arm
+    sizes, threat = declared_nodes(config, arm), threat_of(config, arm)
     own, given = config["networks"][network]["training"], config["arms"][arm]
     at_once = own.get("estimator", DESCENT) != DESCENT
     everybody = at_once or own.get("participation") == EVERYBODY
@@ -167,14 +157,30 @@ def plan_of(config: Mapping[str, Any], network: str, arm: str) -> dict[str, Any]
     rounds = 1 if at_once else own.get("rounds", given["rounds"])
     if rounds is None:
         rounds = max(1, round(float(given["epochs"]) * median(sizes) / median(expected)))
-    decay = training_of(config, network)["noise_decay"]
-    extra: dict[str, Any] = {} if decay == 1 else {"noise_decay": decay}
-    if unit_of(config, network) == "image":
-        images, drawn = images_of_a_patient(config), training_of(config, network)["images_per_patient"]
-        sizes, expected = [size * images for size in sizes], [each * drawn for each in expected]
-        extra["images_of_a_patient"] = images
-    plan: dict[str, Any] = {"sizes": sizes, "expected": expected, "rounds": int(rounds), **extra}
-    return plan | ({"colluding": given["colluding"]} if threat_of(config, arm) == SECURE_AGGREGATION else {})
+    training = TrainingSettings.from_section(
+        training_of(config, network), rounds=int(rounds), noise=config["privacy"]["noise"]
+    )
+    unit, images = unit_of(config, network), 1
+    if unit == "image":
+        images = images_of_a_patient(config)
+        sizes = [size * images for size in sizes]
+        expected = [each * training.images_per_patient for each in expected]
+    names = [CENTRAL_HOLDER] if threat == "central" else [node_name(number) for number in range(len(sizes))]
+    return Plan(
+        run=run,
+        network=NetworkSettings(**network_of(config, network)),
+        training=training,
+        nodes=tuple(map(NodeConstants, names, sizes, expected)),
+        delta=config["privacy"]["delta"],
+        cohort=config["cohort"]["name"],
+        task={"name": "brain_sequences", "slices": config["slices"]["count"], "size": config["slices"]["size"]},
+        partition={**config["partition"], "sizes": hospital_sizes(config)},
+        unit="image" if unit == "image" else "patient",
+        units_of_a_person=images,
+        threat=threat,
+        colluding=given["colluding"] if threat == SECURE_AGGREGATION else None,
+        update=config["federation"]["update"],
+    )
 
 
 def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: ANN401  (JSON is untyped)
@@ -264,17 +270,9 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
     if cohort["source"] == "simulated" and depth < count:
         yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."
     for number, block in enumerate(config["runs"]):
-        hospitals = any(arm in config["arms"] and threat_of(config, arm) == "local" for arm in block["arms"])
         for name in block["networks"]:
             if name not in config["networks"]:
                 yield f"runs.{number}.networks: no network {name!r}.{did_you_mean(name, config['networks'])}"
-            elif config["engine"] == "flower" and hospitals and not needs_backbone(config, name):
-                decay = training_of(config, name)["noise_decay"]
-                if decay != 1:
-                    yield (
-                        f"training.noise_decay: expected 1 for network {name}, which engine flower trains with "
-                        f"constant noise; found {decay}. Choose 1, or engine simulation."
-                    )
         for name in block["arms"]:
             if name not in config["arms"]:
                 hint = did_you_mean(name, config["arms"])
@@ -364,8 +362,6 @@ def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:
                 f"{unit}: expected patient for a cohort with source {config['cohort']['source']}; found image. A "
                 "guarantee per image does not protect patients, so it is there for simulated cohorts only."
             ] = None
-        if config["engine"] != "simulation":
-            found[f"{unit}: expected patient with engine {config['engine']}; found image."] = None
         if own.get("estimator", DESCENT) != DESCENT:
             found[f"{unit}: expected patient for estimator {own['estimator']} of {name}; found image."] = None
         images = images_of_a_patient(config)

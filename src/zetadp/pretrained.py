@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zetadp.checkpoint import load_tensors
 from zetadp.dataset import standardise
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, from_tensors
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.randomness import Purpose, stream
+from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     from torch import Tensor, nn
+
+    from zetadp.core.plan import Plan
 
 BACKBONE = "backbone."
 """What the names of the public backbone's tensors begin with in a model's file."""
@@ -91,6 +93,34 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
         raise UserError(msg) from error
     network.eval().requires_grad_(requires_grad=False)
     return FinishedModel(network, settings, sequences, size, slices, backbone)
+
+
+def save_model(
+    path: Path, model: nn.Module, plan: Plan, *, sequences: tuple[str, ...], ledger_head: str, backbone: Backbone | None
+) -> None:
+    """Write a trained network with all that its use needs.
+
+    Parameters
+    ----------
+    path
+        The file, written whole or not at all.
+    model, plan
+        The network, and the plan that it was trained by.
+    sequences
+        Names of the classes, in the order of the scores.
+    ledger_head
+        Head of the training's ledger at its end.
+    backbone
+        The public backbone, which the file of a head holds as well: a head is of no use without it.
+    """
+    tensors = {key: value.detach().cpu() for key, value in model.named_parameters()}
+    content: dict[str, Any] = {"ledger_head": ledger_head}
+    if backbone is not None and plan.network.domain == "features":
+        tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
+        content |= {"public": backbone.content()}
+    settings = {**asdict(plan.network), "widths": list(plan.network.widths)}
+    content |= model_content(settings, sequences, plan.task["slices"], plan.task["size"])
+    save_tensors(path, tensors, content)
 
 
 def model_content(settings: dict[str, Any], sequences: tuple[str, ...], slices: int, size: int) -> dict[str, Any]:

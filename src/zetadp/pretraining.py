@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from zetadp.checkpoint import load_tensors, save_tensors
 from zetadp.kspace.augmentation import AugmentationSettings, augment
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
@@ -22,6 +21,7 @@ from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
 from zetadp.nn.projection import fit_projection, head_on, head_scores
 from zetadp.randomness import Purpose, stream
+from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError, in_range, positive
 
 if TYPE_CHECKING:

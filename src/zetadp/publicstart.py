@@ -1,18 +1,82 @@
-"""What a network that starts from public weights is before any private training."""
+"""What a training takes from the public backbone: starting weights, features, or both."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from zetadp.nn.backbone import load_backbone
 from zetadp.nn.low_rank import updates
 from zetadp.nn.models import build
+from zetadp.nn.shipped import SHIPPED
 from zetadp.randomness import Purpose, stream
+from zetadp.tensors import tensors_digest
+from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
+    from zetadp.core.plan import Plan
     from zetadp.nn.backbone import Backbone
+    from zetadp.nn.settings import NetworkSettings
     from zetadp.pretrained import FinishedModel
+
+
+def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dict[str, Tensor] | None:
+    """Return a network's public starting weights; None where it starts at random."""
+    return None if backbone is None or network.start != "public" else backbone.start(network)
+
+
+def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
+    """Return a plan that names what it takes from a backbone by hashes."""
+    if backbone is None:
+        return plan
+    start = starting_weights(plan.network, backbone)
+    digests = {} if start is None else {"start": tensors_digest(start)}
+    return plan.with_public(backbone=tensors_digest(backbone.tensors()), **digests)
+
+
+def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu") -> Backbone | None:
+    """Return the backbone that a plan names; None where it names none.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    file
+        The backbone's file; None takes the one that comes with the package.
+    device
+        Where to compute.
+
+    Raises
+    ------
+    UserError
+        If the file is another backbone.
+    """
+    wanted = plan.public.get("backbone")
+    if wanted is None:
+        return None
+    file = file or Path(__file__).parent / SHIPPED
+    found = load_backbone(file, device)
+    digest = tensors_digest(found.tensors())
+    if digest != wanted:
+        msg = f"Expected the public backbone of the plan ({wanted[:12]}), found another in {file} ({digest[:12]})."
+        raise UserError(msg)
+    return found
+
+
+def record_features(backbone: Backbone, values: np.ndarray) -> np.ndarray:
+    """Return the features of records of whitened k-space, shape (record, ..., row, column), as `Backbone.features`.
+
+    One record at a time: its images stay in the cache of a processor, and no bit depends on which records are together.
+    """
+    found = np.empty((*values.shape[:-2], 1, backbone.components), dtype=np.complex64)
+    for place, record in enumerate(values):
+        found[place] = backbone.features(record)
+    return found
 
 
 def public_start(model: FinishedModel, backbone: Backbone) -> nn.Module:

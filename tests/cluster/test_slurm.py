@@ -14,7 +14,7 @@ import torch
 from cluster.conftest import SLURM, ThroughSlurm, run, said_by, started
 from safetensors.torch import load_file
 
-from zetadp.checkpoint import Checkpoint
+from zetadp.core.checkpoint import Checkpoint
 from zetadp.privacy.ledger import read_ledger
 
 if TYPE_CHECKING:

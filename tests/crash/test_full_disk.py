@@ -19,7 +19,7 @@ import torch
 from crash.reference import files_of
 from crash.stages import CHECKPOINT, LEDGER, PRETRAINING, SEALED, STAGES, call, call_as_job
 
-from zetadp.checkpoint import Checkpoint
+from zetadp.core.checkpoint import Checkpoint
 from zetadp.privacy.ledger import read_ledger
 
 NO_LOG = "/dev/null"

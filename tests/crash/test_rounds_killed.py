@@ -22,7 +22,7 @@ ALSO = [
     "zetadp.federation.messages:MessageStore.keep",
     "zetadp.federation.messages:MessageStore.discard",
     "zetadp.federation.server:Server.step",
-    "zetadp.checkpoint:Checkpoint.save",
+    "zetadp.core.checkpoint:Checkpoint.save",
 ]
 
 
@@ -49,24 +49,21 @@ def train_tiny(folder: str, noise: str, checkpoint_seconds: float) -> None:
 
 
 def _train(here: Path, noise: str, checkpoint_seconds: float) -> None:
-    from training_builder import TINY, records
+    from training_builder import TINY, Held, records, train_run
 
-    from zetadp.checkpoint import save_tensors
-    from zetadp.federation.server import OptimiserSettings
-    from zetadp.training import NodePlan, RunName, TrainingSettings, finish, train
+    from zetadp.core.plan import RunName
+    from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+    from zetadp.core.training import TrainingFiles
+    from zetadp.tensors import save_tensors
 
     settings = TrainingSettings(
         rounds=ROUNDS,
         images_per_patient=4,
         optimiser=OptimiserSettings(0.02),
-        evaluate_every=2,
-        checkpoint_seconds=checkpoint_seconds,
         noise=noise,
     )
-    plans = [
-        NodePlan(f"node-{n}", [[n * PATIENTS + i] for i in range(PATIENTS)], PATIENTS, 2.0, 0.9) for n in range(NODES)
-    ]
-    trained = train(
+    plans = [Held(f"node-{n}", [[n * PATIENTS + i] for i in range(PATIENTS)], PATIENTS, 2.0, 0.9) for n in range(NODES)]
+    trained = train_run(
         RunName("complex", "federated", "8", 3),
         TINY,
         settings,
@@ -75,10 +72,11 @@ def _train(here: Path, noise: str, checkpoint_seconds: float) -> None:
         records(2, seed=99),
         ledger_path=here / "ledgers/run.jsonl",
         checkpoint_path=here / "checkpoints/run.safetensors",
+        performance=Performance(evaluate_every=2, checkpoint_seconds=checkpoint_seconds),
     )
     weights = {name: p.detach() for name, p in trained.model.named_parameters()}
     save_tensors(here / "model.safetensors", weights, {"ledger_head": trained.ledger_head})
-    finish(here / "checkpoints/run.safetensors")
+    TrainingFiles(here / "ledgers/run.jsonl", here / "checkpoints/run.safetensors").finish()
     trained.history.drop(columns="seconds").to_csv(here / "history.csv", index=False)
 
 
@@ -107,7 +105,7 @@ def check_never_less_than_released(folder: Path) -> None:
 
 
 def weights_of(folder: Path) -> dict:
-    from zetadp.checkpoint import load_tensors
+    from zetadp.tensors import load_tensors
 
     return load_tensors(folder / "model.safetensors")[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from federation.sites import SEED, write_hospital_folder
+from federation.sites import write_hospital_folder
 
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.coordinator import Patience
@@ -17,14 +17,14 @@ from zetadp.privacy.ledger import Attempt, read_ledger
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zetadp.federation.flower.plan import Plan
+    from zetadp.core.plan import Plan
 
 
 class Consortium:
     """Processes, folders and settings of a federation."""
 
-    def __init__(self, folder: Path, plan: Plan, forge: str = FORGE) -> None:
-        self.folder, self.plan = folder, plan
+    def __init__(self, folder: Path, plan: Plan, forge: str = FORGE, backbone: Path | None = None) -> None:
+        self.folder, self.plan, self.backbone = folder, plan, backbone
         self.names = [node.name for node in plan.nodes]
         plan.write(folder / "plan.json")
         self.credentials = make_credentials(folder / "keys", self.names)
@@ -50,7 +50,8 @@ class Consortium:
         return self.folder / "state" / name
 
     def settings(self, name: str, **changes: object) -> HospitalSettings:
-        given = {"attempts": 1000, "answer_seconds": 0.0, "limit_seconds": 8.0, "simulation": SEED, "threads": 1}
+        given = {"attempts": 1000, "answer_seconds": 0.0, "limit_seconds": 8.0, "simulation": True}
+        given |= {"threads": 1, "chunk": 4, "backbone": self.backbone}
         return HospitalSettings(
             name, self.folder / "plan.json", self.images(name), self.state(name), **{**given, **changes}
         )
@@ -85,6 +86,9 @@ class Consortium:
             ledger=out / "ledger.jsonl",
             ledger_file=out / "live.jsonl",
             checkpoint=out / "checkpoint.safetensors",
+            backbone=self.backbone,
+            evaluate_every=2,
+            checkpoint_seconds=0.0,
             threads=1,
             patience=Patience(**{**given, **patience}),
         )

@@ -10,18 +10,20 @@ import torch
 from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
 
 from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.core.assembly import Assembly
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.flower.hospital import Hospital, HospitalSettings
-from zetadp.federation.flower.plan import Plan, PlannedNode
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.node import Records
-from zetadp.federation.server import OptimiserSettings
 from zetadp.nn.models import NetworkSettings
-from zetadp.training import RunName, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SLICES, SIZE, SEED = 2, 8, 20260
+OFTEN = Performance(evaluate_every=2, checkpoint_seconds=0.0, chunk=4)
+"""One patient a pass, as exact noise takes them: so engines agree to the bit."""
 TINY = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
 
 
@@ -33,38 +35,45 @@ def make_plan(
         images_per_patient=4,
         optimiser=OptimiserSettings(learning_rate=0.01),
         clip=2.0,
-        evaluate_every=2,
-        checkpoint_seconds=0.0,
-        chunk=4,
         noise=noise,
     )
-    planned = tuple(PlannedNode(f"node-{n + 1:02d}", patients + n % 2, 2, sigma) for n in range(nodes))
+    planned = tuple(NodeConstants(f"node-{n + 1:02d}", patients + n % 2, 2, sigma) for n in range(nodes))
     settings = {
-        "run": RunName("complex", "federated", "8", 0),
+        "run": RunName("complex", "federated", "1000", 0),
         "cohort": "made-by-a-test",
         "network": TINY,
         "training": training,
-        "slices": SLICES,
-        "size": SIZE,
+        "task": {"name": "brain_sequences", "slices": SLICES, "size": SIZE},
         "nodes": planned,
     }
     return Plan(**{**settings, **changes})
 
 
-def random_records(count: int, seed: int = 0) -> Records:
+def assembly(
+    plan: Plan, start: dict[str, torch.Tensor] | None = None, sides: tuple[int, int] = (SIZE, SIZE)
+) -> Assembly:
+    """Return what a site makes of a plan."""
+    return Assembly.of(plan, random_records(0, sides=sides), start)
+
+
+def random_records(count: int, seed: int = 0, sides: tuple[int, int] = (SIZE, SIZE)) -> Records:
     generator = np.random.default_rng([SEED, seed])
-    shape = (count, len(SEQUENCES) * SLICES, SIZE, SIZE)
+    shape = (count, len(SEQUENCES) * SLICES, *sides)
     values = generator.standard_normal((2, *shape)).astype(np.float32)
     labels = torch.arange(len(SEQUENCES)).repeat_interleave(SLICES)
     return Records(torch.complex(*torch.from_numpy(values)), labels)
 
 
-def make_hospital(plan: Plan, place: int, folder: Path, **changes: object) -> Hospital:
+def make_hospital(
+    plan: Plan, place: int, folder: Path, sides: tuple[int, int] = (SIZE, SIZE), start=None, **changes: object
+) -> Hospital:
     """Return a hospital whose patients are random numbers, different at each place."""
     node = plan.nodes[place]
-    settings = {"plan": Path("unused"), "images": Path("unused"), "state": folder / node.name, "simulation": SEED}
+    settings = {"plan": Path("unused"), "images": Path("unused"), "state": folder / node.name}
+    settings |= {"simulation": True, "chunk": 4}
     own = HospitalSettings(name=node.name, **{**settings, **changes})
-    return Hospital(own, plan, random_records(node.population, place), [(i,) for i in range(node.population)])
+    patients = node.population // plan.units_of_a_person
+    return Hospital(own, plan, random_records(patients, place, sides), [(i,) for i in range(patients)], start)
 
 
 class DirectLine:

@@ -8,21 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federation.sites import SEED, DirectLine, make_hospital, make_plan, random_records
+from federation.sites import OFTEN, SIZE, DirectLine, assembly, make_hospital, make_plan, random_records
+from training_builder import NETWORKS, backbone
 
-import zetadp.training
+from zetadp.core.plan import Plan
+from zetadp.core.settings import Performance
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.estimators import CLASS_MEANS, DESCENT, LEAST_SQUARES
 from zetadp.federation.flower.coordinator import Coordinator, Patience
-from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
 from zetadp.federation.flower.updates import encode
-from zetadp.federation.node import Records
+from zetadp.federation.node import Records, single_images
+from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import run_statement
-from zetadp.training import NodePlan, train
+from zetadp.publicstart import starting_weights, with_public
 from zetadp.validation import UserError
 
+HEAD = NetworkSettings("head", "features", components=2, start="public")
+TUNED = replace(backbone().settings, start="public")
 QUICK = Patience(poll_seconds=0.001, round_seconds=0.05, give_up_seconds=0.3)
 
 
@@ -30,9 +36,12 @@ def hospitals(plan: Plan, folder, **changes):
     return [make_hospital(plan, place, folder, **changes) for place in range(len(plan.nodes))]
 
 
-def coordinator(plan: Plan, line: DirectLine, folder, patience: Patience = QUICK) -> Coordinator:
-    paths = {"ledger_path": folder / "server/ledger.jsonl", "checkpoint_path": folder / "server/checkpoint.safetensors"}
-    return Coordinator(plan, patience, line, random_records(2, 99), **paths)
+def coordinator(
+    plan: Plan, line: DirectLine, folder, patience: Patience = QUICK, how: Performance = OFTEN, **more
+) -> Coordinator:
+    files = TrainingFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
+    watched = more.pop("watched", random_records(2, 99))
+    return Coordinator(plan, patience, line, watched, files, performance=how, **more)
 
 
 def account(folder):
@@ -43,24 +52,24 @@ def flat(model) -> torch.Tensor:
     return torch.cat([torch.view_as_real(p).flatten() if p.is_complex() else p.flatten() for p in model.parameters()])
 
 
-def simulated(plan: Plan, folder, monkeypatch):
-    """Train by the engine of one process, with the seed that the hospitals of the tests use."""
-    monkeypatch.setattr(zetadp.training, "_fingerprint", lambda *_: f"{SEED:032x}{0:032x}")
-    parts = [random_records(node.population, place) for place, node in enumerate(plan.nodes)]
+def simulated(plan: Plan, folder, how: Performance = OFTEN, *, start=None, sides=(SIZE, SIZE)):
+    """Train by the engine of one process."""
+    sizes = [node.population // plan.units_of_a_person for node in plan.nodes]
+    parts = [random_records(size, place, sides) for place, size in enumerate(sizes)]
     records = Records(torch.cat([part.images for part in parts]), parts[0].labels)
-    nodes, first = [], 0
-    for node in plan.nodes:
-        own = [(first + i,) for i in range(node.population)]
-        nodes.append(NodePlan(node.name, own, node.population, node.expected, node.noise_multiplier))
-        first += node.population
-    paths = {"ledger_path": folder / "sim/ledger.jsonl", "checkpoint_path": folder / "sim/checkpoint.safetensors"}
-    return train(plan.run, plan.network, plan.training, nodes, records, random_records(2, 99), **paths)
+    ends = np.cumsum(sizes)
+    own = [[(i,) for i in range(end - size, end)] for size, end in zip(sizes, ends, strict=True)]
+    by_image = plan.unit == "image"
+    holdings = [Holding(*single_images(each, plan.units_of_a_person)) if by_image else Holding(each) for each in own]
+    files = TrainingFiles(folder / "sim/ledger.jsonl", folder / "sim/checkpoint.safetensors")
+    data = TrainingData(records, holdings, random_records(2, 99, sides))
+    return train(plan, data, files, start=start, performance=how)
 
 
 @pytest.mark.parametrize("nodes", [3, 11])
-def test_both_engines_give_the_same_model_bit_for_bit(nodes, tmp_path, monkeypatch):
+def test_both_engines_give_the_same_model_bit_for_bit(nodes, tmp_path):
     plan = make_plan(nodes=nodes, rounds=6)
-    expected = simulated(plan, tmp_path, monkeypatch)
+    expected = simulated(plan, tmp_path)
     found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path)
     assert torch.equal(flat(found.run()), flat(expected.model))
     columns = ["round", "learning_rate", "validation_accuracy", "validation_loss"]
@@ -70,11 +79,45 @@ def test_both_engines_give_the_same_model_bit_for_bit(nodes, tmp_path, monkeypat
     )
 
 
-def test_in_larger_passes_they_agree_to_rounding(tmp_path, monkeypatch):
+METHODS = {
+    "real k-space": {"network": NETWORKS["real k-space"]},
+    "linear": {"network": NETWORKS["linear"]},
+    "fourier": {"network": NETWORKS["complex fourier"]},
+    "single images": {"unit": "image", "units_of_a_person": 8},
+    "head": {"network": HEAD},
+    "class means": {"network": HEAD, "estimator": CLASS_MEANS},
+    "least squares": {"network": HEAD, "estimator": LEAST_SQUARES},
+    "fine-tuning": {"network": TUNED},
+    "low rank": {"network": replace(TUNED, trained="low_rank", rank=2)},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_engines_train_every_method_to_the_same_bits(method, tmp_path):
+    changes = dict(METHODS[method])
+    estimator = changes.pop("estimator", DESCENT)
+    plan = make_plan(rounds=1 if estimator != DESCENT else 3, **changes)
+    plan = replace(plan, training=replace(plan.training, estimator=estimator))
+    if plan.unit == "image":
+        images = [replace(n, population=8 * n.population, expected=8 * n.expected) for n in plan.nodes]
+        plan = replace(plan, nodes=tuple(images))
+    public = backbone() if plan.network.start == "public" else None
+    plan, start = with_public(plan, public), starting_weights(plan.network, public)
+    sides = (1, 4) if plan.network.domain == "features" else (SIZE, SIZE)
+    # One unit a pass, as exact noise takes them.
+    expected = simulated(plan, tmp_path, replace(OFTEN, chunk=plan.together), start=start, sides=sides)
+    line = DirectLine(hospitals(plan, tmp_path, sides=sides, start=start, chunk=plan.together))
+    watched = random_records(2, 99, sides)
+    found = coordinator(plan, line, tmp_path, start=start, watched=watched).run()
+    assert torch.equal(flat(found), flat(expected.model))
+    before = assembly(plan, start, sides).contribution.model
+    assert not torch.equal(flat(found), flat(before))
+
+
+def test_in_larger_passes_they_agree_to_rounding(tmp_path):
     plan = make_plan(nodes=3, rounds=6)
-    plan = replace(plan, training=replace(plan.training, chunk=64))
-    expected = simulated(plan, tmp_path, monkeypatch)
-    found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+    expected = simulated(plan, tmp_path, replace(OFTEN, chunk=64))
+    found = coordinator(plan, DirectLine(hospitals(plan, tmp_path, chunk=64)), tmp_path).run()
     torch.testing.assert_close(flat(found), flat(expected.model), rtol=1e-4, atol=1e-5)
 
 
@@ -86,7 +129,7 @@ def test_with_exact_noise_they_sum_the_same_integers(tmp_path, monkeypatch):
     choices = f"{module}.ExactSampledGaussian.image_choices"
     monkeypatch.setattr(choices, lambda self, number: np.random.default_rng([self.place, number]))
     plan = make_plan(nodes=3, rounds=4, noise="os")
-    expected = simulated(plan, tmp_path, monkeypatch)
+    expected = simulated(plan, tmp_path)
     found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
     assert torch.equal(flat(found), flat(expected.model))
 
@@ -133,10 +176,10 @@ def stop_after(number: int):
 @pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["checkpoint every round", "checkpoint at the start"])
 def test_a_server_that_stops_goes_on_with_the_messages_that_the_nodes_kept(noise, seconds, tmp_path):
     plan = make_plan(noise=noise)
-    plan = replace(plan, training=replace(plan.training, checkpoint_seconds=seconds))
+    how = replace(OFTEN, checkpoint_seconds=seconds)
     with pytest.raises(UserError, match=r"Round 3 .* ended the run: no answer .* checkpoint after round"):
-        coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
-    coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path, how=how).run()
+    coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path, how=how).run()
     rounds = plan.training.rounds
     assert len(account(tmp_path).releases()) == 3 * rounds
     for hospital in hospitals(plan, tmp_path):
@@ -210,21 +253,21 @@ def test_the_mean_is_over_those_present(tmp_path):
     run = coordinator(plan, DirectLine(three, remember), tmp_path, GO_ON)
     run.run()
     present = [torch.from_numpy(np.frombuffer(sent[name], "<f4").copy()) for name in ("node-01", "node-03")]
-    torch.testing.assert_close(run.server.weights.grad, torch.stack(present).mean(dim=0))
+    torch.testing.assert_close(run.receiver.weights.grad, torch.stack(present).mean(dim=0))
 
 
 def test_a_round_with_a_node_missing_is_saved_at_once_and_never_asked_again(tmp_path):
     plan = make_plan()
-    plan = replace(plan, training=replace(plan.training, checkpoint_seconds=1e9))
+    how = replace(OFTEN, checkpoint_seconds=1e9)
     first = spoil("node-02", {0}, WRONG["lost"])
 
     def until_round_1(request, reply):
         return first(request, reply) if request.round < 1 else None
 
     with pytest.raises(UserError, match="checkpoint after round 1 is kept"):
-        coordinator(plan, DirectLine(hospitals(plan, tmp_path), until_round_1), tmp_path, GO_ON).run()
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path), until_round_1), tmp_path, GO_ON, how).run()
     line = DirectLine(hospitals(plan, tmp_path))
-    coordinator(plan, line, tmp_path, GO_ON).run()
+    coordinator(plan, line, tmp_path, GO_ON, how).run()
     assert {request.round for _, request in line.requests} == {1, 2, 3}
 
 
@@ -379,7 +422,7 @@ def test_rounded_updates_train_to_nearly_the_same_model(form, tmp_path):
     rounded = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "b")), tmp_path / "b")
     first, second = flat(exact.run()), flat(rounded.run())
     assert not torch.equal(first, second)
-    moved = (first - flat(make_plan().model())).norm()
+    moved = (first - flat(assembly(make_plan()).contribution.model)).norm()
     assert (first - second).norm() < 0.05 * moved
 
 
@@ -395,7 +438,7 @@ def test_what_measures_rounding_and_missing_nodes_trains_to_the_coordinators_mod
     expected = coordinator(plan, line, tmp_path, GO_ON)
     images = torch.cat([random_records(node.population, place).images for place, node in enumerate(plan.nodes)])
     (tmp_path / "short").mkdir()
-    found = benchmark["train"](plan, Records(images, random_records(1).labels), SEED, away, tmp_path / "short")
+    found = benchmark["train"](plan, Records(images, random_records(1).labels), away, tmp_path / "short", 4)
     assert torch.equal(flat(found), flat(expected.run()))
     # The account too: of what was asked, released and lost.
     kept = histories(benchmark["account"](plan, away, asked=True))

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,25 +17,28 @@ import pytest
 import torch
 from federation.consortium import Consortium
 from federation.namespace import PACKAGES, alone_in_the_world
-from federation.sites import SEED, make_plan
+from federation.sites import OFTEN, TINY, make_plan
+from training_builder import backbone
 
-import zetadp.training
-from zetadp.checkpoint import load_tensors
-from zetadp.federation.flower.plan import Plan
+from zetadp.core.plan import Plan
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.estimators import DESCENT, LEAST_SQUARES
 from zetadp.federation.flower.prepared import load_site
 from zetadp.federation.flower.updates import size_of
 from zetadp.federation.node import Records
-from zetadp.nn.parameters import Layout
+from zetadp.nn.models import NetworkSettings
+from zetadp.pretrained import BACKBONE
 from zetadp.privacy.ledger import read_ledger
-from zetadp.training import NodePlan, train
+from zetadp.publicstart import backbone_of, starting_weights, with_public
+from zetadp.tensors import load_tensors
 
 HERE = Path(__file__).parent
 
 
-def simulated(consortium: Consortium, plan: Plan, monkeypatch) -> dict[str, torch.Tensor]:
+def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[str, torch.Tensor]:
     """Train on the same folders by the engine of one process."""
-    monkeypatch.setattr(zetadp.training, "_fingerprint", lambda *_: f"{SEED:032x}{0:032x}")
-    images, nodes, first = [], [], 0
+    images, holdings, first = [], [], 0
+    used = backbone_of(plan, public)
     for node in plan.nodes:
         records, patients = load_site(
             consortium.images(node.name),
@@ -42,22 +46,38 @@ def simulated(consortium: Consortium, plan: Plan, monkeypatch) -> dict[str, torc
             consortium.folder / "again",
             part="train",
             patients=node.population,
+            backbone=used,
         )
         images.append(records.images)
-        own = [tuple(first + i for i in positions) for positions in patients]
-        nodes.append(NodePlan(node.name, own, node.population, node.expected, node.noise_multiplier))
+        holdings.append(Holding([tuple(first + i for i in positions) for positions in patients]))
         first += len(records.images)
-    paths = {name: consortium.folder / f"sim/{name}" for name in ("ledger_path", "checkpoint_path")}
-    every, none = Records(torch.cat(images), records.labels), Records(images[0][:0], records.labels)
-    trained = train(plan.run, plan.network, plan.training, nodes, every, none, **paths)
+    files = TrainingFiles(consortium.folder / "sim/ledger.jsonl", consortium.folder / "sim/checkpoint.safetensors")
+    data = TrainingData(Records(torch.cat(images), records.labels), holdings)
+    trained = train(plan, data, files, start=starting_weights(plan.network, used), performance=OFTEN)
     return dict(trained.model.named_parameters())
 
 
+HEAD = NetworkSettings("head", "features", components=2, start="public")
+TUNED = replace(backbone().settings, start="public", trained="low_rank", rank=2)
+METHODS = [
+    (3, 20, TINY, DESCENT),
+    (11, 2, TINY, DESCENT),
+    (2, 3, HEAD, DESCENT),
+    (2, 1, HEAD, LEAST_SQUARES),
+    (2, 3, TUNED, DESCENT),
+]
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize(("nodes", "rounds"), [(3, 20), (11, 2)])
-def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, tmp_path, monkeypatch):
-    plan = make_plan(nodes=nodes, rounds=rounds)
-    with Consortium(tmp_path, plan) as consortium:
+@pytest.mark.parametrize(("nodes", "rounds", "network", "estimator"), METHODS)
+def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, network, estimator, tmp_path):
+    plan = make_plan(nodes=nodes, rounds=rounds, network=network)
+    plan, public = replace(plan, training=replace(plan.training, estimator=estimator)), None
+    if network.start == "public":
+        public = tmp_path / "backbone.safetensors"
+        backbone().save(public)
+        plan = with_public(plan, backbone())
+    with Consortium(tmp_path, plan, backbone=public) as consortium:
         consortium.start_nodes()
         server = consortium.server(give_up_seconds=200.0)
         state = consortium.federation.run(server)
@@ -68,7 +88,8 @@ def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, tmp
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
     weights, content = load_tensors(server.model)
-    expected = simulated(consortium, plan, monkeypatch)
+    expected = simulated(consortium, plan, public)
+    weights = {name: value for name, value in weights.items() if not name.startswith(BACKBONE)}
     assert weights.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(weights[name], value.detach()), name
@@ -81,7 +102,7 @@ def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, tmp
     for name in consortium.names:
         assert len(consortium.own_account(name).releases()) == rounds
     # What Flower counts: messages without their vectors. With them a round takes a vector each way and little more.
-    vector = size_of(Layout.of(plan.model()).dimension)
+    vector = size_of(sum(value.numel() * (1 + value.is_complex()) for value in expected.values()))
     assert state.received < nodes * rounds * (vector + 8192)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from federation.consortium import Consortium
 
-from zetadp.checkpoint import load_tensors
 from zetadp.privacy.events import histories
+from zetadp.tensors import load_tensors
 from zetadp.validation import UserError
 
 pytestmark = pytest.mark.processes

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from federation.sites import make_hospital, make_plan
+from federation.sites import assembly, make_hospital, make_plan
 
+from zetadp.epsilon import rounded_up
 from zetadp.federation.flower.hospital import Hospital, HospitalSettings
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
 from zetadp.federation.flower.updates import decode, encode
 from zetadp.federation.messages import MessageStore
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
 
@@ -20,8 +20,7 @@ PLANS = pytest.mark.parametrize("plan", [SEEDED, EXACT], ids=["seeded", "os"])
 
 
 def request(of, number=0, *, seed=0, attempt="attempt", head="", checkpointed=0, **changes):
-    model = of.model()
-    start = Layout.of(model).flatten(dict(model.named_parameters())).detach()
+    start = assembly(of).contribution.weights()
     weights = start + seed * torch.ones_like(start)
     asked = Request(of.digest, attempt, number, checkpointed, head, encode(weights))
     return replace(asked, **changes)
@@ -36,7 +35,7 @@ def test_an_answer_is_finite_whole_and_in_the_ledger(plan, tmp_path):
     hospital = make_hospital(plan, 1, tmp_path)
     answer = hospital.reply(request(plan))
     assert isinstance(answer, Answer)
-    decode(answer.update, Layout.of(plan.model()).dimension)
+    decode(answer.update, assembly(plan).contribution.dimension)
     assert list(answer.lines) == hospital.ledger_path.read_text().splitlines()
     assert read_ledger(hospital.ledger_path)[-1].releases() == [plan.event("node-02", 0)]
 
@@ -73,7 +72,7 @@ def test_a_round_whose_message_was_discarded_is_never_answered_again(plan, tmp_p
 @PLANS
 def test_rounds_differ_in_their_noise(plan, tmp_path):
     hospital = make_hospital(make_plan(sigma=1000.0, noise=plan.training.noise), 0, tmp_path)
-    dimension = Layout.of(plan.model()).dimension
+    dimension = assembly(plan).contribution.dimension
     updates = [decode(hospital.reply(request(hospital.plan, number)).update, dimension).double() for number in range(4)]
     correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(4)
     assert correlations.abs().max() < 5 / dimension**0.5
@@ -82,7 +81,7 @@ def test_rounds_differ_in_their_noise(plan, tmp_path):
 
 def test_nodes_differ_in_their_noise_under_one_seed(tmp_path):
     plan = make_plan(sigma=1000.0)
-    dimension = Layout.of(plan.model()).dimension
+    dimension = assembly(plan).contribution.dimension
     updates = [
         decode(make_hospital(plan, place, tmp_path).reply(request(plan)).update, dimension) for place in range(3)
     ]
@@ -165,7 +164,7 @@ def test_an_error_sends_a_fixed_word_and_none_of_its_text(tmp_path, monkeypatch,
         msg = "patient Smith has no images"
         raise ValueError(msg)
 
-    monkeypatch.setattr("zetadp.federation.flower.hospital.simulate_round", fail)
+    monkeypatch.setattr("zetadp.federation.flower.hospital.do_round", fail)
     refused = hospital.reply(request(SEEDED))
     assert "Smith" not in repr(refused)
     assert "Smith" in caplog.text
@@ -182,15 +181,68 @@ def test_a_node_at_work_says_so(tmp_path):
 def test_a_plan_that_protects_nobody_is_refused_where_patients_are_real(changes, tmp_path):
     plan = make_plan(**changes)
     with pytest.raises(UserError, match="Expected a plan with noise from the operating system at node-01"):
-        make_hospital(plan, 0, tmp_path, simulation=None)
-    make_hospital(EXACT, 0, tmp_path, simulation=None)
+        make_hospital(plan, 0, tmp_path, simulation=False)
+    make_hospital(EXACT, 0, tmp_path, simulation=False)
+
+
+def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
+    """Its label is a promise to patients: whoever computes it must find no more."""
+    honest = replace(EXACT, run=replace(EXACT.run, epsilon="8"))
+    assert make_hospital(honest, 0, tmp_path).promise.epsilon <= 8
+    quiet = [replace(node, noise_multiplier=0.02) for node in honest.nodes]
+    with pytest.raises(UserError, match="at most epsilon 8, as it is called, found"):
+        make_hospital(replace(honest, nodes=tuple(quiet)), 0, tmp_path)
+    # The same noise costs more at a smaller delta.
+    named = replace(
+        EXACT, run=replace(EXACT.run, epsilon=rounded_up(make_hospital(EXACT, 0, tmp_path).promise.epsilon))
+    )
+    make_hospital(named, 0, tmp_path)
+    with pytest.raises(UserError, match="at delta 1e-05"):
+        make_hospital(replace(named, delta=1e-5), 0, tmp_path)
+
+
+def test_a_hospitals_own_limit_counts_every_attempt_and_every_image(tmp_path):
+    found = make_hospital(EXACT, 0, tmp_path).promise.epsilon
+    make_hospital(EXACT, 0, tmp_path, most_epsilon=1.01 * found)
+    with pytest.raises(UserError, match=r"at most epsilon .* in 2 trainings, as most_epsilon says, found"):
+        make_hospital(EXACT, 0, tmp_path, most_epsilon=1.01 * found, attempts=2)
+    nodes = [replace(node, population=8 * node.population, expected=8 * node.expected) for node in EXACT.nodes]
+    images = replace(EXACT, unit="image", units_of_a_person=8, nodes=tuple(nodes))
+    promise = make_hospital(images, 0, tmp_path).promise
+    assert promise.epsilon == pytest.approx(found)
+    assert promise.person > 3 * found
+    assert f"for a patient with all 8 images {rounded_up(promise.person)}" in str(promise)
+    with pytest.raises(UserError, match="in one training"):
+        make_hospital(images, 0, tmp_path, most_epsilon=1.01 * found)
+
+
+def test_attempts_share_no_draw(tmp_path):
+    """Two sums under one noise would show their difference bare, and two attempts would not compose."""
+    hospital = make_hospital(make_plan(sigma=1000.0), 0, tmp_path, attempts=3)
+    dimension = assembly(hospital.plan).contribution.dimension
+    updates = [
+        decode(hospital.reply(request(hospital.plan, attempt=attempt)).update, dimension) for attempt in ("a", "b", "c")
+    ]
+    correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(3)
+    assert correlations.abs().max() < 5 / dimension**0.5
+
+
+def test_plans_share_no_draw(tmp_path):
+    plans = [make_plan(sigma=1000.0), make_plan(sigma=1000.0, cohort="another")]
+    plans.append(replace(plans[0], training=replace(plans[0].training, clip=2.5)))
+    updates = []
+    for number, plan in enumerate(plans):
+        hospital = make_hospital(plan, 0, tmp_path / str(number))
+        updates.append(decode(hospital.reply(request(plan)).update, assembly(plan).contribution.dimension))
+    correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(3)
+    assert correlations.abs().max() < 5 / len(updates[0]) ** 0.5
 
 
 def test_real_patients_need_a_fixed_time_of_answer(tmp_path):
     settings = {"name": "a", "plan": tmp_path, "images": tmp_path, "state": tmp_path, "answer_seconds": 0.0}
     with pytest.raises(UserError, match="answer_seconds above zero"):
         HospitalSettings(**settings)
-    HospitalSettings(**settings, simulation=0)
+    HospitalSettings(**settings, simulation=True)
 
 
 def test_another_number_of_patients_than_planned_is_refused(tmp_path):

@@ -18,12 +18,12 @@ import pytest
 import yaml
 from federation.sites import make_plan, write_hospital_folder
 
-from zetadp.checkpoint import load_tensors
 from zetadp.cli import main
 from zetadp.federation.flower.hospital import HospitalSettings
 from zetadp.federation.flower.processes import free_port
 from zetadp.federation.flower.server_app import ServerSettings
 from zetadp.privacy.ledger import read_ledger
+from zetadp.tensors import load_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,7 +38,7 @@ def test_the_settings_that_are_shown_are_accepted(tmp_path):
     path = tmp_path / "shown.yaml"
     path.write_text(NODE)
     node = HospitalSettings.read(path)
-    assert (node.plan, node.simulation, node.attempts) == (tmp_path / "plan.json", None, 1)
+    assert (node.plan, node.simulation, node.attempts) == (tmp_path / "plan.json", False, 1)
     path.write_text(SERVER)
     server = ServerSettings.read(path)
     assert server.keys["node-02"] == tmp_path / "keys/node-02.pub.pem"

@@ -10,7 +10,7 @@ from checkouts import ROOT
 
 from zetadp.config import load_config
 from zetadp.configdocs import SCHEMA
-from zetadp.federation.flower.plan import Plan
+from zetadp.core.plan import Plan
 from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError
 

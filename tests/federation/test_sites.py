@@ -13,9 +13,9 @@ from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.cli import main
 from zetadp.cohort.index import index_cohort
+from zetadp.core.plan import Plan
 from zetadp.federation.flower.folders import write_site_folder
 from zetadp.federation.flower.hospital import HospitalSettings
-from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.prepared import load_site
 from zetadp.federation.flower.server_app import ServerSettings
 from zetadp.federation.flower.worker import load_hospital
@@ -85,7 +85,9 @@ def test_the_plan_of_a_configuration_meets_its_epsilon(tmp_path, capsys):
     arguments = [*(str(ROOT / name) for name in SMOKE), "--network", "complex", "--epsilon", "8"]
     assert main(["federation", "plan", *arguments, "--output", str(tmp_path / "plan.json")]) == 0
     plan = Plan.read(tmp_path / "plan.json")
-    assert plan.digest in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert plan.digest in said
+    assert "node-01: epsilon 8 for each patient, at delta 0.001" in said
     assert (plan.training.rounds, [node.population for node in plan.nodes]) == (4, [4, 4, 4])
     spent = epsilon({(node.expected / node.population, node.noise_multiplier): 4 for node in plan.nodes[:1]}, 1e-3)
     assert 7.9 < spent <= 8
@@ -129,7 +131,7 @@ def test_a_hospital_is_made_of_its_files(tmp_path):
     (tmp_path / "node.yaml").write_text("name: node-02\nplan: plan.json\nimages: images\nstate: state\nthreads: 1\n")
     hospital = load_hospital(tmp_path / "node.yaml")
     assert hospital.constants == plan.nodes[1]
-    assert HospitalSettings.read(tmp_path / "node.yaml").simulation is None
+    assert HospitalSettings.read(tmp_path / "node.yaml").simulation is False
     (tmp_path / "node.yaml").write_text("name: node-09\nplan: plan.json\nimages: images\nstate: state\n")
     with pytest.raises(UserError, match="Expected the name of a node of the plan"):
         load_hospital(tmp_path / "node.yaml")

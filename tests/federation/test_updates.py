@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zetadp.federation.flower.updates import FORMATS, WrongUpdateError, decode, encode, size_of
+from zetadp.core.plan import UPDATES
+from zetadp.federation.flower.updates import WrongUpdateError, decode, encode, size_of
 
 
 def vector(dimension: int, seed: int = 0) -> torch.Tensor:
@@ -40,7 +41,7 @@ def test_rounding_is_within_half_a_step_and_takes_less_room(form, error, dimensi
     assert ((arrived - sent).abs() <= 1.01 * error * reference + 1e-30).all()
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", UPDATES)
 def test_rounding_again_changes_nothing_so_a_replay_is_the_same_message(form):
     content = encode(vector(700), form)
     assert encode(vector(700), form) == content
@@ -49,14 +50,14 @@ def test_rounding_again_changes_nothing_so_a_replay_is_the_same_message(form):
 
 def test_sizes_are_those_of_the_theory():
     dimension = 2 * 93_412
-    assert [size_of(dimension, form) for form in FORMATS] == [4 * dimension, 2 * dimension, dimension + 4 * 730]
+    assert [size_of(dimension, form) for form in UPDATES] == [4 * dimension, 2 * dimension, dimension + 4 * 730]
 
 
 def test_numbers_beyond_half_precision_saturate_and_stay_finite():
     assert decode(encode(torch.tensor([1e30, -1e30]), "float16"), 2, "float16").tolist() == [65504, -65504]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", UPDATES)
 @pytest.mark.parametrize("change", [-1, 1, 100])
 def test_another_length_is_refused(form, change):
     content = encode(vector(300), form)

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from training_builder import Held, train_run
 
 from mutants.installing import certain
 from mutants.stub import federation, random_records
+from zetadp.core.plan import RunName
+from zetadp.core.settings import Performance, TrainingSettings
+from zetadp.core.training import TrainingFiles
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import Run, recorded_runs
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.mechanism import Draw, SampledGaussian
 from zetadp.privacy.statement import run_statement
-from zetadp.training import NodePlan, RunName, TrainingSettings, finish, train
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
 ROUNDS = 8
 NODES = 2
 SIGMA = 2.0
-PLANS = [NodePlan(f"node-{place}", [[3 * place + i] for i in range(3)], 3, 1.25, SIGMA) for place in range(NODES)]
-SETTINGS = TrainingSettings(rounds=ROUNDS, checkpoint_seconds=1e6)
+PLANS = [Held(f"node-{place}", [[3 * place + i] for i in range(3)], 3, 1.25, SIGMA) for place in range(NODES)]
+SETTINGS = TrainingSettings(rounds=ROUNDS)
 RUN = RunName("linear", "federated", "8", 3)
 DELTA = 1e-3
 
@@ -59,7 +62,7 @@ class Server:
 def _train(folder: Path, server: Server, *, noise: str = "seeded", killed_after: int = 0, data_seed: int = 0) -> None:
     server.killed_after = killed_after
     try:
-        train(
+        train_run(
             RUN,
             NetworkSettings("linear"),
             replace(SETTINGS, noise=noise),
@@ -68,11 +71,12 @@ def _train(folder: Path, server: Server, *, noise: str = "seeded", killed_after:
             random_records(0, side=4),
             ledger_path=folder / "ledger.jsonl",
             checkpoint_path=folder / "run.partial",
+            performance=Performance(checkpoint_seconds=1e6),
             after_round=server,
         )
     except KilledError:
         return
-    finish(folder / "run.partial")
+    TrainingFiles(folder / "ledger.jsonl", folder / "run.partial").finish()
 
 
 def _counted(folder: Path) -> dict[str, int]:

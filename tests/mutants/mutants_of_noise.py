@@ -135,14 +135,24 @@ def noise_seeded_alike_on_all_nodes(original: Any) -> Any:
     return privatised
 
 
-@mutant("zetadp.training:_mechanism", check_trainings_share_no_noise)
+@mutant("zetadp.core.assembly:Assembly.mechanism", check_trainings_share_no_noise)
 def nodes_built_with_one_stream(original: Any) -> Any:
-    return lambda plan, place, **constants: original(plan, 0, **constants)
+    def mechanism(self: Any, name: str, entropy: int, ledger: Any) -> Any:
+        made = original(self, name, entropy, ledger)
+        made.place = 0
+        return made
+
+    return mechanism
 
 
-@mutant("zetadp.training:_fingerprint", check_trainings_share_no_noise)
+@mutant("zetadp.core.plan:Plan.entropy", check_trainings_share_no_noise)
 def trainings_seeded_by_their_seed_alone(original: Any) -> Any:
-    return lambda header, nodes, records: f"{header['run']['seed']:064x}"
+    return lambda self, repeat=0: self.run.seed
+
+
+@mutant("zetadp.core.training:_repeat", check_trainings_share_no_noise)
+def other_data_of_a_training_forgotten(original: Any) -> Any:
+    return lambda plan, ledger, keyed: 0
 
 
 @mutant(SEEDED, check_a_repeated_round_shows_nothing_bare)

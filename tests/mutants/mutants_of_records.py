@@ -50,10 +50,10 @@ def ledger_not_synced(original: Any) -> Any:
 
 @mutant("zetadp.privacy.ledger:Ledger.start", check_every_release_stays_counted)
 def training_anew_forgets_the_ledger(original: Any) -> Any:
-    def start(self: Ledger, header: Mapping[str, Any]) -> None:
+    def start(self: Ledger, header: Mapping[str, Any], draws: Any = None) -> None:
         self._file.truncate(0)
         self._head, self.attempts = "0" * 64, 0
-        original(self, header)
+        original(self, header, draws)
 
     return start
 
@@ -94,24 +94,24 @@ def stopping_early_thought_cheaper(original: Any) -> Any:
     return lambda history, declared_rounds: original(history, 1)
 
 
-@mutant("zetadp.federation.simulation:simulate_round", check_rounds_without_patients_are_in_the_ledger)
+@mutant("zetadp.core.round:do_round", check_rounds_without_patients_are_in_the_ledger)
 def empty_round_skipped(original: Any) -> Any:
-    def simulate_round(nodes: Any, model: Any, layout: Any, records: Any, ledger: Any, number: int, **more: Any) -> Any:
-        if not any(len(node.mechanism.draw(number).members) for node in nodes):
-            return torch.zeros(len(nodes), layout.dimension), 0
-        return original(nodes, model, layout, records, ledger, number, **more)
+    def do_round(contribution: Any, site: Any, number: int) -> Any:
+        if not any(len(node.mechanism.draw(number).members) for node in site.nodes):
+            return torch.zeros(len(site.nodes), contribution.dimension), 0
+        return original(contribution, site, number)
 
-    return simulate_round
+    return do_round
 
 
-@mutant("zetadp.federation.simulation:simulate_round", check_rounds_without_patients_are_in_the_ledger)
+@mutant("zetadp.core.round:do_round", check_rounds_without_patients_are_in_the_ledger)
 def empty_round_sends_noise_and_is_not_recorded(original: Any) -> Any:
-    def simulate_round(nodes: Any, model: Any, layout: Any, records: Any, ledger: Any, number: int, **more: Any) -> Any:
-        draws = [node.mechanism.draw(number) for node in nodes]
+    def do_round(contribution: Any, site: Any, number: int) -> Any:
+        draws = [node.mechanism.draw(number) for node in site.nodes]
         if not any(len(draw.members) for draw in draws):
-            zero = torch.zeros(layout.dimension)
-            parts = zip(nodes, draws, strict=True)
+            zero = torch.zeros(contribution.dimension)
+            parts = zip(site.nodes, draws, strict=True)
             return torch.stack([node.mechanism._privatised(draw.event, zero, 0) for node, draw in parts]), 0
-        return original(nodes, model, layout, records, ledger, number, **more)
+        return original(contribution, site, number)
 
-    return simulate_round
+    return do_round

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zetadp.federation import simulation
+from zetadp.core import round as rounds
+from zetadp.core.contribution import Contribution
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records
 from zetadp.nn.layers import Linear
@@ -86,17 +87,9 @@ class Federation:
 
     def round(self, number: int) -> Tensor:
         """Return the messages of all nodes in a round, shape (node, dimension)."""
-        messages, _ = simulation.simulate_round(
-            self.nodes,
-            self.model,
-            self.layout,
-            self.records,
-            self.ledger,
-            number,
-            images_per_patient=self.images_per_patient,
-            chunk=64,
-            store=self.store,
-        )
+        contribution = Contribution(self.model, self.layout, self.images_per_patient)
+        site = rounds.Site(self.nodes, self.records, self.ledger, self.store, chunk=64)
+        messages, _ = rounds.do_round(contribution, site, number)
         return messages
 
     def rounds(self, count: int) -> Tensor:

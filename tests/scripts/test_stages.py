@@ -23,9 +23,10 @@ import pandas as pd
 import pytest
 from decathlon_builder import write_tiny_task
 
-from zetadp.checkpoint import save_tensors
 from zetadp.cohort.decathlon import read_task
 from zetadp.cohort.index import index_cohort
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.figures import training_curves
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
@@ -35,9 +36,9 @@ from zetadp.privacy.account import claim
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.run_account import account_run
-from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.privacy.statement import plain_text
 from zetadp.storage import ImageStack, read_stack, write_json, write_stack
+from zetadp.tensors import save_tensors
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -295,26 +296,30 @@ def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(t
 # Calibration and partition
 
 
-def test_calibration_meets_every_target_and_hardly_more(tmp_path):
-    arms = {
-        "federated": {"sizes": [10, 40], "expected": [5.0, 5.0], "rounds": 20},
-        "central": {"sizes": [50], "expected": [5.0], "rounds": 20},
-    }
-    everybody = {"federated": {"sizes": [10, 40], "expected": [10.0, 40.0], "rounds": 20}}
-    falling = {"federated": {**everybody["federated"], "noise_decay": 0.5}}
+def plan_json(
+    sizes: Sequence[int], expected: Sequence[float], rounds: int, *, epsilon: str = "8", noise: str = "seeded", **more
+) -> dict:
+    """Return a plan without its noise, as rules pass it on."""
+    names = ["central"] if more.get("threat") == "central" else [f"node-0{n + 1}" for n in range(len(sizes))]
+    settings = {"family": "linear"} | more.pop("network", {})
+    training = TrainingSettings(rounds=rounds, noise=noise, optimiser=OptimiserSettings(1e-3))
+    nodes = tuple(map(NodeConstants, names, sizes, expected))
+    run, task = RunName("small", more.pop("arm", "federated"), epsilon, 0), {"slices": 2, "size": 8}
+    return Plan(run, NetworkSettings(**settings), training, nodes, cohort="test", task=task, **more).to_json()
 
-    def calibrated(plan: dict, epsilon: str) -> float:
-        target = {"plan": plan, "epsilon": epsilon}
-        stage("calibrate", noise=tmp_path / "noise.json", calibration="x", delta=1e-3, target=target)
+
+def test_calibration_meets_every_target_and_hardly_more(tmp_path):
+    arms = {"federated": ([10, 40], [5.0, 5.0], 20), "central": ([50], [5.0], 20)}
+
+    def calibrated(plan: tuple, epsilon: str) -> float:
+        declared = plan_json(*plan, epsilon=epsilon)
+        stage("calibrate", noise=tmp_path / "noise.json", calibration="x", plan=declared)
         said = read(tmp_path / "noise.json")
-        assert said == {"noise_multiplier": said["noise_multiplier"], "delta": 1e-3, **target}
+        assert said["found_for"] == Plan.from_json(declared).calibration()
         return said["noise_multiplier"]
 
-    mu = math.sqrt(20) / calibrated(everybody["federated"], "8")
+    mu = math.sqrt(20) / calibrated(([10, 40], [10.0, 40.0], 20), "8")
     assert 0.999 * 8 < gaussian.epsilon(1e-3, mu) <= 8
-    first = calibrated(falling["federated"], "8")
-    spent = accounting.epsilon(NoiseSchedule(20, 0.5).mechanisms(1.0, first), 1e-3)
-    assert 0.999 * 8 < spent <= 8
     found = {}
     for arm, probability in (("federated", 0.5), ("central", 0.1)):
         for target in ("1", "8"):
@@ -432,42 +437,30 @@ def cohort(tmp_path):
     return {"images": [tmp_path / "whitened.h5"], "partition": tmp_path / "partition.csv"}
 
 
-def protection(folder: Path, multiplier: float, source: str) -> dict:
-    """Return the arguments of a training that say how it protects whom."""
-    write_json(folder / "noise.json", {"noise_multiplier": multiplier, "delta": 1e-3})
-    how = {"noise_source": source, "finish_seconds": 0}
-    return {"noise": [folder / "noise.json"], "table": write_index(folder, ["a", "b"]), **how}
+def training(folder: Path, plan: dict, multiplier: float = 1.0, **more: object) -> dict:
+    """Return the arguments of a training but its images."""
+    write_json(folder / "noise.json", {"noise_multiplier": multiplier})
+    outputs = {name: folder / f"{name}.x" for name in ("model", "history", "ledger", "agreed")}
+    files = {"ledger_file": str(folder / "live.jsonl"), "checkpoint": str(folder / "checkpoint.safetensors")}
+    inputs = {"noise": [folder / "noise.json"], "table": write_index(folder, ["a", "b"]), "backbone": []}
+    how = {"performance": asdict(Performance()), "finish_seconds": 0, "device": "cpu"}
+    return {"plan": plan, **outputs, **files, **inputs, **how, **more}
 
 
 @pytest.mark.parametrize("family", ["complex", "linear"])
 def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort, family, caplog):
     run = {"network": "small", "arm": "federated", "epsilon": "8", "seed": "0"}
+    settings = {"family": family, "widths": [4, 4], "convolutions": 1, "head": "pooled", "groups": 2}
+    plan = plan_json([2, 2], [1.0, 1.0], 3, noise="os", network=settings)
     with caplog.at_level(logging.INFO):
-        stage(
-            "train_model",
-            **cohort,
-            **run,
-            **protection(tmp_path, 1.0, "os"),
-            backbone=[],
-            model=tmp_path / "model.safetensors",
-            history=tmp_path / "history.csv",
-            ledger=tmp_path / "ledger.jsonl",
-            settings={"family": family, "widths": [4, 4], "convolutions": 1, "head": "pooled", "groups": 2},
-            training={"images_per_patient": 4, "learning_rate": 1e-3, "drop_after": 0.6, "drop_factor": 10},
-            plan={"sizes": [2, 2], "expected": [1.0, 1.0], "rounds": 3},
-            threat="local",
-            cohort="test",
-            division={"by": "uniform"},
-            device="cpu",
-            ledger_file=str(tmp_path / "live.jsonl"),
-            checkpoint=str(tmp_path / "checkpoint.safetensors"),
-        )
+        stage("train_model", **cohort, **training(tmp_path, plan))
+    assert Plan.read(tmp_path / "agreed.x") == Plan.from_json(plan).with_noise(1.0)
     assert "nan" not in caplog.text
-    history = pd.read_csv(tmp_path / "history.csv")
+    history = pd.read_csv(tmp_path / "history.x")
     assert list(history["round"]) == [3]
     assert history[["validation_accuracy", "validation_loss"]].isna().all(axis=None)
     # The sealed copy is the ledger as it stands when training ends.
-    assert (tmp_path / "ledger.jsonl").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
+    assert (tmp_path / "ledger.x").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
 
     curves = training_curves(history.assign(**run), "test")
     assert [line.get_label() for line in curves.axes[0].lines] == ["chance (25 %)"]
@@ -478,8 +471,8 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
         **cohort,
         **run,
         backbone=[],
-        model=tmp_path / "model.safetensors",
-        ledger=tmp_path / "ledger.jsonl",
+        model=tmp_path / "model.x",
+        ledger=tmp_path / "ledger.x",
         predictions=predictions,
         metrics=metrics,
         privacy=tmp_path / "privacy.json",
@@ -509,26 +502,10 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
 @pytest.mark.parametrize("threat", ["secure_aggregation", "central"])
 def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, threat):
     central = threat == "central"
-    run = {"network": "small", "arm": "mine", "epsilon": "8", "seed": "0"}
-    plan = {"sizes": [4], "expected": [4.0]} if central else {"sizes": [2, 2], "expected": [2.0, 2.0], "colluding": 1}
-    outputs = {name: tmp_path / f"{name}.x" for name in ("model", "history", "ledger")}
-    stage(
-        "train_model",
-        **cohort,
-        **run,
-        **outputs,
-        **protection(tmp_path, 2.0, "seeded"),
-        backbone=[],
-        settings={"family": "linear"},
-        training={},
-        plan={**plan, "rounds": 3},
-        threat=threat,
-        cohort="test",
-        division={"by": "uniform"},
-        device="cpu",
-        ledger_file=str(tmp_path / "live.jsonl"),
-        checkpoint=str(tmp_path / "checkpoint.safetensors"),
-    )
+    numbers = ([4], [4.0], 3) if central else ([2, 2], [2.0, 2.0], 3)
+    plan = plan_json(*numbers, arm="mine", threat=threat, colluding=None if central else 1)
+    outputs = training(tmp_path, plan, 2.0)
+    stage("train_model", **cohort, **outputs)
     (attempt,) = read_ledger(outputs["ledger"])
     assert {event.node for event in attempt.events} == ({"central"} if central else {"node-01", "node-02"})
     said = account_of(tmp_path, outputs["ledger"], outputs["model"])["threat"]
@@ -539,39 +516,27 @@ def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, thre
 
 
 def test_images_are_units_of_their_own_where_the_plan_says_so():
-    plans = runpy.run_path(str(SCRIPTS / "train_model.py"))["plans"]
-    rows = pd.DataFrame({"patient": ["a", "b", "c"], "record": ["a", "b", "c"], "node": ["n1", "n2", "n1"]})
-    plan = {"sizes": [4, 2], "expected": [2.0, 1.0], "rounds": 3}
-    first, second = plans(rows, "local", plan | {"images_of_a_patient": 2}, 1.5)
+    holdings = runpy.run_path(str(SCRIPTS / "train_model.py"))["holdings"]
+    rows = pd.DataFrame(
+        {"patient": ["a", "b", "c"], "record": ["a", "b", "c"], "node": ["node-01", "node-02", "node-01"]}
+    )
+    plan = Plan.from_json(plan_json([4, 2], [2.0, 1.0], 3, unit="image", units_of_a_person=2))
+    first, second = holdings(rows, plan)
     assert list(zip(first.patients, first.images, strict=True)) == [((0,), 0), ((0,), 1), ((2,), 0), ((2,), 1)]
     assert (second.patients, second.images) == ([(1,), (1,)], [0, 1])
     rows["patient"] = ["a", "b", "a"]
     with pytest.raises(UserError, match="one record a patient"):
-        plans(rows, "local", plan | {"images_of_a_patient": 2}, 1.5)
+        holdings(rows, plan)
 
 
 def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
     """Outputs, ledger and register bear the time of the tick on which the training ends."""
     tick = 2
     begun = time.time()
-    stage(
-        "train_model",
-        **cohort,
-        **{"network": "small", "arm": "federated", "epsilon": "8", "seed": "0"},
-        **{name: tmp_path / f"{name}.x" for name in ("model", "history", "ledger")},
-        **(protection(tmp_path, 1.0, "os") | {"finish_seconds": tick}),
-        backbone=[],
-        settings={"family": "linear"},
-        training={"images_per_patient": 4},
-        plan={"sizes": [2, 2], "expected": [1.0, 1.0], "rounds": 3},
-        threat="local",
-        cohort="test",
-        division={"by": "uniform"},
-        device="cpu",
-        ledger_file=str(tmp_path / "ledgers/live.jsonl"),
-        checkpoint=str(tmp_path / "checkpoint.safetensors"),
-    )
-    files = [tmp_path / f"{name}.x" for name in ("model", "history", "ledger")]
+    plan = plan_json([2, 2], [1.0, 1.0], 3, noise="os")
+    ledger = str(tmp_path / "ledgers/live.jsonl")
+    stage("train_model", **cohort, **training(tmp_path, plan, finish_seconds=tick, ledger_file=ledger))
+    files = [tmp_path / f"{name}.x" for name in ("model", "history", "ledger", "agreed")]
     for path in (*files, tmp_path / "ledgers/live.jsonl", tmp_path / "ledgers/register"):
         assert path.stat().st_mtime - begun >= tick - 0.1, path
     assert not (tmp_path / "checkpoint.safetensors").exists()

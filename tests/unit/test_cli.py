@@ -13,12 +13,12 @@ import yaml
 from decathlon_builder import volume, write_volume
 from training_builder import TINY, network
 
-from zetadp.checkpoint import save_tensors
 from zetadp.cli import main
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
 from zetadp.config import load_config
 from zetadp.pretrained import model_content
+from zetadp.tensors import save_tensors
 
 FILES = {"FLAIR": "flair", "T1w": "t1n", "T1gd": "t1c", "T2w": "t2w"}
 

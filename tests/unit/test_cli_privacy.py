@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from training_builder import TINY, records
+from training_builder import TINY, Held, records, train_run
 
 from zetadp.cli import main
-from zetadp.federation.server import OptimiserSettings
+from zetadp.core.plan import RunName
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.training import NodePlan, RunName, TrainingSettings, train
 
 P = 24 / 44
 EPSILON = "epsilon --noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3"
@@ -230,10 +230,10 @@ def test_rounds_that_happened_are_each_nodes_own_and_one_open_ledger_leaves_the_
 
 def test_the_ledger_of_a_training_leaves_nothing_open(tmp_path, capsys):
     path = tmp_path / "run.jsonl"
-    settings = TrainingSettings(rounds=2, images_per_patient=4, optimiser=OptimiserSettings(0.02), chunk=8)
-    plans = [NodePlan("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=4.0)]
+    settings = TrainingSettings(rounds=2, images_per_patient=4, optimiser=OptimiserSettings(0.02))
+    plans = [Held("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=4.0)]
     run, data = RunName("complex", "federated", "8", 3), records(3)
-    train(run, TINY, settings, plans, data, data, ledger_path=path, checkpoint_path=tmp_path / "run.partial")
+    train_run(run, TINY, settings, plans, data, data, ledger_path=path, checkpoint_path=tmp_path / "run.partial")
     found = json.loads(said(f"ledger --unit patient --json {path}", capsys))
     assert found["private_rows"]["epsilon"] == accounting.epsilon({(0.5, 4.0): 2}, 1e-3)
     assert (found["guarantee"], found["not_stated"]) == ("simulated", [])

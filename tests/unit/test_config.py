@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -10,7 +11,6 @@ import pytest
 import yaml
 
 from zetadp.config import (
-    GridRun,
     declared_nodes,
     grid,
     hospital_sizes,
@@ -20,6 +20,7 @@ from zetadp.config import (
     threat_of,
     training_of,
 )
+from zetadp.core.plan import Plan, RunName
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError
 
@@ -64,14 +65,23 @@ def faults(change: dict, base: dict | None = None) -> str:
     return str(error.value)
 
 
+def planned(config: dict, network: str, arm: str) -> dict:
+    """Return the declared numbers of a plan."""
+    plan = plan_of(config, RunName(network, arm, "8", 0))
+    found = {"sizes": [node.population for node in plan.nodes], "expected": [node.expected for node in plan.nodes]}
+    found |= {"rounds": plan.training.rounds}
+    found |= {} if plan.colluding is None else {"colluding": plan.colluding}
+    return found if plan.unit == "patient" else found | {"images_of_a_patient": plan.units_of_a_person}
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_every_scenario_over_the_default_is_right(path):
     config = load_config(merged(default(), yaml.safe_load(path.read_text())), SCHEMA)
     assert len(grid(config)) > 0
     for run in grid(config):
-        plan = plan_of(config, run.network, run.arm)
-        assert plan["rounds"] > 0
-        assert all(0 < drawn <= size for drawn, size in zip(plan["expected"], plan["sizes"], strict=True))
+        plan = plan_of(config, run)
+        assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+        assert plan.run == run
 
 
 def test_there_are_scenarios_and_each_has_results_and_patients_of_its_own_name():
@@ -107,33 +117,33 @@ def test_500_epochs_are_917_rounds_at_a_node_of_44_and_10083_in_one_place():
     config = load_config(paper(), SCHEMA)
     assert declared_nodes(config, "federated") == [44] * 11
     assert declared_nodes(config, "central") == [484]
-    assert plan_of(config, "complex", "federated")["rounds"] == 917
-    assert plan_of(config, "complex", "central")["rounds"] == 10083
+    assert planned(config, "complex", "federated")["rounds"] == 917
+    assert planned(config, "complex", "central")["rounds"] == 10083
 
 
 def test_a_network_may_be_trained_in_its_own_way():
     own = {"rounds": 7, "participation": "all", "optimiser": "sgd", "learning_rate": 0.5}
     config = load_config(merged(paper(), {"networks": {"own": {"training": own}, "two": {}}}), SCHEMA)
-    assert plan_of(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 7}
-    assert plan_of(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 7}
-    assert plan_of(config, "two", "federated") == {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 917}
+    assert planned(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 7}
+    assert planned(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 7}
+    assert planned(config, "two", "federated") == {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 917}
     general = {key: value for key, value in config["training"].items() if key != "unit"}
     assert training_of(config, "two") == general
     changed = {"optimiser": "sgd", "learning_rate": 0.5}
     assert training_of(config, "own") == {**general, **changed}
     assert "training" not in network_of(config, "own")
     fewer = load_config(merged(paper(), {"networks": {"own": {"training": {"expected_patients": 11}}}}), SCHEMA)
-    assert plan_of(fewer, "own", "federated") == {"sizes": [44] * 11, "expected": [11.0] * 11, "rounds": 2000}
+    assert planned(fewer, "own", "federated") == {"sizes": [44] * 11, "expected": [11.0] * 11, "rounds": 2000}
 
 
 def test_an_estimator_in_closed_form_has_one_round_of_everybody():
     head = {"family": "head", "domain": "features", "components": 4, "training": {"estimator": "class_means"}}
     config = load_config(merged(paper(), {"networks": {"own": head}}), SCHEMA)
-    assert plan_of(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 1}
-    assert plan_of(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 1}
+    assert planned(config, "own", "federated") == {"sizes": [44] * 11, "expected": [44.0] * 11, "rounds": 1}
+    assert planned(config, "own", "central") == {"sizes": [484], "expected": [484.0], "rounds": 1}
     assert training_of(config, "own")["estimator"] == "class_means"
     summed = load_config(merged(secure(), {"networks": {"own": head}}), SCHEMA)
-    assert plan_of(summed, "own", "mine") == plan_of(config, "own", "federated") | {"colluding": 1}
+    assert planned(summed, "own", "mine") == planned(config, "own", "federated") | {"colluding": 1}
 
 
 ESTIMATOR_FAULTS = {
@@ -159,24 +169,6 @@ def test_an_estimator_in_closed_form_is_for_heads():
     )
 
 
-def test_a_noise_schedule_is_part_of_the_plan_and_of_the_training_where_there_is_one():
-    own = merged(paper(), {"networks": {"own": {"training": {"noise_decay": 0.5}}, "two": {}}})
-    config = load_config(own, SCHEMA)
-    assert plan_of(config, "own", "federated")["noise_decay"] == training_of(config, "own")["noise_decay"] == 0.5
-    assert "noise_decay" not in plan_of(config, "two", "federated")
-    everywhere = load_config(merged(paper(), {"training": {"noise_decay": 2}}), SCHEMA)
-    assert plan_of(everywhere, "complex", "central")["noise_decay"] == 2
-    with pytest.raises(UserError, match="noise_decay"):
-        load_config(merged(paper(), {"training": {"noise_decay": 0}}), SCHEMA)
-
-
-def test_the_federation_of_flower_has_constant_noise():
-    flower = {"engine": "flower", "privacy": {"noise": "os"}}
-    assert load_config(merged(paper(), flower), SCHEMA)["engine"] == "flower"
-    with pytest.raises(UserError, match=r"training.noise_decay: expected 1 .*complex.*found 0.5"):
-        load_config(merged(paper(), {**flower, "training": {"noise_decay": 0.5}}), SCHEMA)
-
-
 def secure(**changes) -> dict:
     """Return a simulated cohort with an arm of secure aggregation."""
     arm = {"threat": "secure_aggregation", "expected_patients": 24, "rounds": 5, **changes}
@@ -194,8 +186,8 @@ def test_an_arm_of_any_name_is_held_as_its_threat_model_says():
     assert declared_nodes(config, "one") == [484]
     assert declared_nodes(config, "central") == declared_nodes(config, "mine") == hospital_sizes(config) == [44] * 11
     plan = {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 5}
-    assert plan_of(config, "complex", "mine") == plan | {"colluding": 3}
-    assert "colluding" not in plan_of(config, "complex", "federated")
+    assert planned(config, "complex", "mine") == plan | {"colluding": 3}
+    assert "colluding" not in planned(config, "complex", "federated")
 
 
 def test_by_default_the_central_arm_has_one_holder_and_no_other_has():
@@ -236,9 +228,9 @@ def test_images_are_drawn_as_often_as_patients_times_their_images(own):
     config = load_config(
         per_image({"networks": {"complex": {"training": unit}}} if own else {"training": unit}), SCHEMA
     )
-    plan = plan_of(config, "complex", "federated")
+    plan = planned(config, "complex", "federated")
     assert plan == {"sizes": [44 * 80] * 11, "expected": [24.0 * 8] * 11, "rounds": 917, "images_of_a_patient": 80}
-    patients = plan_of(load_config(per_image({}), SCHEMA), "complex", "federated")
+    patients = planned(load_config(per_image({}), SCHEMA), "complex", "federated")
     assert plan["expected"][0] / plan["sizes"][0] == pytest.approx(24 / 44 * 8 / 80)
     assert patients == {"sizes": [44] * 11, "expected": [24.0] * 11, "rounds": 917}
     assert "unit" not in training_of(config, "complex")
@@ -252,7 +244,6 @@ def test_images_are_drawn_as_often_as_patients_times_their_images(own):
             {"cohort": {"name": "x", "source": "folder", "folder": "y", "real_patients": False, "unit": "record"}},
             "networks.complex.training.unit: expected patient for a cohort with source folder; found image",
         ),
-        ({"engine": "flower", "privacy": {"noise": "os"}}, "expected patient with engine flower; found image"),
         ({"networks": {"complex": {"training": {"images_per_patient": 84}}}}, "at most the 80 images"),
     ],
 )
@@ -262,7 +253,7 @@ def test_a_guarantee_per_image_is_for_simulations(change, part):
 
 def test_given_rounds_are_taken_as_they_are():
     config = load_config(merged(paper(), {"arms": {"central": {"rounds": 12, "epochs": None}}}), SCHEMA)
-    assert plan_of(config, "complex", "central")["rounds"] == 12
+    assert planned(config, "complex", "central")["rounds"] == 12
 
 
 def test_the_grid_holds_every_combination_once_in_a_fixed_order():
@@ -278,8 +269,8 @@ def test_the_grid_holds_every_combination_once_in_a_fixed_order():
     config = load_config(merged(paper(), {"runs": blocks}), SCHEMA)
     runs = grid(config)
     assert len(runs) == len(set(runs)) == 8 + 2
-    assert runs[0] == GridRun("complex", "federated", "8", "0")
-    assert runs[-2:] == [GridRun("complex", "federated", "1", "1"), GridRun("complex", "federated", "unclipped", "1")]
+    assert runs[0] == RunName("complex", "federated", "8", 0)
+    assert runs[-2:] == [RunName("complex", "federated", "1", 1), RunName("complex", "federated", "unclipped", 1)]
     assert grid(config) == runs
 
 
@@ -413,7 +404,7 @@ def test_numbers_that_the_command_line_leaves_as_text_are_numbers():
     assert config["arms"]["central"]["rounds"] == 7
     assert config["arms"]["federated"]["epochs"] == 2.5
     assert [run.epsilon for run in grid(config)] == ["8", "8", "0.5", "0.5"]
-    assert grid(config)[0].seed == "0"
+    assert grid(config)[0].seed == 0
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, ".inf", "nan"])
@@ -520,18 +511,6 @@ def test_single_images_are_refused_wherever_the_settings_come_from():
     assert "training.unit: expected patient for estimator class_means of own" in faults(everywhere)
     many = {**simulated, "training": {"images_per_patient": 100}, "networks": {"own": {"training": {"unit": "image"}}}}
     assert "training.images_per_patient: expected at most the 80 images" in faults(many)
-
-
-def test_arms_of_hospitals_have_constant_noise_under_flower_whatever_their_name():
-    arm = {"expected_patients": 24, "rounds": 5}
-    change = {
-        "engine": "flower",
-        "privacy": {"noise": "os"},
-        "arms": {"hospitals": arm},
-        "training": {"noise_decay": 2},
-    }
-    runs = [{"networks": ["complex"], "arms": ["hospitals"], "epsilons": [8], "seeds": [0]}]
-    assert "training.noise_decay: expected 1 for network complex" in faults({**change, "runs": runs})
 
 
 def test_settings_without_effect_are_refused():

@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 
 from zetadp.config import grid
+from zetadp.core.settings import TrainingSettings
 from zetadp.provenance import read_origin
-from zetadp.training import TrainingSettings
 from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,6 @@ from decathlon_builder import oriented_affine, volume, write_volume
 from torch import nn
 from training_builder import NETWORKS, TINY, network
 
-from zetadp.checkpoint import save_tensors
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.dataset import standardise
 from zetadp.kspace.fourier import to_kspace
@@ -19,6 +18,7 @@ from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.prediction import predict_volume
 from zetadp.pretrained import load_model, model_content
+from zetadp.tensors import save_tensors
 from zetadp.validation import UserError
 
 SLICES, SIZE = 5, 8

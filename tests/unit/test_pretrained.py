@@ -8,12 +8,13 @@ import pytest
 import torch
 from training_builder import NETWORKS, SIZE, backbone, network, patients
 
-from zetadp.checkpoint import Checkpoint, save_tensors
+from zetadp.core.checkpoint import Checkpoint
 from zetadp.dataset import standardise
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.pretrained import BACKBONE, load_model, model_content
+from zetadp.tensors import save_tensors
 from zetadp.validation import UserError
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")

@@ -13,12 +13,12 @@ import pytest
 import torch
 from training_builder import CLASSES, SEQUENCES, SIZE, backbone, network, patients
 
-from zetadp.checkpoint import save_tensors
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.projection import head_scores
 from zetadp.pretrained import BACKBONE, FinishedModel, load_model, model_content
 from zetadp.publicstart import public_start
 from zetadp.storage import ImageStack, write_stack
+from zetadp.tensors import save_tensors
 
 EVALUATE = Path(__file__).parents[2] / "scripts/evaluate.py"
 

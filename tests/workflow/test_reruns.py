@@ -23,7 +23,7 @@ def test_nothing_runs_again_because_files_are_new(copy):
 
 
 def test_nothing_runs_again_for_words(copy):
-    for name in ("src/zetadp/kspace/slicing.py", "src/zetadp/training.py", "scripts/simulate_patients.py"):
+    for name in ("src/zetadp/kspace/slicing.py", "src/zetadp/core/training.py", "scripts/simulate_patients.py"):
         text = (copy.root / name).read_text()
         reworded = re.sub(r'"""(?=[A-Z])', '"""Newly worded: ', text).replace(
             "\nimport ", "\n# Needed below.\n\nimport "
@@ -91,7 +91,7 @@ def test_a_finished_run_with_noise_of_the_system_is_never_trained_again_unasked(
     folder = (copy.root / model).parent
     kept = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert "benchmark.tsv" not in kept
-    copy.add("src/zetadp/training.py")
+    copy.add("src/zetadp/core/training.py")
     said = copy.snakemake(model, *exact, code=1)
     assert "trained 1 time" in said
     assert "would rise from" in said

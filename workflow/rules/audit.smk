@@ -30,8 +30,10 @@ rule audit:
         mem_mb=4000,
         runtime="2h",
     params:
-        plans=plans(),
-        runs=sorted({(run.network, run.arm, run.epsilon) for run in RUNS}),
+        plans=[
+            plan_of(config, RunName(*run, 0)).to_json()
+            for run in sorted({(run.network, run.arm, run.epsilon) for run in RUNS})
+        ],
         delta=config["privacy"]["delta"],
         noise_source=config["privacy"]["noise"],
         settings=config["audit"]["training"],

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 # The library beside this workflow works without being installed, also under --use-conda. It goes before one that is
@@ -18,6 +19,8 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 from snakemake.exceptions import WorkflowError
 
 from zetadp.cohort.index import listed_files
+from zetadp.core.plan import Plan, RunName
+from zetadp.core.settings import Performance
 from zetadp.config import (
     grid,
     hospital_sizes,
@@ -104,40 +107,38 @@ def backbone_for(wildcards):
     return [BACKBONE] if needs_backbone(config, wildcards.network) else []
 
 
-def plans():
-    """Return the declared constants of every network in every arm that it is trained in."""
-    wanted = sorted({(run.network, run.arm) for run in RUNS})
-    return {
-        network: {
-            arm: plan_of(config, network, arm)
-            for name, arm in wanted
-            if name == network
-        }
-        for network, _ in wanted
-    }
+def plan_json(wildcards):
+    """Return the plan of a run as JSON, without its noise and the hashes of public files."""
+    run = RunName(
+        wildcards.network, wildcards.arm, wildcards.epsilon, int(wildcards.seed)
+    )
+    return plan_of(config, run).to_json()
 
 
-def calibration(network, arm, epsilon):
-    """Return the name of a calibration, which runs of the same plan and target share."""
-    target = {"plan": plan_of(config, network, arm), "epsilon": epsilon}
-    content = json.dumps([config["privacy"]["delta"], target], sort_keys=True)
-    name = f"eps-{epsilon}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
-    return name, target
+def performance(wildcards):
+    """Return what changes the speed of a training and not its result."""
+    return asdict(Performance.from_section(training_of(config, wildcards.network)))
 
 
-CALIBRATIONS = dict(
-    calibration(run.network, run.arm, run.epsilon)
-    for run in RUNS
-    if math.isfinite(epsilon_value(run.epsilon))
-)
+def calibration(plan):
+    """Return the name of a calibration, which runs of the same constants and target share."""
+    content = json.dumps(plan.calibration())
+    return f"eps-{plan.run.epsilon}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+CALIBRATIONS = {
+    calibration(plan): replace(plan, run=replace(plan.run, seed=0)).to_json()
+    for plan in (plan_of(config, run) for run in RUNS)
+    if math.isfinite(epsilon_value(plan.run.epsilon))
+}
 
 
 def noise_for(wildcards):
     """Return the file that says how much noise a run needs, in a list; none for a run without noise."""
     if not math.isfinite(epsilon_value(wildcards.epsilon)):
         return []
-    name, _ = calibration(wildcards.network, wildcards.arm, wildcards.epsilon)
-    return [f"{RESULTS}/noise/{name}.json"]
+    plan = Plan.from_json(plan_json(wildcards))
+    return [f"{RESULTS}/noise/{calibration(plan)}.json"]
 
 
 def kept(output):

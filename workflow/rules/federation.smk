@@ -2,14 +2,9 @@
 # simulation, so everything after training is the same; the arm with one holder has nothing to federate.
 
 
-# Networks on the public backbone are trained by the simulation under either engine.
-FEDERATED_NETWORKS = [
-    name for name in config["networks"] if not needs_backbone(config, name)
-]
-
 FEDERATED_ARMS = [arm for arm in config["arms"] if threat_of(config, arm) == "local"]
 
-if config["engine"] == "flower" and FEDERATED_NETWORKS and FEDERATED_ARMS:
+if config["engine"] == "flower" and FEDERATED_ARMS:
 
     ruleorder: train_federated > train_model
 
@@ -19,15 +14,16 @@ if config["engine"] == "flower" and FEDERATED_NETWORKS and FEDERATED_ARMS:
             table=rules.index_cohort.output.table,
             partition=rules.partition.output.partition,
             noise=noise_for,
+            backbone=backbone_for,
         output:
             model=kept(f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors"),
             history=kept(f"{RESULTS}/{RUN_WILDCARDS}/history.csv"),
             ledger=kept(f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl"),
+            agreed=kept(f"{RESULTS}/{RUN_WILDCARDS}/plan.json"),
         log:
             f"logs/train_federated/{LOG_WILDCARDS}.log",
         wildcard_constraints:
             arm="|".join(FEDERATED_ARMS),
-            network="|".join(FEDERATED_NETWORKS),
         conda:
             "../../envs/federation.yaml"
         threads: config["partition"]["nodes"]
@@ -37,19 +33,10 @@ if config["engine"] == "flower" and FEDERATED_NETWORKS and FEDERATED_ARMS:
             runtime="12h",
             finish_seconds=FINISH_SECONDS,
         params:
-            settings=lambda wildcards: network_of(config, wildcards.network),
-            training=lambda wildcards: training_of(config, wildcards.network),
-            plan=lambda wildcards: plan_of(config, wildcards.network, wildcards.arm),
-            cohort=config["cohort"]["name"],
-            division={
-                **config["partition"],
-                "sizes": hospital_sizes(config),
-            },
-            noise_source=config["privacy"]["noise"],
+            plan=plan_json,
+            performance=performance,
             real_patients=config["cohort"]["real_patients"],
             federation=config["federation"],
-            slice_count=config["slices"]["count"],
-            size=config["slices"]["size"],
             device=config["device"],
             ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
             checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",

@@ -33,8 +33,7 @@ rule calibrate:
         mem_mb=4000,
         runtime="30m",
     params:
-        delta=config["privacy"]["delta"],
-        target=lambda wildcards: CALIBRATIONS[wildcards.calibration],
+        plan=lambda wildcards: CALIBRATIONS[wildcards.calibration],
         code=code_of("scripts/calibrate.py"),
     script:
         "../../scripts/calibrate.py"
@@ -51,6 +50,7 @@ rule train_model:
         model=kept(f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors"),
         history=kept(f"{RESULTS}/{RUN_WILDCARDS}/history.csv"),
         ledger=kept(f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl"),
+        agreed=kept(f"{RESULTS}/{RUN_WILDCARDS}/plan.json"),
     log:
         f"logs/train_model/{LOG_WILDCARDS}.log",
     # Runs of one group that a cluster kills are all made again, finished ones too. In a simulation that costs time; with
@@ -65,13 +65,8 @@ rule train_model:
         runtime="12h",
         finish_seconds=FINISH_SECONDS,
     params:
-        settings=lambda wildcards: network_of(config, wildcards.network),
-        training=lambda wildcards: training_of(config, wildcards.network),
-        plan=lambda wildcards: plan_of(config, wildcards.network, wildcards.arm),
-        threat=lambda wildcards: threat_of(config, wildcards.arm),
-        cohort=config["cohort"]["name"],
-        division={**config["partition"], "sizes": hospital_sizes(config)},
-        noise_source=config["privacy"]["noise"],
+        plan=plan_json,
+        performance=performance,
         device=config["device"],
         ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
         checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",

@@ -1,9 +1,9 @@
 r"""The audit of whole trainings: whether all that a node sent can be told from what it sends without a canary.
 
-The trainings are made by `zetadp.training.train`. The attacker sees every message of every round, follows the weights
-with a server of its own, and computes the canary's gradient at each of them. A message of a node that draws each
-patient with probability p projects on that gradient, in units of the clipping norm, as :math:`N(0, \sigma^2)` without
-the canary and as the mixture :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker looks at
+The trainings are made by `zetadp.core.training.train`. The attacker sees every message of every round, follows the
+weights with a server of its own, and computes the canary's gradient at each of them. A message of a node that draws
+each patient with probability p projects on that gradient, in units of the clipping norm, as :math:`N(0, \sigma^2)`
+without the canary and as the mixture :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker looks at
 
 - ``sum``: the sum of the projections :math:`x_t`. "Took part" is what it says above p T / 2 after T rounds;
 - ``likelihood``: the logarithm of their likelihood ratio,
@@ -42,14 +42,16 @@ from zetadp.audit.detection import (
     trials_for_curve,
 )
 from zetadp.audit.quiet import quiet_trainings
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.node import Records
-from zetadp.federation.server import OptimiserSettings, Server
+from zetadp.federation.server import Server
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
 from zetadp.randomness import Purpose, stream
-from zetadp.training import NodePlan, RunName, TrainingSettings, train
 from zetadp.validation import in_range, one_of, positive
 
 if TYPE_CHECKING:
@@ -139,9 +141,6 @@ def audit_training(
         images_per_patient=CLASSES,
         optimiser=OptimiserSettings(learning_rate=DRIFT / rounds),
         clip=clip,
-        evaluate_every=rounds,
-        checkpoint_seconds=1e9,
-        chunk=512,
         noise=noise,
     )
     scores: dict[bool, list[float]] = {False: [], True: []}
@@ -149,31 +148,30 @@ def audit_training(
     number = 0
     while len(scores[True]) < trials:
         together = min(2 * (trials - len(scores[True])), SIDE_BY_SIDE // nodes // 2 * 2)
-        plans = [
-            NodePlan(
-                f"node-{place + 1:04d}",
-                # Trials take turns: with the canary, without it.
-                [[CANARY if place % (2 * nodes) == 0 else SILENT], *([SILENT] for _ in range(population - 1))],
-                population,
-                probability * population,
-                noise_multiplier,
-            )
+        plan = Plan(
+            run=RunName("audit", family, "audited", seed * 1_000_003 + number),
+            network=NETWORKS[family],
+            training=settings,
+            nodes=tuple(
+                NodeConstants(f"node-{place + 1:04d}", population, probability * population, noise_multiplier)
+                for place in range(together * nodes)
+            ),
+            delta=delta,
+        )
+        # Trials take turns: with the canary, without it.
+        holdings = [
+            Holding([[CANARY if place % (2 * nodes) == 0 else SILENT], *([SILENT] for _ in range(population - 1))])
             for place in range(together * nodes)
         ]
-        run = RunName("audit", family, "audited", seed * 1_000_003 + number)
-        records = _records(run, NETWORKS[family])
-        attacker = _Attacker(run, NETWORKS[family], settings, records, plans[0], nodes, view)
+        records = _records(plan)
+        attacker = _Attacker(plan, records, nodes, view)
         place = folder / f"training-{number:05d}"
         with quiet_trainings():
             train(
-                run,
-                NETWORKS[family],
-                settings,
-                plans,
-                records,
-                Records(records.images[:0], records.labels),
-                ledger_path=place / "ledger.jsonl",
-                checkpoint_path=place / "checkpoint.safetensors",
+                plan,
+                TrainingData(records, holdings),
+                TrainingFiles(place / "ledger.jsonl", place / "checkpoint.safetensors"),
+                performance=Performance(evaluate_every=rounds, checkpoint_seconds=1e9, chunk=512),
                 after_round=attacker.see,
             )
         found = attacker.scores()
@@ -181,7 +179,7 @@ def audit_training(
         scores[False] += found[1::2]
         if number == 0:
             events = read_ledger(place / "ledger.jsonl")[-1].releases()
-            claim = accounting.compose(event for event in events if event.node == plans[0].name)
+            claim = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         number += 1
         logger.info("%s: %d of %d trials a side", name, len(scores[True]), trials)
     if view == "rounds":
@@ -231,21 +229,12 @@ def training_trials(
 class _Attacker:
     """Whoever sees all messages: follows the weights and adds up the evidence for the canary at each trial's node."""
 
-    def __init__(
-        self,
-        run: RunName,
-        network: NetworkSettings,
-        settings: TrainingSettings,
-        records: Records,
-        plan: NodePlan,
-        nodes: int,
-        view: str,
-    ) -> None:
-        self.model, self.layout, start = _start(run, network, records.images.shape[-1])
-        self.server = Server(start, settings.optimiser, settings.rounds)
+    def __init__(self, plan: Plan, records: Records, nodes: int, view: str) -> None:
+        self.model, self.layout, start = _start(plan, records.images.shape[-1])
+        self.server = Server(start, plan.training.optimiser, plan.training.rounds)
         self.images, self.labels = records.images[CANARY].unsqueeze(1), records.labels
-        self.plan, self.clip, self.nodes, self.view = plan, settings.clip, nodes, view
-        self.probability = plan.expected / plan.population
+        self.node, self.clip, self.nodes, self.view = plan.nodes[0], plan.training.clip, nodes, view
+        self.probability = self.node.sampling_probability
         self.total: np.ndarray | float = 0.0
         self.before: np.ndarray | None = None
 
@@ -258,7 +247,7 @@ class _Attacker:
                 f"Expected a canary whose gradient reaches the clipping norm {self.clip}, found {norm} in round {done}."
             )
             raise ValueError(msg)
-        sums = messages.double().cpu().numpy() * (self.plan.expected / self.clip)
+        sums = messages.double().cpu().numpy() * (self.node.expected / self.clip)
         seen = (sums @ (gradient / norm)).reshape(-1, self.nodes)
         self.total = self.total + self._evidence(seen)
         self.server.step(messages, done - 1)
@@ -275,7 +264,7 @@ class _Attacker:
                 before, self.before = self.before, own
                 return np.zeros_like(own) if before is None else np.square(own - before)
             case _:
-                exponent = (own - 0.5) / self.plan.noise_multiplier**2
+                exponent = (own - 0.5) / self.node.noise_multiplier**2
                 undrawn = math.log1p(-self.probability) if self.probability < 1 else -math.inf
                 return np.asarray(np.logaddexp(undrawn, math.log(self.probability) + exponent))
 
@@ -296,14 +285,14 @@ def _gradient(model: nn.Module, layout: Layout, weights: Tensor, images: Tensor,
     return gradient.double().numpy()
 
 
-def _start(run: RunName, network: NetworkSettings, size: int) -> tuple[nn.Module, Layout, Tensor]:
+def _start(plan: Plan, size: int) -> tuple[nn.Module, Layout, Tensor]:
     """Return the network, the order of its parameters, and the weights that the training will start from."""
-    model = build(network, CLASSES, size, stream(run.seed, Purpose.WEIGHTS))
+    model = build(plan.network, CLASSES, size, stream(plan.run.seed, Purpose.WEIGHTS))
     layout = Layout.of(model)
     return model, layout, layout.flatten(dict(model.named_parameters())).detach()
 
 
-def _records(run: RunName, network: NetworkSettings, size: int = 8) -> Records:
+def _records(plan: Plan, size: int = 8) -> Records:
     """Return a canary and a record that contributes zero.
 
     The canary's second image has the inverse magnitudes of the first, so that a network on log magnitude sees the same
@@ -317,7 +306,7 @@ def _records(run: RunName, network: NetworkSettings, size: int = 8) -> Records:
         phase = np.exp(2j * np.pi * random.random((2, size, size)))
         images = torch.from_numpy(np.stack([magnitude, 1 / magnitude]) * phase).to(torch.complex64)
         candidates += [images, images.flip(0)]
-    model, layout, start = _start(run, network, size)
+    model, layout, start = _start(plan, size)
     labels = torch.arange(CLASSES)
     canary = max(
         candidates,

@@ -34,15 +34,16 @@ import torch
 
 from zetadp.audit.quiet import quiet_trainings
 from zetadp.audit.roc import Claim, against, roc_band
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.epsilon import UNCLIPPED, rounded_up
 from zetadp.evaluation import class_scores
 from zetadp.federation.node import Records
 from zetadp.federation.partition import node_name
-from zetadp.federation.server import OptimiserSettings
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import recorded_runs, seen_by
 from zetadp.randomness import Purpose, stream
-from zetadp.training import NodePlan, RunName, TrainingSettings, train
 from zetadp.validation import UserError, in_range, one_of, positive
 
 if TYPE_CHECKING:
@@ -282,9 +283,6 @@ def train_models(
         images_per_patient=len(records.labels),
         optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
         clip=settings.clip,
-        evaluate_every=arm.rounds,
-        checkpoint_seconds=1e9,
-        chunk=_IMAGES_AT_ONCE,
         noise=settings.noise,
     )
     shown: list[tuple[np.ndarray, np.ndarray]] = []
@@ -401,31 +399,29 @@ def _train_one(
     number: int,
 ) -> tuple[nn.Module, Run]:
     """Train one model in a folder of its own, and return it with what its ledger recorded."""
-    nobody = len(members)
-    size = settings.population
-    plans = [
-        NodePlan(
-            name=node_name(node),
-            patients=[(i if members[i] else nobody,) for i in range(node * size, (node + 1) * size)],
-            population=size,
-            expected=settings.sampling_probability * size,
-            noise_multiplier=arm.noise_multiplier,
-        )
+    nobody, size = len(members), settings.population
+    expected = settings.sampling_probability * size
+    plan = Plan(
+        run=RunName(network.family, "federated", arm.epsilon, settings.seed),
+        network=network,
+        training=training,
+        nodes=tuple(
+            NodeConstants(node_name(node), size, expected, arm.noise_multiplier) for node in range(settings.nodes)
+        ),
+        # Trainings of other numbers draw independently; the seed alone would only set the starting weights.
+        cohort=f"attacked for membership, training {number}",
+    )
+    holdings = [
+        Holding([(i if members[i] else nobody,) for i in range(node * size, (node + 1) * size)])
         for node in range(settings.nodes)
     ]
     with TemporaryDirectory(prefix="zetadp-membership-", dir=_scratch()) as folder:
         ledger = Path(folder) / "ledger.jsonl"
         trained = train(
-            RunName(network.family, "federated", arm.epsilon, settings.seed),
-            network,
-            training,
-            plans,
-            records,
-            Records(records.images[:0], records.labels),
-            ledger_path=ledger,
-            checkpoint_path=Path(folder) / "checkpoint.safetensors",
-            # Trainings of other numbers draw independently; the seed alone would only set the starting weights.
-            context={"audit": "membership", "trial": number},
+            plan,
+            TrainingData(records, holdings),
+            TrainingFiles(ledger, Path(folder) / "checkpoint.safetensors"),
+            performance=Performance(evaluate_every=arm.rounds, checkpoint_seconds=1e9, chunk=_IMAGES_AT_ONCE),
         )
         (run,) = recorded_runs(ledger)
     return trained.model, run

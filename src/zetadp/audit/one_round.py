@@ -23,8 +23,9 @@ from scipy.special import ndtr
 
 from zetadp.audit.canary import canary_node, canary_stub
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, result_of_mu
+from zetadp.core.contribution import Contribution
+from zetadp.core.round import Site, do_round
 from zetadp.federation.messages import MessageStore
-from zetadp.federation.simulation import simulate_round
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import in_range, one_of, positive
@@ -191,17 +192,9 @@ class _Side:
         return np.concatenate(parts)
 
     def _round(self, holders: list[Node]) -> Tensor:
-        messages, _ = simulate_round(
-            holders,
-            self.stub.model,
-            self.stub.layout,
-            self.stub.records,
-            self.ledger,
-            self.rounds,
-            images_per_patient=self.stub.images_per_patient,
-            chunk=512,
-            store=self.store,
-        )
+        contribution = Contribution(self.stub.model, self.stub.layout, self.stub.images_per_patient)
+        site = Site(holders, self.stub.records, self.ledger, self.store, chunk=512)
+        messages, _ = do_round(contribution, site, self.rounds)
         self.rounds += 1
         return messages
 

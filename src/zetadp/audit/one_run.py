@@ -31,9 +31,10 @@ from scipy.special import ndtr, ndtri
 
 from zetadp.audit.canary import CLASSES, EXCESS, ComplexScores, patient_gradient
 from zetadp.audit.detection import FALSE_ALARM, AuditResult
+from zetadp.core.contribution import Contribution
+from zetadp.core.round import Site, do_round
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records
-from zetadp.federation.simulation import simulate_round
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
@@ -108,17 +109,8 @@ def audit_one_run(
             mechanism = SampledGaussian("node-1", 0, seed=seed, ledger=ledger, **constants)  # type: ignore[arg-type]
         # The last record contributes zero: it stands in for every canary that is out.
         node = Node(mechanism, [[place if there else canaries] for place, there in enumerate(member)])
-        messages, _ = simulate_round(
-            [node],
-            model,
-            layout,
-            records,
-            ledger,
-            0,
-            images_per_patient=CLASSES,
-            chunk=256,
-            store=MessageStore(folder / "messages", ledger.identity) if noise == "os" else None,
-        )
+        store = MessageStore(folder / "messages", ledger.identity) if noise == "os" else None
+        messages, _ = do_round(Contribution(model, layout, CLASSES), Site([node], records, ledger, store, chunk=256), 0)
     total = messages[0].double().cpu().numpy() * (canaries / clip)
     seen = np.array([total @ _direction(model, layout, records, place) for place in range(canaries)])
     results = [

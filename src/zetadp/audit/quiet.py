@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @contextmanager
 def quiet_trainings() -> Iterator[None]:
     """Keep the log of trainings out of the log of the audit: thousands of lines, and warnings that are meant to be."""
-    trainings = logging.getLogger("zetadp.training")
+    trainings = logging.getLogger("zetadp.core")
     level = trainings.level
     trainings.setLevel(logging.ERROR)
     try:

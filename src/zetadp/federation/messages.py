@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zetadp.checkpoint import load_tensors, save_tensors
+from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:

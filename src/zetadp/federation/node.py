@@ -149,6 +149,20 @@ def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient
     return records[draw.members], images[draw.members]
 
 
+def single_images(patients: Sequence[Sequence[int]], count: int) -> tuple[list[Sequence[int]], list[int]]:
+    """Return record and position of every image of some patients, where each image is drawn by itself.
+
+    Raises
+    ------
+    UserError
+        If a patient has several records.
+    """
+    if any(len(own) != 1 for own in patients):
+        msg = "Expected one record a patient with training.unit image, found several. Use training.unit patient."
+        raise UserError(msg)
+    return [own for own in patients for _ in range(count)], list(range(count)) * len(patients)
+
+
 def check_images_per_patient(images_per_patient: int, labels: np.ndarray) -> None:
     """Refuse a number of images that cannot be shared equally by the classes or that a patient does not have."""
     classes, counts = np.unique(labels, return_counts=True)

@@ -5,53 +5,16 @@ All of it is post-processing of what the nodes released, so none of it costs pri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-
-from zetadp.validation import in_range, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-
-@dataclass(frozen=True)
-class OptimiserSettings:
-    """The server's optimiser and its schedule.
-
-    Attributes
-    ----------
-    learning_rate
-        Rate at the start.
-    drop_after
-        Fraction of the rounds after which the rate is divided by ``drop_factor``.
-    drop_factor
-        Divisor of the rate.
-    name
-        ``nadam``, or ``sgd``: plain steps with momentum, whose length does not adapt to the noise.
-    momentum
-        Momentum of ``sgd``, as a running mean of the updates, so that the rate means the same for every momentum.
-    averaged
-        Fraction of the rounds, the last ones, whose weights are averaged into the final ones (Polyak and Juditsky,
-        doi:10.1137/0330046): post-processing that removes noise where the weights have settled.
-    """
-
-    learning_rate: float = 2e-4
-    drop_after: float = 0.6
-    drop_factor: float = 10.0
-    name: str = "nadam"
-    momentum: float = 0.0
-    averaged: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        positive(learning_rate=self.learning_rate, drop_factor=self.drop_factor)
-        in_range(0, 1, drop_after=self.drop_after, averaged=self.averaged)
-        in_range(0, 0.999, momentum=self.momentum)
-        one_of(("nadam", "sgd"), name=self.name)
+    from zetadp.core.settings import OptimiserSettings
 
 
 class Server:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from zetadp.checkpoint import load_tensors, save_tensors
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
 from zetadp.randomness import Purpose, stream
+from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:

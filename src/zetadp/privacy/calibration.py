@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from scipy.optimize import brentq
 
+from zetadp.epsilon import epsilon_value
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import SMALLEST_DELTA, NodeRelease, central_limit_mu, effective_noise, epsilon
 from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.validation import UserError, in_range, positive
+
+if TYPE_CHECKING:
+    from zetadp.core.plan import Plan
 
 EPSILONS = (1e-3, 1e3)
 """Targets outside this range are refused: no noise level that training survives, or no privacy worth the name."""
@@ -141,22 +145,13 @@ def noise_for_sum(
     return noise
 
 
-def noise_of_plan(target: float, delta: float, plan: Mapping[str, Any]) -> float:
-    """Return the noise multiplier of every node's own message in a declared training.
-
-    Parameters
-    ----------
-    target, delta
-        As in `noise_for_epsilon`.
-    plan
-        ``sizes`` and ``expected`` of each node, ``rounds``; ``noise_decay`` where noise changes over them, and
-        ``colluding`` where the server is to see only the sum.
-    """
-    sizes, expected, decay = plan["sizes"], plan["expected"], plan.get("noise_decay", 1.0)
-    if "colluding" in plan:
-        return noise_for_sum(target, delta, sizes, expected, plan["rounds"], plan["colluding"], decay)
-    probabilities = [drawn / size for drawn, size in zip(expected, sizes, strict=True)]
-    return noise_for_nodes(target, delta, probabilities, plan["rounds"], decay)
+def noise_of_plan(plan: Plan) -> float:
+    """Return the noise multiplier of every node's own message at which a plan costs what its name says."""
+    target, rounds = epsilon_value(plan.run.epsilon), plan.training.rounds
+    if plan.colluding is None:
+        return noise_for_nodes(target, plan.delta, [node.sampling_probability for node in plan.nodes], rounds)
+    sizes, expected = [node.population for node in plan.nodes], [node.expected for node in plan.nodes]
+    return noise_for_sum(target, plan.delta, sizes, expected, rounds, plan.colluding)
 
 
 def rounds_for(target: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:

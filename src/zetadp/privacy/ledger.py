@@ -55,6 +55,9 @@ class Attempt:
         How many attempts the user permitted while this one was the last.
     register
         Head of the register beside the ledger when the attempt began; None in ledgers older than registers.
+    draws
+        What tells seeded draws of the attempt from those of others: hash of the plan, keyed hash of the data. None
+        where the operating system gave the noise.
     """
 
     header: dict[str, Any]
@@ -66,6 +69,7 @@ class Attempt:
     last: str = START
     permitted: int = 1
     register: str | None = None
+    draws: dict[str, str] | None = None
 
     def releases(self) -> list[Round]:
         """Return every release to be accounted, torn lines included."""
@@ -196,8 +200,16 @@ class Ledger:
             register.note(self.path, self.head)
             self._registered = self._head
 
-    def start(self, header: Mapping[str, Any]) -> None:
-        """Begin a new attempt: a training from the first round."""
+    def start(self, header: Mapping[str, Any], draws: Mapping[str, str] | None = None) -> None:
+        """Begin a new attempt: a training from the first round.
+
+        Parameters
+        ----------
+        header
+            What defines the training: public constants only.
+        draws
+            As in `Attempt`.
+        """
         self.attempts += 1
         self._earlier |= self._attempt.heads
         self._attempt = Attempt(header=dict(header))
@@ -206,7 +218,8 @@ class Ledger:
         # Nobody can repeat the nonce: should the ledger be lost, what was kept beside it does not pass for the next's.
         nonce = secrets.token_hex(16)
         # It names the register's head, so that a register that lost its end shows by the ledgers that began after.
-        known = {"nonce": nonce, "register": register.head_beside(self.path)}
+        known: dict[str, Any] = {"nonce": nonce, "register": register.head_beside(self.path)}
+        known |= {} if draws is None else {"draws": dict(draws)}
         self._append({"kind": "start", "attempt": self.attempts, **known, **header})
         self._attempt.identity = self._head
         self._register()
@@ -348,7 +361,8 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
     if kind == "start":
         entry.pop("nonce", None)
         register_head = entry.pop("register", None)
-        attempts.append(Attempt(header=entry, identity=link.head, register=register_head))
+        draws = entry.pop("draws", None)
+        attempts.append(Attempt(header=entry, identity=link.head, register=register_head, draws=draws))
     elif kind is None or not attempts:
         raise BrokenChainError(number)
     elif kind == "round":

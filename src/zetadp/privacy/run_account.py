@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zetadp.checkpoint import load_tensors
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import run_statement
+from zetadp.tensors import load_tensors
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import zetadp.training
+import zetadp.core.training
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
@@ -88,7 +88,7 @@ def test_the_attacker_ends_at_the_weights_of_the_trained_model(tmp_path, monkeyp
     seen = []
 
     def watched(*given, after_round, **rest):
-        trained = zetadp.training.train(*given, after_round=after_round, **rest)
+        trained = zetadp.core.training.train(*given, after_round=after_round, **rest)
         seen.append((after_round.__self__, trained.model))
         return trained
 

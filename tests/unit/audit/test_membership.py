@@ -23,13 +23,13 @@ from zetadp.audit.membership import (
     refutation,
     train_models,
 )
+from zetadp.core.training import train
 from zetadp.epsilon import UNCLIPPED
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose, stream
-from zetadp.training import train
 from zetadp.validation import UserError
 
 DELTA = 1e-3
@@ -187,7 +187,7 @@ def test_trainings_leave_no_files_and_no_lines_in_the_log(tmp_path, monkeypatch,
         train_models(Arm("open", UNCLIPPED, 2), SMALL, LINEAR, RECORDS, np.zeros((2, 4), dtype=bool))
     assert not list(tmp_path.iterdir())
     assert not caplog.records
-    assert logging.getLogger("zetadp.training").level == logging.NOTSET
+    assert logging.getLogger("zetadp.core").level == logging.NOTSET
 
 
 def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():

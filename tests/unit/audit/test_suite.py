@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import runpy
 from dataclasses import replace
 from functools import cache, partial
@@ -20,7 +19,10 @@ from zetadp.audit.detection import AuditResult, Errors, result_of_epsilon, resul
 from zetadp.audit.one_round import audit_one_round
 from zetadp.audit.suite import Audit, AuditSettings, Finding, Target, carry_out, frame, plan, sheet
 from zetadp.auditfigure import audit_figure
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import TrainingSettings
 from zetadp.figurestyle import save_svg
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.rendering import to_markdown
 from zetadp.validation import UserError
@@ -149,17 +151,23 @@ def test_the_picture_marks_a_refuted_claim(tmp_path):
     save_svg(audit_figure([findings[1].result], [None], "x"), tmp_path / "alone.svg")
 
 
+def declared(
+    sizes: list[int], expected: list[float], rounds: int = 3, *, epsilon: str = "8", arm: str = "federated", **more
+) -> Plan:
+    nodes = tuple(NodeConstants(f"node-{n}", *each) for n, each in enumerate(zip(sizes, expected, strict=True)))
+    return Plan(RunName("complex", arm, epsilon, 0), NetworkSettings(), TrainingSettings(rounds), nodes, **more)
+
+
 def script_arguments(tmp_path: Path) -> dict:
-    plan = {"sizes": [12, 10], "expected": [5, 5], "rounds": 3}
+    plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in ("8", "inf")]
     noise = tmp_path / "noise.json"
-    noise.write_text(json.dumps({"plan": plan, "epsilon": "8", "noise_multiplier": 2.0}))
+    noise.write_text(json.dumps({"found_for": plans[0].calibration(), "noise_multiplier": 2.0}))
     return {
         "noise": [noise],
         "csv": tmp_path / "audit.csv",
         "md": tmp_path / "audit.md",
         "picture": tmp_path / "audit.svg",
-        "plans": {"complex": {"federated": plan}},
-        "runs": [("complex", "federated", "8"), ("complex", "federated", "inf")],
+        "plans": [json.loads(json.dumps(plan.to_json())) for plan in plans],
         "delta": 1e-3,
         "noise_source": "seeded",
         "settings": {"trials": None, "most_rounds": 1000},
@@ -190,35 +198,28 @@ def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_p
 
 
 def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draws_most():
-    arms = {
-        "federated": {"sizes": [12, 10], "expected": [5, 5], "rounds": 3},
-        "central": {"sizes": [20], "expected": [10], "rounds": 3},
-    }
-    arms["secure"] = arms["federated"] | {"colluding": 1}
-    everybody = {"federated": {"sizes": [12, 10], "expected": [12, 10], "rounds": 7}}
-    by_image = {"federated": arms["federated"] | {"images_of_a_patient": 2}}
-    multipliers = {arm: {"8": 2.0, "1": 9.0, "inf": 0.0} for arm in arms}
-    runs = [("central", "8"), ("federated", "1"), ("federated", "8"), ("federated", "inf"), ("federated", "unclipped")]
-    runs.append(("secure", "8"))
-    grid = [(network, *run) for network in ("complex", "twin") for run in runs] + [("own", "federated", "8")]
-    grid.append(("by_image", "federated", "8"))
-    targets = SCRIPT["targets_of"](
-        {"complex": arms, "twin": arms, "own": everybody, "by_image": by_image},
-        grid,
-        {"complex": multipliers, "twin": multipliers, "own": {"federated": {"8": 5.0}}, "by_image": multipliers},
-    )
+    federated, central = ([12, 10], [5.0, 5.0]), ([20], [10.0])
+    plans = [
+        declared(*central, arm="central").with_noise(2.0),
+        declared(*federated, epsilon="1").with_noise(9.0),
+        declared(*federated).with_noise(2.0),
+        declared(*federated, arm="secure", threat="secure_aggregation", colluding=1).with_noise(2.0),
+        declared([12, 10], [12.0, 10.0], 7).with_noise(5.0),
+        declared(*federated, unit="image", units_of_a_person=2).with_noise(3.0),
+    ]
+    targets = SCRIPT["targets_of"](plans + plans)
     found = [(t.probability, t.noise_multiplier, t.rounds) for t in targets]
     assert found == [(0.5, 9.0, 3), (0.5, 2.0, 3), (1.0, 5.0, 7)]
     assert "central at ε = 8 and federated at ε = 8" in targets[1].name
-    assert math.isfinite(targets[0].noise_multiplier)
 
 
-def test_the_script_refuses_noise_that_changes_over_rounds():
-    plans = {"complex": {"federated": {"sizes": [12], "expected": [5], "rounds": 3, "noise_decay": 0.5}}}
-    multipliers = {"complex": {"federated": {"8": 2.0, "inf": 0.0}}}
-    with pytest.raises(UserError, match=r"noise_decay 0.5 for network complex"):
-        SCRIPT["targets_of"](plans, [("complex", "federated", "8")], multipliers)
-    assert SCRIPT["targets_of"](plans, [("complex", "federated", "inf")], multipliers) == []
+def test_the_script_takes_the_noise_that_was_found_for_each_plan():
+    plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in ("8", "1", "inf", "unclipped")]
+    found = [
+        {"found_for": json.loads(json.dumps(p.calibration())), "noise_multiplier": 9.0 - n} for n, p in enumerate(plans)
+    ]
+    calibrated = SCRIPT["calibrated"]([plan.to_json() for plan in plans], found)
+    assert [(plan.run.epsilon, plan.nodes[0].noise_multiplier) for plan in calibrated] == [("8", 9.0), ("1", 8.0)]
 
 
 def test_settings_are_checked():

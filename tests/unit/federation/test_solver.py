@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_builder import CLASSES
+from training_builder import CLASSES, Held, train_run
 
+from zetadp.core.plan import RunName
+from zetadp.core.settings import Performance, TrainingSettings
+from zetadp.core.training import Trained
 from zetadp.estimators import CLOSED_FORMS
 from zetadp.federation.node import Records
 from zetadp.federation.solver import Solver
@@ -18,7 +21,6 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import run_statement
-from zetadp.training import NodePlan, RunName, Trained, TrainingSettings, train
 from zetadp.validation import UserError
 
 COMPONENTS, PATIENTS = 3, 5
@@ -26,8 +28,8 @@ HEAD = NetworkSettings("head", "features", components=COMPONENTS)
 LABELS = torch.arange(CLASSES).repeat_interleave(2)
 RUN = RunName("own", "federated", "8", 0)
 PLANS = [
-    NodePlan("node-01", [[0], [1]], 2, expected=2, noise_multiplier=0.8),
-    NodePlan("node-02", [[2], [3], [4]], 3, expected=3, noise_multiplier=0.8),
+    Held("node-01", [[0], [1]], 2, expected=2, noise_multiplier=0.8),
+    Held("node-02", [[2], [3], [4]], 3, expected=3, noise_multiplier=0.8),
 ]
 
 
@@ -36,7 +38,7 @@ class KilledError(Exception):
 
 
 def settings(estimator: str, **more) -> TrainingSettings:
-    options = {"rounds": 1, "images_per_patient": len(LABELS), "clip": 0.5, "checkpoint_seconds": 0}
+    options = {"rounds": 1, "images_per_patient": len(LABELS), "clip": 0.5}
     return TrainingSettings(estimator=estimator, **(options | more))
 
 
@@ -53,7 +55,10 @@ def public(seed: int = 0) -> dict[str, torch.Tensor]:
 
 def trained(folder, estimator: str, *, plans=PLANS, run=RUN, network=HEAD, noise="seeded", **more) -> Trained:
     places = {"ledger_path": folder / "ledger.jsonl", "checkpoint_path": folder / "run.partial"}
-    return train(run, network, settings(estimator, noise=noise), plans, data(), data(), **places, **more)
+    how = Performance(checkpoint_seconds=0)
+    return train_run(
+        run, network, settings(estimator, noise=noise), plans, data(), data(), **places, performance=how, **more
+    )
 
 
 def head(result: Trained) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +66,7 @@ def head(result: Trained) -> tuple[torch.Tensor, torch.Tensor]:
     return found["affine.weight"], found["affine.bias"]
 
 
-def without_noise() -> list[NodePlan]:
+def without_noise() -> list[Held]:
     return [replace(plan, noise_multiplier=0.0) for plan in PLANS]
 
 
@@ -104,7 +109,6 @@ def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_pa
     trained(tmp_path, estimator)
     (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
     assert attempt.header["training"]["estimator"] == estimator
-    assert "optimiser" not in attempt.header["training"]
     options = {"delta": 1e-3, "unit": "patient", "noise_source": "seeded", "target_epsilon": 8.0}
     statement = run_statement(run_of("own", attempt), weights=dict.fromkeys(("node-01", "node-02"), 1.0), **options)
     assert statement["mu"] == pytest.approx(1 / 0.8)

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
-from training_builder import TINY, records
+from training_builder import TINY, Held, records, train_run
 
-import zetadp.federation.simulation
+import zetadp.core.round
+from zetadp.core.plan import RunName
+from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.events import Round, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import plain_text, run_statement, total_statement
-from zetadp.training import NodePlan, RunName, TrainingSettings, train
 from zetadp.validation import UserError
 
 DELTA, IMAGES = 1e-3, 20
@@ -128,14 +129,17 @@ def test_a_statement_is_per_image_and_prints_the_patients_figure_beside_it():
     assert (without["guarantee"], without["of_all_images"]["epsilon"]) == ("none", "inf")
 
 
+RUN = RunName("x", "federated", "8", 0)
+
+
 def test_training_draws_clips_and_records_every_image_by_itself(tmp_path):
     data = records(4, images_per_class=2)
     images = data.images.shape[1]
     units = [(record,) for record in range(4) for _ in range(images)]
-    plan = NodePlan("node-01", units, len(units), 6.0, 0.5, list(range(images)) * 4)
-    settings = TrainingSettings(rounds=3, images_per_patient=4, chunk=8)
+    plan = Held("node-01", units, len(units), 6.0, 0.5, list(range(images)) * 4)
+    settings = TrainingSettings(rounds=3, images_per_patient=4)
     paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
-    trained = train(RunName("x", "federated", "8", 0), TINY, settings, [plan], data, records(1, seed=9), **paths)
+    trained = train_run(RUN, TINY, settings, [plan], data, None, **paths, performance=Performance(chunk=8))
     assert trained.not_finite == 0
     (attempt,) = read_ledger(paths["ledger_path"])
     found = run_of("x", attempt)
@@ -151,20 +155,22 @@ def test_exact_noise_takes_one_image_a_pass(tmp_path, monkeypatch):
         taken.append((arguments[2].shape[1], chunk))
         return clipped_sums(*arguments, chunk=chunk, **more)
 
-    monkeypatch.setattr(zetadp.federation.simulation, "clipped_sums", noted)
+    monkeypatch.setattr(zetadp.core.round, "clipped_sums", noted)
     data = records(2)
     images = data.images.shape[1]
     units = [(record,) for record in range(2) for _ in range(images)]
-    plan = NodePlan("node-01", units, len(units), 4.0, 1.0, list(range(images)) * 2)
-    settings = TrainingSettings(rounds=2, images_per_patient=4, chunk=8, noise="os")
+    plan = Held("node-01", units, len(units), 4.0, 1.0, list(range(images)) * 2)
+    settings = TrainingSettings(rounds=2, images_per_patient=4, noise="os")
     paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
-    train(RunName("x", "federated", "8", 0), TINY, settings, [plan], data, records(1, seed=9), **paths)
+    train_run(RUN, TINY, settings, [plan], data, None, **paths, performance=Performance(chunk=8))
     assert taken == [(1, 1)] * 2
 
 
-def test_a_node_that_does_not_hold_all_declared_images_is_refused():
+def test_a_node_that_does_not_hold_all_declared_images_is_refused(tmp_path):
+    node = Held("node-01", [(0,)] * 8, 9, 2.0, 1.0, list(range(8)))
+    paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
     with pytest.raises(UserError, match="Expected 9"):
-        NodePlan("node-01", [(0,)] * 8, 9, 2.0, 1.0, list(range(8)))
+        train_run(RUN, TINY, TrainingSettings(rounds=1), [node], records(2), None, **paths)
 
 
 def test_sums_do_not_make_a_patient_of_many_images_cheaper():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import TrainingSettings
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.accounting import NodeRelease, effective_noise
 from zetadp.privacy.calibration import noise_for_epsilon, noise_for_sum, noise_of_plan
@@ -17,7 +21,6 @@ from zetadp.privacy.events import Round, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of, seen_by
 from zetadp.privacy.ledger import Attempt, Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.privacy.statement import plain_text, run_statement, total_statement
 from zetadp.validation import UserError
 
@@ -145,11 +148,15 @@ def test_the_worst_of_unequal_nodes_meets_the_target_and_a_little_less_noise_doe
 
 
 def test_sampled_nodes_meet_the_target_as_it_is_stated():
-    plan = {"sizes": [4, 8], "expected": [2.0, 2.0], "rounds": 5, "colluding": 1}
-    found = noise_of_plan(TARGET, DELTA, plan)
-    assert found == noise_of_plan(TARGET, DELTA, {k: v for k, v in plan.items() if k != "colluding"})
+    nodes = (NodeConstants("a", 4, 2.0), NodeConstants("b", 8, 2.0))
+    run_ = RunName("linear", "mine", f"{TARGET:g}", 0)
+    plan = Plan(run_, NetworkSettings("linear"), TrainingSettings(5), nodes, delta=DELTA)
+    summed = replace(plan, threat="secure_aggregation", colluding=1)
+    found = noise_of_plan(summed)
+    # With one of two nodes colluding, the other has its own noise alone.
+    assert found == noise_of_plan(plan)
     assert 0.99 * TARGET < state(run([(4, 2.0), (8, 2.0)], found, 5))["epsilon"] <= TARGET
-    assert noise_of_plan(math.inf, DELTA, plan) == 0.0
+    assert noise_of_plan(replace(summed, run=replace(run_, epsilon="inf"))) == 0.0
 
 
 def test_the_figures_stand_in_the_order_of_what_is_seen():
@@ -215,21 +222,6 @@ def test_more_than_all_others_cannot_collude():
     with pytest.raises(ValueError, match="from 0 to 2"):
         effective_noise(nodes, 0, "server", 3)
     assert np.isclose(effective_noise(nodes, 0, "messages", 2), 2.0)
-
-
-@pytest.mark.parametrize("probability", [0.25, 1.0])
-def test_noise_that_changes_over_the_rounds_meets_the_target_in_sums_too(probability):
-    sizes, rounds, decay = [40, 20, 40], 16, 0.5
-    expected = [probability * size for size in sizes]
-    plan = {"sizes": sizes, "expected": expected, "rounds": rounds, "colluding": 1, "noise_decay": decay}
-    first = noise_of_plan(2.0, 1e-3, plan)
-    schedule = NoiseSchedule(rounds, decay)
-    found = []
-    for node in range(3):
-        releases = [NodeRelease(1.0, drawn, 1.0) for drawn in expected]
-        seen = effective_noise(releases, node, "server", 1)
-        found.append(accounting.epsilon(schedule.mechanisms(probability, first * seen), 1e-3))
-    assert 1.99 < max(found) <= 2.0
 
 
 def test_two_records_of_one_person_are_not_composed_where_both_lie_in_one_sum():

@@ -14,35 +14,32 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 
-from zetadp.checkpoint import Checkpoint
+from zetadp.core.assembly import Assembly
+from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.settings import Performance
+from zetadp.core.training import no_history
 from zetadp.evaluation import accuracy_and_loss
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
-from zetadp.federation.server import Server
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError, one_of, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
 
-    from zetadp.federation.flower.plan import Plan
+    from zetadp.core.plan import Plan
+    from zetadp.core.training import TrainingFiles
     from zetadp.federation.flower.protocol import Line
     from zetadp.federation.node import Records
-    from zetadp.privacy.account import Permission
     from zetadp.privacy.events import Round
 
 logger = logging.getLogger(__name__)
-
-COLUMNS = ("round", "seconds", "learning_rate", "validation_accuracy", "validation_loss")
 
 
 @dataclass(frozen=True)
@@ -98,18 +95,19 @@ class Coordinator:
         How nodes are reached.
     watched
         Images of patients that the server holds, looked at while training; there may be none.
-    ledger_path
-        The account of the federation's releases, in the form of a simulation's ledger; it outlives failed runs. The
-        copies of the nodes' own ledgers lie in a folder beside it.
-    checkpoint_path
-        Where an interrupted training goes on from.
-    permission
-        Whether the training may be begun from its first round again; None leaves that to the nodes.
+    files
+        The account of the federation's releases, in the form of a simulation's ledger, which outlives failed runs; the
+        copies of the nodes' own ledgers lie in a folder beside it. Where an interrupted training goes on from. Whether
+        the training may be begun from its first round again; None leaves that to the nodes.
+    start
+        Public starting weights; None draws them from the run's seed.
+    performance
+        How often to look and to save.
 
     Attributes
     ----------
     history
-        As `zetadp.training.Trained.history`; seconds are not kept.
+        As `zetadp.core.training.Trained.history`; seconds are not kept.
     ledger_head
         Head of the account at the end.
     """
@@ -120,24 +118,19 @@ class Coordinator:
         patience: Patience,
         line: Line,
         watched: Records,
+        files: TrainingFiles,
         *,
-        ledger_path: Path,
-        checkpoint_path: Path,
-        permission: Permission | None = None,
+        start: Mapping[str, Tensor] | None = None,
+        performance: Performance | None = None,
     ) -> None:
-        self.plan, self.patience, self.line, self.watched = plan, patience, line, watched
-        self.ledger_path, self.checkpoint_path, self.permission = ledger_path, checkpoint_path, permission
+        self.plan, self.patience, self.line, self.watched, self.files = plan, patience, line, watched, files
+        self.performance = performance or Performance()
         self.names = [node.name for node in plan.nodes]
-        self.model = plan.model()
-        self.layout = Layout.of(self.model)
-        start = self.layout.flatten(dict(self.model.named_parameters())).detach()
-        self.server = Server(start, plan.training.optimiser, plan.training.rounds)
-        for name, view in self.layout.unflatten(self.server.weights.data).items():
-            owner, _, leaf = name.rpartition(".")
-            setattr(self.model.get_submodule(owner), leaf, torch.nn.Parameter(view))
-        copies = ledger_path.with_name(f"{ledger_path.stem}.nodes")
+        parts = Assembly.of(plan, watched, start)
+        self.receiver, self.contribution = parts.receiver(), parts.contribution
+        copies = files.ledger.with_name(f"{files.ledger.stem}.nodes")
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
-        self.history = pd.DataFrame({name: pd.Series(dtype=float) for name in COLUMNS})
+        self.history = no_history()
         self.ledger_head = ""
         self._checkpointed = 0
         self._absent: set[str] = set()
@@ -152,34 +145,34 @@ class Coordinator:
             If a node answers what it must not, if nodes stay away for too long, if the account has lost lines, or if
             the disk is full. The checkpoint is kept, and another run goes on from it.
         """
-        plan, training = self.plan, self.plan.training
-        with Ledger(self.ledger_path) as ledger:
+        plan, training, how = self.plan, self.plan.training, self.performance
+        with Ledger(self.files.ledger) as ledger:
             start = self._begin(ledger)
             saved = time.monotonic()
             for number in range(start, training.rounds):
                 messages = self._round(ledger, number)
-                self.server.step(torch.stack(list(messages.values())), number)
+                self.receiver.step(torch.stack(list(messages.values())), number)
                 done = number + 1
-                if done % training.evaluate_every == 0 or done == training.rounds:
+                if done % how.evaluate_every == 0 or done == training.rounds:
                     self._look(done)
                 self._report(done)
                 # Without its checkpoint a round with a node missing could be asked for again, come out otherwise, and
                 # leave nodes that have answered the next round with weights that no longer are.
-                due = time.monotonic() - saved >= training.checkpoint_seconds or len(messages) < len(self.names)
+                due = time.monotonic() - saved >= how.checkpoint_seconds or len(messages) < len(self.names)
                 if due and done < training.rounds:
                     self._save(ledger, done)
                     saved = time.monotonic()
             self._count_the_silent(ledger)
             self.ledger_head = ledger.head
         logger.info("%s: %d rounds done", plan.label, training.rounds)
-        return self.model
+        return self.contribution.model
 
     def _begin(self, ledger: Ledger) -> int:
         """Go on from the checkpoint, or start an attempt; return the rounds done."""
-        if self.checkpoint_path.exists():
-            checkpoint = Checkpoint.load(self.checkpoint_path, torch.device("cpu"))
+        if self.files.checkpoint.exists():
+            checkpoint = Checkpoint.load(self.files.checkpoint, torch.device("cpu"))
             if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == self.plan.digest:
-                self.server.load(checkpoint.state)
+                self.receiver.load(checkpoint.state)
                 if len(checkpoint.history):
                     self.history = checkpoint.history.astype(float)
                 ledger.resume(checkpoint.round)
@@ -190,23 +183,23 @@ class Coordinator:
             if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
                 msg = (
                     f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint "
-                    f"{self.checkpoint_path} was written. Restore the ledger, or delete the checkpoint to start over."
+                    f"{self.files.checkpoint} was written. Restore the ledger, or delete the checkpoint to start over."
                 )
                 raise UserError(msg)
-        if self.permission is not None:
-            self.permission.check(ledger, self.plan.header())
+        if self.files.permission is not None:
+            self.files.permission.check(ledger, self.plan.header())
         ledger.start(self.plan.header())
         self._save(ledger, 0)
         return 0
 
     def _save(self, ledger: Ledger, done: int) -> None:
-        state = self.server.state()
-        Checkpoint(done, self.plan.digest, state, self.history, ledger.head).save(self.checkpoint_path)
+        state = self.receiver.state()
+        Checkpoint(done, self.plan.digest, state, self.history, ledger.head).save(self.files.checkpoint)
         self._checkpointed = done
 
     def _look(self, done: int) -> None:
-        accuracy, loss = accuracy_and_loss(self.model, self.watched)
-        rate = self.server.learning_rate(done - 1)
+        accuracy, loss = accuracy_and_loss(self.contribution.model, self.watched)
+        rate = self.receiver.learning_rate(done - 1)
         self.history.loc[len(self.history)] = [done, math.nan, rate, accuracy, loss]
 
     def _report(self, done: int) -> None:
@@ -222,7 +215,7 @@ class Coordinator:
         UserError
             If the round cannot be had.
         """
-        weights = encode(self.server.weights)
+        weights = encode(self.receiver.weights)
         messages: dict[str, Tensor] = {}
         failures = dict.fromkeys(self.names, 0)
         begun = time.monotonic()
@@ -322,7 +315,7 @@ class Coordinator:
             return None
         mirror = self.mirrors[reply.name]
         try:
-            update = decode(reply.update, self.layout.dimension, self.plan.update)
+            update = decode(reply.update, self.contribution.dimension, self.plan.update)
         except WrongUpdateError as error:
             logger.warning("%s, round %d: wrong update: %s", reply.name, reply.round + 1, error)
             update = None

@@ -14,22 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from zetadp.core.assembly import Assembly
+from zetadp.core.round import Site, do_round
 from zetadp.dataset import pick_device
-from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
 from zetadp.federation.flower.settings import read_settings
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.federation.messages import MessageStore
-from zetadp.federation.node import Node, Records, check_images_per_patient
-from zetadp.federation.simulation import simulate_round
-from zetadp.nn.parameters import Layout
-from zetadp.precision import set_tf32
+from zetadp.federation.node import Node, Records, check_images_per_patient, single_images
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.promise import check_promise
 from zetadp.validation import UserError, one_of, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from torch import Tensor
+
+    from zetadp.core.plan import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,11 @@ class HospitalSettings:
         Folder for the ledger, the kept messages and the prepared images. The ledger in it must never be deleted.
     attempts
         How often the training may be begun from its first round. Each attempt is paid for by the same patients.
+    most_epsilon
+        The most that all attempts together may cost a patient, at the plan's delta. Whatever it says, a plan that costs
+        more than its own epsilon is refused. Null for no limit beside that.
+    backbone
+        File of the public backbone, where the plan names one; null takes the one that comes with the package.
     answer_seconds
         Answers leave at whole multiples of so many seconds after a request came, because how long a round took tells
         how many patients were drawn. It should be above the time of a round in which everybody is drawn.
@@ -59,9 +67,11 @@ class HospitalSettings:
         ``auto``, ``cpu`` or ``cuda``.
     threads
         Threads of PyTorch; null leaves the choice to it.
+    chunk
+        Images in one pass at most; null for as many as hold half a GiB. Exact noise takes one patient a pass.
     simulation
-        For simulated patients only: a seed, which permits seeded noise and runs without noise. It says that nobody
-        needs protection. Null where patients are real.
+        True for simulated patients only: permits seeded noise and runs without noise. It says that nobody needs
+        protection.
     """
 
     name: str
@@ -69,17 +79,22 @@ class HospitalSettings:
     images: Path
     state: Path
     attempts: int = 1
+    most_epsilon: float | None = None
+    backbone: Path | None = None
     answer_seconds: float = 10.0
     limit_seconds: float = 3600.0
     device: str = "auto"
     threads: int | None = None
-    simulation: int | None = None
+    chunk: int | None = None
+    simulation: bool = False
 
     def __post_init__(self) -> None:
         """Check every setting, and refuse those that would protect nobody, unless nobody is there to protect."""
         positive(attempts=self.attempts, limit_seconds=self.limit_seconds)
         one_of(("auto", "cpu", "cuda"), device=self.device)
-        if self.simulation is None and not self.answer_seconds > 0:
+        if self.most_epsilon is not None:
+            positive(most_epsilon=self.most_epsilon)
+        if not self.simulation and not self.answer_seconds > 0:
             msg = (
                 f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
                 "an answer would tell how many patients were drawn."
@@ -97,8 +112,9 @@ class HospitalSettings:
         """
 
         def build(content: dict[str, Any]) -> HospitalSettings:
-            for key in ("plan", "images", "state"):
-                content[key] = (path.parent / content[key]).resolve()
+            for key in ("plan", "images", "state", "backbone"):
+                if key != "backbone" or content.get(key) is not None:
+                    content[key] = (path.parent / content[key]).resolve()
             return cls(**content)
 
         return read_settings(path, "a hospital's node", build)
@@ -117,6 +133,8 @@ class Hospital:
         Images of the hospital's patients.
     patients
         For each patient, in the order of their identifiers, the positions of the patient's records.
+    start
+        Public starting weights. Requests carry those that are trained; the others stay what they are.
 
     Raises
     ------
@@ -125,26 +143,37 @@ class Hospital:
     """
 
     def __init__(
-        self, settings: HospitalSettings, plan: Plan, records: Records, patients: Sequence[Sequence[int]]
+        self,
+        settings: HospitalSettings,
+        plan: Plan,
+        records: Records,
+        patients: Sequence[Sequence[int]],
+        start: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.settings, self.plan, self.records, self.patients = settings, plan, records, patients
+        self.start = start
         self.constants = plan.nodes[plan.place(settings.name)]
         self.ledger_path = settings.state / "ledgers" / f"{plan.label}.jsonl"
         self.message_folder = settings.state / "messages" / plan.label
-        if len(patients) != self.constants.population:
+        declared = self.constants.population // plan.units_of_a_person
+        if len(patients) != declared:
             msg = (
-                f"Expected {self.constants.population} training patients at {settings.name}, as the plan declares, "
+                f"Expected {declared} training patients at {settings.name}, as the plan declares, "
                 f"found {len(patients)} in {settings.images}."
             )
             raise UserError(msg)
-        if settings.simulation is None and not (plan.training.noise == "os" and self.constants.noise_multiplier > 0):
+        if not settings.simulation and not (plan.training.noise == "os" and self.constants.noise_multiplier > 0):
             msg = (
                 f"Expected a plan with noise from the operating system at {settings.name}, found noise: "
                 f"{plan.training.noise} with multiplier {self.constants.noise_multiplier}. It would protect nobody. "
                 "Where no patient is real, set simulation in the node's own settings."
             )
             raise UserError(msg)
-        check_images_per_patient(plan.training.images_per_patient, records.labels.cpu().numpy())
+        self.promise = check_promise(
+            plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts
+        )
+        logger.info("%s", self.promise)
+        check_images_per_patient(plan.training.images_per_patient, records.known_labels)
 
     def reply(self, request: Request) -> Answer | Refusal:
         """Answer a request, or say in one of a few fixed words why not."""
@@ -171,37 +200,28 @@ class Hospital:
             raise _RefusedError(Reason.PLAN)
         if not (0 <= request.round < plan.training.rounds and 0 <= request.checkpointed <= request.round):
             raise _RefusedError(Reason.ROUND)
-        model = plan.model()
-        layout = Layout.of(model)
+        device = pick_device(self.settings.device)
+        records = Records(self.records.images.to(device), self.records.labels.to(device))
+        parts = Assembly.of(plan, records, self.start)
+        contribution = parts.contribution
         try:
-            weights = decode(request.weights, layout.dimension)
+            weights = decode(request.weights, contribution.layout.dimension)
         except WrongUpdateError as error:
             raise _RefusedError(Reason.SHAPE) from error
         with torch.no_grad():
-            for name, value in layout.unflatten(weights).items():
-                model.get_parameter(name).copy_(value)
-        device = pick_device(self.settings.device)
-        set_tf32(convolutions=plan.training.tf32)
-        model = model.to(device)
-        records = Records(self.records.images.to(device), self.records.labels.to(device))
+            for name, value in contribution.layout.unflatten(weights.to(device)).items():
+                contribution.model.get_parameter(name).copy_(value)
 
         with Ledger(self.ledger_path) as ledger:
-            self._begin(ledger, request)
+            self._begin(ledger, request, parts)
             store = MessageStore(self.message_folder, ledger.identity)
             self._refuse_repetition(ledger, store, request)
-            mechanism = plan.mechanism(self.settings.name, layout, self.settings.simulation or 0, ledger)
+            # Every attempt has draws of its own: what is the same twice would be one release under common noise.
+            mechanism = parts.mechanism(self.settings.name, plan.entropy(ledger.attempts - 1), ledger)
             before = ledger.releases(request.round)
-            messages, _ = simulate_round(
-                [Node(mechanism, self.patients)],
-                model,
-                layout,
-                records,
-                ledger,
-                request.round,
-                images_per_patient=plan.training.images_per_patient,
-                chunk=plan.training.chunk,
-                store=store,
-            )
+            node = Node(mechanism, *self._held())
+            site = Site([node], records, ledger, store, self.settings.chunk)
+            messages, _ = do_round(contribution, site, request.round)
             if ledger.releases(request.round) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
                 store.discard(request.checkpointed)
@@ -210,7 +230,7 @@ class Hospital:
         update = encode(messages[0], plan.update)
         return Answer(self.settings.name, request.attempt, request.round, update, lines)
 
-    def _begin(self, ledger: Ledger, request: Request) -> None:
+    def _begin(self, ledger: Ledger, request: Request, parts: Assembly) -> None:
         """Refuse where the ledger has lost lines; start a new attempt where the server has, and it is permitted."""
         if request.head and not (ledger.knows(request.head) or ledger.knew(request.head)):
             raise _RefusedError(Reason.LEDGER)
@@ -219,7 +239,13 @@ class Hospital:
             return
         if ledger.attempts >= self.settings.attempts:
             raise _RefusedError(Reason.ATTEMPTS)
-        ledger.start({**self.plan.header(), "federation": request.attempt})
+        ledger.start({**parts.header(), "engine": "flower", "federation": request.attempt})
+
+    def _held(self) -> tuple[Sequence[Sequence[int]], Sequence[int] | None]:
+        """Return what is drawn: patients, or each of their images."""
+        if self.plan.unit == "patient":
+            return self.patients, None
+        return single_images(self.patients, self.plan.units_of_a_person)
 
     def _refuse_repetition(self, ledger: Ledger, store: MessageStore, request: Request) -> None:
         """Refuse a round that was answered for other weights, or whose message is gone."""

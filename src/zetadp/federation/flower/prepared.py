@@ -19,21 +19,24 @@ from zetadp.dataset import to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
+from zetadp.publicstart import record_features
 from zetadp.storage import ImageStack, read_stack, write_stack
+from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
 
-    from zetadp.federation.flower.plan import Plan
+    from zetadp.core.plan import Plan
     from zetadp.federation.node import Records
+    from zetadp.nn.backbone import Backbone
 
 logger = logging.getLogger(__name__)
 
 
 def load_site(
-    folder: Path, plan: Plan, cache: Path, *, part: str, patients: int
+    folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
 ) -> tuple[Records, list[tuple[int, ...]]]:
     """Return the images of a site's patients and, for each patient, the positions of its records.
 
@@ -49,6 +52,8 @@ def load_site(
         ``train`` for a hospital, ``test`` for patients that the server watches.
     patients
         Declared number of patients.
+    backbone
+        The public backbone, where the network takes its features.
 
     Raises
     ------
@@ -56,27 +61,42 @@ def load_site(
         For everything that the checks of a cohort find, and for slices that are empty, constant or not finite.
     """
     train, test = (patients, 0) if part == "train" else (0, patients)
-    table = index_cohort(folder, train_patients=train, test_patients=test, slices=plan.slices)
+    table = index_cohort(folder, train_patients=train, test_patients=test, slices=plan.task["slices"])
     path = cache / f"{_key(table, plan)}.h5"
     if not path.exists():
-        write_stack(path, _prepare(folder, table, plan))
+        write_stack(path, _prepare(folder, table, plan, backbone))
         logger.info("prepared %d records of %d patients", len(table), table["patient"].nunique())
     records = to_records(read_stack(path), torch.device("cpu"))
     positions = table.groupby("patient", sort=True).indices
     return records, [tuple(int(i) for i in own) for own in positions.values()]
 
 
-def _prepare(folder: Path, table: pd.DataFrame, plan: Plan) -> ImageStack:
-    """Slice every volume and, for a network on k-space, transform and whiten every slice by itself."""
-    order = read_task(folder).sequences
-    values = np.stack([read_centre_slices(folder / file, order, plan.slices, plan.size) for file in table["file"]])
-    if plan.network.domain == "kspace":
+def _prepare(folder: Path, table: pd.DataFrame, plan: Plan, backbone: Backbone | None) -> ImageStack:
+    """Slice every volume; unless the network sees images, transform and whiten every slice by itself.
+
+    Features of the public backbone are computed of the same.
+    """
+    order, slices, size = read_task(folder).sequences, plan.task["slices"], plan.task["size"]
+    values = np.stack([read_centre_slices(folder / file, order, slices, size) for file in table["file"]])
+    if plan.network.domain != "image":
         values = whiten(to_kspace(values))
+    if plan.network.domain == "features":
+        if backbone is None:
+            msg = f"Expected a plan that names the backbone whose features {plan.run.network} takes, found none."
+            raise UserError(msg)
+        values = record_features(backbone, values)
     axes = ("record", "sequence", "slice", "row", "column")
     return ImageStack(values, tuple(table["record"]), SEQUENCES, axes, "prepared for training")
 
 
 def _key(table: pd.DataFrame, plan: Plan) -> str:
     """Return what the prepared images depend on."""
-    content = [plan.slices, plan.size, plan.network.domain, table[["record", "sha256"]].to_numpy().tolist()]
+    backbone = plan.public.get("backbone") if plan.network.domain == "features" else None
+    content = [
+        plan.task["slices"],
+        plan.task["size"],
+        plan.network.domain,
+        backbone,
+        table[["record", "sha256"]].to_numpy().tolist(),
+    ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

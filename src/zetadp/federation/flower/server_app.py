@@ -12,22 +12,26 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from zetadp.checkpoint import save_tensors
 from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.core.plan import Plan
+from zetadp.core.settings import Performance
+from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.certificates import read_public_key
 from zetadp.federation.flower.coordinator import Coordinator, Patience
 from zetadp.federation.flower.grid_line import GridLine
-from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.prepared import load_site
 from zetadp.federation.flower.settings import read_settings
 from zetadp.federation.node import Records
-from zetadp.pretrained import model_content
+from zetadp.pretrained import save_model
 from zetadp.privacy.account import Permission
+from zetadp.publicstart import backbone_of, starting_weights
 from zetadp.storage import write_json, written_whole
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from flwr.serverapp.grid import Grid as AnyGrid
+
+    from zetadp.nn.backbone import Backbone
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +61,10 @@ class ServerSettings:
         Declared number of its patients.
     cache
         Folder for the prepared images of the watched.
+    backbone
+        File of the public backbone, where the plan names one; null takes the one that comes with the package.
+    evaluate_every, checkpoint_seconds
+        Rounds between two looks at the watched patients; seconds between two checkpoints.
     threads
         Threads of PyTorch; null leaves the choice to it.
     patience
@@ -75,6 +83,9 @@ class ServerSettings:
     watched: Path | None = None
     watched_patients: int = 0
     cache: Path | None = None
+    backbone: Path | None = None
+    evaluate_every: int = 20
+    checkpoint_seconds: float = 30.0
     threads: int | None = None
     patience: Patience = field(default_factory=Patience)
     permission: Permission | None = None
@@ -90,7 +101,17 @@ class ServerSettings:
         """
 
         def build(content: dict[str, Any]) -> ServerSettings:
-            for key in ("plan", "model", "history", "ledger", "ledger_file", "checkpoint", "watched", "cache"):
+            for key in (
+                "plan",
+                "model",
+                "history",
+                "ledger",
+                "ledger_file",
+                "checkpoint",
+                "watched",
+                "cache",
+                "backbone",
+            ):
                 if content.get(key) is not None:
                     content[key] = (path.parent / content[key]).resolve()
             content["keys"] = {name: (path.parent / key).resolve() for name, key in content["keys"].items()}
@@ -142,19 +163,19 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
     plan, keys = settings.agreed()
     patience = settings.patience
     lifetime = patience.give_up_seconds if patience.missing == "wait" else 2 * patience.round_seconds
+    backbone = backbone_of(plan, settings.backbone)
     coordinator = Coordinator(
         plan,
         patience,
         GridLine(grid, keys, lifetime),
-        _watched(settings, plan),
-        ledger_path=settings.ledger_file,
-        checkpoint_path=settings.checkpoint,
-        permission=settings.permission,
+        _watched(settings, plan, backbone),
+        TrainingFiles(settings.ledger_file, settings.checkpoint, settings.permission),
+        start=starting_weights(plan.network, backbone),
+        performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
     )
     model = coordinator.run()
-    described = model_content(plan.to_json()["network"], SEQUENCES, plan.slices, plan.size)
-    content = {**described, "ledger_head": coordinator.ledger_head}
-    save_tensors(settings.model, {key: value.detach() for key, value in model.named_parameters()}, content)
+    head = coordinator.ledger_head
+    save_model(settings.model, model, plan, sequences=SEQUENCES, ledger_head=head, backbone=backbone)
     with written_whole(settings.history) as temporary:
         coordinator.history.astype({"round": int}).to_csv(temporary, index=False)
     with written_whole(settings.ledger) as temporary:
@@ -162,11 +183,13 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
     settings.checkpoint.unlink(missing_ok=True)
 
 
-def _watched(settings: ServerSettings, plan: Plan) -> Records:
+def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> Records:
     """Return the images of the patients that the server watches; of none where it has none."""
     if settings.watched is None:
-        labels = torch.arange(len(SEQUENCES)).repeat_interleave(plan.slices)
-        return Records(torch.empty(0, len(labels), plan.size, plan.size), labels)
+        labels = torch.arange(len(SEQUENCES)).repeat_interleave(plan.task["slices"])
+        side = plan.task["size"]
+        shape = (1, backbone.components) if backbone is not None and plan.network.domain == "features" else (side, side)
+        return Records(torch.empty(0, len(labels), *shape), labels)
     cache = settings.cache or settings.checkpoint.parent / "watched"
-    records, _ = load_site(settings.watched, plan, cache, part="test", patients=settings.watched_patients)
-    return records
+    found = load_site(settings.watched, plan, cache, part="test", patients=settings.watched_patients, backbone=backbone)
+    return found[0]

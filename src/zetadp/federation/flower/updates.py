@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FORMATS = ("float32", "float16", "int8")
 BLOCK = 256
 """Components that share a scale in ``int8``."""
 LARGEST_HALF = float(np.finfo(np.float16).max)

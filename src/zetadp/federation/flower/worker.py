@@ -28,12 +28,14 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.runtime.run_serverapp import run_serverapp
 
 import zetadp.federation.flower.server_app  # noqa: F401  (so that children find it loaded)
+from zetadp.core.plan import Plan
+from zetadp.dataset import pick_device
 from zetadp.federation.flower.hospital import Hospital, HospitalSettings
 from zetadp.federation.flower.node_app import node_app
-from zetadp.federation.flower.plan import Plan
 from zetadp.federation.flower.prepared import load_site
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.pulling import ask_again_soon
+from zetadp.publicstart import backbone_of, starting_weights
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -133,14 +135,16 @@ def load_hospital(path: Path) -> Hospital:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     plan = Plan.read(settings.plan)
+    backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     records, patients = load_site(
         settings.images,
         plan,
         settings.state / "images",
         part="train",
-        patients=plan.nodes[plan.place(settings.name)].population,
+        patients=plan.nodes[plan.place(settings.name)].population // plan.units_of_a_person,
+        backbone=backbone,
     )
-    return Hospital(settings, plan, records, patients)
+    return Hospital(settings, plan, records, patients, starting_weights(plan.network, backbone))
 
 
 def main() -> int:

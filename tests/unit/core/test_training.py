@@ -11,33 +11,35 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from training_builder import SIZE, TINY, backbone, records
+from training_builder import SIZE, TINY, Held, backbone, records, train_run
 
-import zetadp.training
-from zetadp.checkpoint import Checkpoint
+import zetadp.core.progress
+import zetadp.core.training
+from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.plan import RunName
+from zetadp.core.round import do_round
+from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.training import Trained, TrainingFiles
 from zetadp.federation.node import Records
-from zetadp.federation.server import OptimiserSettings
-from zetadp.federation.simulation import simulate_round
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.precision import set_tf32, tf32_in_convolutions
 from zetadp.privacy.account import Permission
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.randomness import Purpose, stream
-from zetadp.training import NodePlan, RunName, Trained, TrainingSettings, finish, train
 from zetadp.validation import UserError
 
 RUN = RunName("complex", "federated", "8", 3)
-SETTINGS = TrainingSettings(
-    rounds=5, images_per_patient=4, optimiser=OptimiserSettings(0.02), evaluate_every=2, checkpoint_seconds=0, chunk=8
-)
+SETTINGS = TrainingSettings(rounds=5, images_per_patient=4, optimiser=OptimiserSettings(0.02))
+OFTEN = Performance(evaluate_every=2, checkpoint_seconds=0, chunk=8)
+RARELY = replace(OFTEN, checkpoint_seconds=1e6)
 PLANS = [
-    NodePlan("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=0.7),
-    NodePlan("node-02", [[3], [4], [5, 6]], 3, expected=1.5, noise_multiplier=0.7),
+    Held("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=0.7),
+    Held("node-02", [[3], [4], [5, 6]], 3, expected=1.5, noise_multiplier=0.7),
 ]
-EVERYBODY = [NodePlan("central", [[i] for i in range(6)], 6, expected=6, noise_multiplier=0.0)]
+EVERYBODY = [Held("central", [[i] for i in range(6)], 6, expected=6, noise_multiplier=0.0)]
 
 
 class KilledError(Exception):
@@ -49,9 +51,16 @@ def paths(tmp_path):
     return {"ledger_path": tmp_path / "ledgers/run.jsonl", "checkpoint_path": tmp_path / "run.partial"}
 
 
-def trained(paths, run=RUN, network=TINY, settings=SETTINGS, plans=PLANS, data=None, watched=2, **more) -> Trained:
+def trained(
+    paths, run=RUN, network=TINY, settings=SETTINGS, plans=PLANS, data=None, watched=2, how=OFTEN, **more
+) -> Trained:
     data = records(7, images_per_class=2) if data is None else data
-    return train(run, network, settings, plans, data, records(watched, seed=99), **paths, **more)
+    validation = records(watched, seed=99) if watched is not None else None
+    return train_run(run, network, settings, plans, data, validation, **paths, performance=how, **more)
+
+
+def finish(paths) -> None:
+    TrainingFiles(paths["ledger_path"], paths["checkpoint_path"]).finish()
 
 
 def fresh(tmp_path, name: str) -> dict:
@@ -178,7 +187,7 @@ def test_rounds_after_the_last_checkpoint_are_repeated_with_the_same_bytes_and_n
 
 def test_training_anew_is_another_attempt_and_the_first_stays_counted(paths):
     trained(paths)
-    finish(paths["checkpoint_path"])
+    finish(paths)
     trained(paths)
     attempts = read_ledger(paths["ledger_path"])
     assert [len(attempt.releases()) for attempt in attempts] == [10, 10]
@@ -215,19 +224,34 @@ def test_a_checkpoint_is_not_continued_in_the_attempt_of_other_settings(paths):
     assert len(read_ledger(paths["ledger_path"])[-1].events) == SETTINGS.rounds * len(PLANS)
 
 
-def test_other_data_under_the_same_name_have_other_noise(tmp_path):
+def test_other_data_beside_the_same_ledger_have_other_noise_and_the_same_data_have_the_same(paths):
     """Two sums under one noise would show their difference bare."""
     sent = []
     plans = [replace(EVERYBODY[0], noise_multiplier=1e4)]
-    for seed in (0, 1):
+    for seed in (0, 1, 0, 2):
         trained(
-            fresh(tmp_path, str(seed)),
+            paths,
             settings=replace(SETTINGS, rounds=1),
             plans=plans,
             data=records(6, seed=seed),
             after_round=lambda _, messages: sent.append(messages[0]),
         )
-    assert abs(np.corrcoef(torch.stack(sent))[0, 1]) < 5 / len(sent[0]) ** 0.5
+        finish(paths)
+    alike = np.abs(np.corrcoef(torch.stack(sent)))
+    assert torch.equal(sent[0], sent[2])
+    assert alike[np.triu_indices(4, 1)].reshape(-1)[[0, 2, 3, 4, 5]].max() < 5 / len(sent[0]) ** 0.5
+
+
+def test_seeded_draws_depend_on_no_bit_of_the_data(tmp_path):
+    """Last bits differ between processors, and with draws that followed them every figure would."""
+    masks = []
+    for name, data in (("a", records(7, images_per_class=2)), ("b", records(7, images_per_class=2, seed=5))):
+        data.images[:] *= 0.0 if name == "b" else 1.0
+        noise = [replace(plan, noise_multiplier=1e4) for plan in PLANS]
+        trained(fresh(tmp_path, name), plans=noise, data=data, after_round=lambda _, sent: masks.append(sent))
+    half = len(masks) // 2
+    for mine, other in zip(masks[:half], masks[half:], strict=True):
+        assert np.corrcoef(mine.flatten(), other.flatten())[0, 1] > 0.999
 
 
 def test_the_ledger_tells_nothing_of_the_data(tmp_path):
@@ -246,7 +270,7 @@ OTHER_SETTINGS = {
     "network": {"network": NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=1)},
     "noise": {"plans": [replace(plan, noise_multiplier=0.9) for plan in PLANS]},
     "run": {"run": replace(RUN, epsilon="3")},
-    "context": {"context": {"cohort": "other"}},
+    "cohort": {"of_plan": {"cohort": "other"}},
     "data": {"data": records(7, images_per_class=2, seed=1)},
     "who is where": {"plans": [replace(plan, patients=plan.patients[::-1]) for plan in PLANS]},
 }
@@ -266,13 +290,14 @@ def test_the_checkpoint_of_other_settings_is_not_continued(tmp_path, paths, what
 def test_a_training_takes_passes_of_the_stated_size(tmp_path, monkeypatch):
     taken = []
 
-    def noted(*arguments, chunk, **more):
-        taken.append(chunk)
-        return simulate_round(*arguments, chunk=chunk, **more)
+    def noted(contribution, site, number):
+        taken.append(site.chunk)
+        return do_round(contribution, site, number)
 
-    monkeypatch.setattr(zetadp.training, "simulate_round", noted)
+    monkeypatch.setattr(zetadp.core.training, "do_round", noted)
     for chunk in (None, 5):
-        found = trained(fresh(tmp_path, str(chunk)), settings=replace(SETTINGS, rounds=1, chunk=chunk))
+        how, settings = replace(OFTEN, chunk=chunk), replace(SETTINGS, rounds=1)
+        found = trained(fresh(tmp_path, str(chunk)), settings=settings, how=how)
     images = records(1).images
     assert taken == [images_in_a_pass(found.model, Layout.of(found.model), images, SETTINGS.images_per_patient), 5]
 
@@ -282,19 +307,19 @@ def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume(paths, 
     with pytest.raises(KilledError):
         trained(paths, after_round=stop_after(3))
     rounds = []
-    trained(paths, settings=replace(SETTINGS, **change), after_round=lambda done, _: rounds.append(done))
+    trained(paths, how=replace(OFTEN, **change), after_round=lambda done, _: rounds.append(done))
     assert rounds == [4, 5]
 
 
 def test_a_checkpoint_is_written_only_as_often_as_asked(paths):
     with pytest.raises(KilledError):
-        trained(paths, settings=replace(SETTINGS, checkpoint_seconds=1e6), after_round=stop_after(3))
+        trained(paths, how=RARELY, after_round=stop_after(3))
     assert Checkpoint.load(paths["checkpoint_path"], torch.device("cpu")).round == 0
     trained(paths)
     assert Checkpoint.load(paths["checkpoint_path"], torch.device("cpu")).round == SETTINGS.rounds - 1
-    finish(paths["checkpoint_path"])
+    finish(paths)
     assert not paths["checkpoint_path"].exists()
-    finish(paths["checkpoint_path"])
+    finish(paths)
 
 
 def test_a_patient_of_nan_does_not_poison_the_model(tmp_path, paths):
@@ -316,7 +341,7 @@ def test_a_patient_of_nan_does_not_poison_the_model(tmp_path, paths):
 
 
 def test_the_header_holds_public_constants_and_every_node(paths):
-    trained(paths, context={"cohort": "phantom"})
+    trained(paths, of_plan={"cohort": "phantom"})
     (attempt,) = read_ledger(paths["ledger_path"])
     header = attempt.header
     assert header["run"] == {"network": "complex", "arm": "federated", "epsilon": "8", "seed": 3}
@@ -325,23 +350,15 @@ def test_the_header_holds_public_constants_and_every_node(paths):
     assert "patients" not in json.dumps(header).replace("images_per_patient", "").replace("expected_patients", "")
 
 
-def test_rounding_on_a_gpu_is_in_the_header_only_where_it_is_allowed(tmp_path):
-    headers = {}
+def test_the_header_says_whether_a_gpu_may_round(tmp_path):
     try:
         for tf32 in (False, True):
             paths = fresh(tmp_path, str(tf32))
             trained(paths, settings=replace(SETTINGS, rounds=1, tf32=tf32))
             assert tf32_in_convolutions() == tf32
-            headers[tf32] = read_ledger(paths["ledger_path"])[0].header["training"]
+            assert read_ledger(paths["ledger_path"])[0].header["training"]["tf32"] == tf32
     finally:
         set_tf32(convolutions=False)
-    assert "tf32" not in headers[False]
-    assert headers[True] == {**headers[False], "tf32": True}
-
-
-def test_context_cannot_replace_what_the_header_says(paths):
-    with pytest.raises(ValueError, match="training"):
-        trained(paths, context={"training": 3})
 
 
 def test_history_looks_at_validation_patients_and_keeps_the_last_model(paths):
@@ -366,9 +383,10 @@ def test_training_needs_no_validation_patients_and_they_do_not_change_it(tmp_pat
     assert unwatched.history[["validation_accuracy", "validation_loss"]].isna().all(axis=None)
 
 
-def test_a_node_must_hold_what_it_declares():
+def test_a_node_must_hold_what_it_declares(paths):
     with pytest.raises(UserError, match="Expected 4 training patients at node-01, as declared, found 3"):
-        NodePlan("node-01", [[0], [1], [2]], 4, expected=1, noise_multiplier=1)
+        trained(paths, plans=[replace(PLANS[0], population=4), PLANS[1]])
+    assert not paths["ledger_path"].exists()
 
 
 def test_images_that_a_patient_does_not_have_are_a_users_error(paths):
@@ -392,12 +410,16 @@ def test_networks_with_real_parameters_are_trained_in_every_one(paths, name):
         assert (parameter - start[key]).abs().min() > 0
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"rounds": 0}, {"clip": 0.0}, {"chunk": 0}, {"images_per_patient": 0}, {"evaluate_every": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"clip": 0.0}, {"images_per_patient": 0}])
 def test_settings_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         replace(SETTINGS, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"chunk": 0}, {"evaluate_every": 0}])
+def test_what_changes_speed_is_checked(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        replace(OFTEN, **wrong)
 
 
 def test_a_copy_of_the_ledger_is_as_good_as_the_ledger(tmp_path, paths):
@@ -409,60 +431,16 @@ def test_a_copy_of_the_ledger_is_as_good_as_the_ledger(tmp_path, paths):
 EXACT = replace(SETTINGS, noise="os")
 
 
-@pytest.mark.parametrize("source", ["seeded", "os"])
-@pytest.mark.parametrize("decay", [0.3, 3.0])
-def test_noise_that_changes_over_rounds_is_added_as_the_ledger_says(paths, source, decay):
-    """Patients contribute zero, so that what nodes send is noise alone."""
-    settings = replace(SETTINGS, rounds=10, noise=source, noise_decay=decay)
-    data = records(7, images_per_class=2)
-    data.images[:] = torch.nan
-    sent = []
-    trained(paths, settings=settings, data=data, after_round=lambda _, messages: sent.append(messages.clone()))
-    (attempt,) = read_ledger(paths["ledger_path"])
-    assert attempt.header["training"]["noise_decay"] == decay
-    for number, messages in enumerate(sent):
-        for plan, message in zip(PLANS, messages, strict=True):
-            (event,) = (e for e in attempt.events if (e.round, e.node) == (number, plan.name))
-            assert event.noise_multiplier == pytest.approx(0.7 * decay ** (number * 8 // 10 / 7), rel=1e-12)
-            wanted = event.noise_multiplier * settings.clip / plan.expected
-            assert float(message.double().std()) == pytest.approx(wanted, rel=5 / (2 * len(message)) ** 0.5)
-    (run,) = recorded_runs(paths["ledger_path"])
-    assert run.nodes["node-01"].mechanisms == settings.schedule.mechanisms(0.5, 0.7)
-
-
-def test_an_interrupted_training_goes_on_in_its_schedule(tmp_path):
-    settings = replace(SETTINGS, noise_decay=0.3)
-    once, paths = trained(fresh(tmp_path, "once"), settings=settings), fresh(tmp_path, "twice")
-    with pytest.raises(KilledError):
-        trained(paths, settings=settings, after_round=stop_after(2))
-    assert torch.equal(weights(trained(paths, settings=settings)), weights(once))
-    (attempt,) = read_ledger(paths["ledger_path"])
-    assert attempt.releases() == read_ledger(tmp_path / "once/ledger.jsonl")[0].releases()
-
-
-def test_constant_noise_leaves_no_trace_of_schedules(tmp_path):
-    """Ledgers, and with them seeds and checkpoints, stay those of versions that knew no schedules."""
-    paths = fresh(tmp_path, "a")
-    trained(paths)
-    (attempt,) = read_ledger(paths["ledger_path"])
-    assert "noise_decay" not in attempt.header["training"]
-    assert {event.noise_multiplier for event in attempt.events} == {0.7}
-    trained(fresh(tmp_path, "b"), settings=replace(SETTINGS, noise_decay=0.5))
-    assert "noise_decay" in read_ledger(tmp_path / "b/ledger.jsonl")[0].header["training"]
-
-
-def test_the_grid_of_exact_noise_fits_every_round():
-    dimension = Layout.of(build(TINY, 4, SIZE, stream(0, Purpose.WEIGHTS))).dimension
-    constant = zetadp.training._grid(EXACT, PLANS, dimension)
-    falling = zetadp.training._grid(replace(EXACT, noise_decay=0.01), PLANS, dimension)
-    rising = zetadp.training._grid(replace(EXACT, noise_decay=100.0), PLANS, dimension)
-    # 2**-20 of the least noise of any round must be more than all patients together lose.
-    assert falling.bits > constant.bits == rising.bits
-    assert PLANS[0].population / 2**falling.bits <= 0.007 / 2**20
-    loud = [replace(plan, noise_multiplier=3e8) for plan in PLANS]
-    assert zetadp.training._grid(EXACT, loud, dimension).bits
+def test_the_grid_of_exact_noise_fits_every_node(paths):
+    nodes = [PLANS[0], replace(PLANS[1], noise_multiplier=0.007)]
+    trained(paths, settings=EXACT, plans=nodes)
+    bits = read_ledger(paths["ledger_path"])[0].header["grid_bits"]
+    # 2**-20 of the least noise of any node must be more than all patients together lose.
+    assert PLANS[0].population / 2**bits <= 0.007 / 2**20
+    assert Grid.choose(1.0, noise_multiplier=0.7, population=3, dimension=100).bits < bits
+    loud = [replace(plan, noise_multiplier=3e10) for plan in PLANS]
     with pytest.raises(ValueError, match="fit in"):
-        zetadp.training._grid(replace(EXACT, noise_decay=100.0), loud, dimension)
+        trained(paths, settings=EXACT, plans=loud)
 
 
 def test_noise_of_the_operating_system_differs_every_time_and_keeps_the_epsilon(tmp_path):
@@ -478,7 +456,7 @@ def test_noise_of_the_operating_system_differs_every_time_and_keeps_the_epsilon(
 @pytest.mark.parametrize("done", [1, 3])
 def test_an_interrupted_training_with_fresh_noise_repeats_no_round_that_was_sent(paths, seconds, done):
     """Nothing can be drawn again, so messages are kept: what was sent is sent again, and the model is what it was."""
-    settings = replace(EXACT, checkpoint_seconds=seconds)
+    how = replace(OFTEN, checkpoint_seconds=seconds)
     sent: dict[int, list[torch.Tensor]] = {}
 
     def spy(number: int, messages: torch.Tensor) -> None:
@@ -489,8 +467,8 @@ def test_an_interrupted_training_with_fresh_noise_repeats_no_round_that_was_sent
         stop_after(done)(number, messages)
 
     with pytest.raises(KilledError):
-        trained(paths, settings=settings, after_round=spy_and_stop)
-    trained(paths, settings=settings, after_round=spy)
+        trained(paths, settings=EXACT, how=how, after_round=spy_and_stop)
+    trained(paths, settings=EXACT, how=how, after_round=spy)
     for messages in sent.values():
         assert all(torch.equal(messages[0], other) for other in messages)
     (attempt,) = read_ledger(paths["ledger_path"])
@@ -501,7 +479,7 @@ def test_an_interrupted_training_with_fresh_noise_repeats_no_round_that_was_sent
 
 def test_a_round_repeated_with_fresh_noise_is_counted_twice(paths):
     with pytest.raises(KilledError):
-        trained(paths, settings=replace(EXACT, checkpoint_seconds=1e6), after_round=stop_after(2))
+        trained(paths, settings=EXACT, how=RARELY, after_round=stop_after(2))
     (kept,) = paths["checkpoint_path"].parent.glob("*.messages")
     (kept / "round-000001.safetensors").unlink()
     trained(paths, settings=EXACT)
@@ -515,11 +493,11 @@ def test_kept_messages_are_few_and_gone_at_the_end(paths, monkeypatch):
 
     def count(_done: int, messages: torch.Tensor) -> None:
         held.append(len(list(paths["checkpoint_path"].parent.glob("*.messages/*"))))
-        monkeypatch.setattr(zetadp.training, "KEPT_BYTES", 2.5 * messages.nbytes)
+        monkeypatch.setattr(zetadp.core.training, "KEPT_BYTES", 2.5 * messages.nbytes)
 
-    trained(paths, settings=replace(EXACT, checkpoint_seconds=1e6), after_round=count)
+    trained(paths, settings=EXACT, how=RARELY, after_round=count)
     assert held == [1, 2, 0, 1, 2]
-    finish(paths["checkpoint_path"])
+    finish(paths)
     assert not list(paths["checkpoint_path"].parent.glob("*.messages"))
 
 
@@ -533,7 +511,7 @@ def test_nothing_tells_how_many_patients_were_drawn(paths, caplog, monkeypatch):
     assert found.history["seconds"].isna().all()
     # Lines of the log bear times: there are none but by the clock.
     assert not caplog.messages
-    monkeypatch.setattr(zetadp.training, "ROUGH_SECONDS", 0.0)
+    monkeypatch.setattr(zetadp.core.progress, "ROUGH_SECONDS", 0.0)
     caplog.clear()
     with caplog.at_level("INFO"):
         trained(paths, settings=replace(EXACT, rounds=30), data=data)
@@ -548,7 +526,7 @@ def test_a_checkpoint_holds_no_hash_that_the_data_alone_explain(tmp_path, paths)
     for name in ("a", "b"):
         there = fresh(tmp_path, name)
         with pytest.raises(KilledError):
-            trained(there, settings=replace(SETTINGS, checkpoint_seconds=0), after_round=stop_after(2))
+            trained(there, after_round=stop_after(2))
         kept.append(Checkpoint.load(there["checkpoint_path"], torch.device("cpu")))
     assert kept[0].fingerprint != kept[1].fingerprint
     assert kept[0].secret != kept[1].secret
@@ -558,7 +536,7 @@ def test_a_checkpoint_holds_no_hash_that_the_data_alone_explain(tmp_path, paths)
 @pytest.mark.parametrize("settings", [SETTINGS, EXACT], ids=["seeded", "os"])
 def test_without_its_secret_a_checkpoint_is_refused_and_not_begun_again(paths, settings):
     with pytest.raises(KilledError):
-        trained(paths, settings=replace(settings, checkpoint_seconds=0), after_round=stop_after(2))
+        trained(paths, settings=settings, after_round=stop_after(2))
     secret = paths["ledger_path"].parent / "secret"
     content = secret.read_text()
     secret.unlink()
@@ -575,7 +553,7 @@ def test_without_its_secret_a_checkpoint_is_refused_and_not_begun_again(paths, s
 def test_a_finished_run_on_real_patients_is_trained_again_only_where_that_is_permitted(paths):
     permission = Permission(1e-3)
     trained(paths, settings=EXACT, permission=permission)
-    finish(paths["checkpoint_path"])
+    finish(paths)
     before = paths["ledger_path"].read_bytes()
     for settings in (EXACT, replace(EXACT, rounds=7)):
         with pytest.raises(UserError, match=r"trained 1 time.* would rise from .* to "):
@@ -588,35 +566,33 @@ def test_a_finished_run_on_real_patients_is_trained_again_only_where_that_is_per
         trained(paths, settings=EXACT, permission=permission, after_round=stop_after(2))
     trained(paths, settings=EXACT, permission=permission)
     assert len(read_ledger(paths["ledger_path"])) == 2
-    finish(paths["checkpoint_path"])
+    finish(paths)
     with pytest.raises(UserError, match="trained 2 time"):
         trained(paths, settings=EXACT, permission=permission)
 
 
 def test_a_ledger_restored_from_a_backup_is_refused_where_messages_prove_more(paths):
-    settings = replace(EXACT, checkpoint_seconds=1e6)
     with pytest.raises(KilledError):
-        trained(paths, settings=settings, after_round=stop_after(2))
+        trained(paths, settings=EXACT, how=RARELY, after_round=stop_after(2))
     backup = paths["ledger_path"].read_bytes()
     with pytest.raises(KilledError):
-        trained(paths, settings=settings, after_round=stop_after(4))
+        trained(paths, settings=EXACT, how=RARELY, after_round=stop_after(4))
     paths["ledger_path"].write_bytes(backup)
     with pytest.raises(UserError, match="has lost lines"):
-        trained(paths, settings=settings)
+        trained(paths, settings=EXACT, how=RARELY)
 
 
 def test_what_a_lost_ledger_recorded_is_not_taken_for_the_next_ones(paths):
-    settings = replace(EXACT, checkpoint_seconds=1e6)
     with pytest.raises(KilledError):
-        trained(paths, settings=settings, after_round=stop_after(2))
+        trained(paths, settings=EXACT, how=RARELY, after_round=stop_after(2))
     checkpoint = paths["checkpoint_path"].read_bytes()
     paths["ledger_path"].unlink()
     paths["checkpoint_path"].unlink()
     with pytest.raises(KilledError):
-        trained(paths, settings=settings, after_round=stop_after(1))
+        trained(paths, settings=EXACT, how=RARELY, after_round=stop_after(1))
     paths["checkpoint_path"].write_bytes(checkpoint)
     with pytest.raises(UserError, match="has lost lines"):
-        trained(paths, settings=settings)
+        trained(paths, settings=EXACT, how=RARELY)
 
 
 def test_exact_noise_at_some_nodes_only_is_refused(paths):
@@ -651,8 +627,11 @@ def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights
         "affine.weight": torch.randn(4, 3, dtype=torch.complex64, generator=random),
         "affine.bias": torch.randn(4, dtype=torch.complex64, generator=random),
     }
-    settings = TrainingSettings(rounds=5, images_per_patient=8, optimiser=PLAIN, clip=0.4, chunk=20, evaluate_every=5)
-    result = train(replace(RUN, epsilon="inf"), HEAD, settings, EVERYBODY, data, data, **paths, start=start)
+    settings = TrainingSettings(rounds=5, images_per_patient=8, optimiser=PLAIN, clip=0.4)
+    run = replace(RUN, epsilon="inf")
+    result = train_run(
+        run, HEAD, settings, EVERYBODY, data, None, **paths, start=start, performance=Performance(chunk=20)
+    )
     weight, bias = start["affine.weight"].clone(), start["affine.bias"].clone()
     passed = []
     for _ in range(5):
@@ -711,12 +690,13 @@ def fresh_ledger(tmp_path):
 
 def test_nothing_of_a_checkpoint_is_left_at_the_end(tmp_path):
     path = tmp_path / "run.safetensors"
+    files = TrainingFiles(tmp_path / "ledger.jsonl", path)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     own = tmp_path / f".run.{os.getpid()}.partial.safetensors"
     for file in (path, own, tmp_path / f".run.{dead.pid}.partial.safetensors", tmp_path / "other.safetensors"):
         file.write_bytes(b"half")
-    finish(path)
+    files.finish()
     # What a living process writes is its own business.
     assert {file.name for file in tmp_path.iterdir()} == {own.name, "other.safetensors"}
-    finish(tmp_path / "absent/run.safetensors")
+    TrainingFiles(tmp_path / "ledger.jsonl", tmp_path / "absent/run.safetensors").finish()

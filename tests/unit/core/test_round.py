@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training_builder import CLASSES, NETWORKS, SIZE, TINY, network, plain_gradient, records
 
-import zetadp.federation.simulation
+import zetadp.core.round
+from zetadp.core.contribution import Contribution
+from zetadp.core.round import Site, do_round
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records
-from zetadp.federation.simulation import passes_for, simulate_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
-from zetadp.privacy.fixed_passes import FixedPasses
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.mechanism import SampledGaussian
@@ -56,8 +56,7 @@ def node(ledger: Ledger, own: list[list[int]], place: int = 0, *, expected: floa
 def one_round(
     nodes: list[Node], ledger: Ledger, data: Records, model: nn.Module, number: int = 0, images: int = CLASSES
 ) -> tuple[Tensor, int]:
-    options = {"images_per_patient": images, "chunk": 8}
-    return simulate_round(nodes, model, Layout.of(model), data, ledger, number, **options)
+    return do_round(Contribution(model, Layout.of(model), images), Site(nodes, data, ledger, chunk=8), number)
 
 
 def clipped(gradient: Tensor) -> Tensor:
@@ -231,9 +230,9 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
 
 
 def exact_round(ledger: Ledger, store: MessageStore | None, model: nn.Module, data: Records | None = None) -> Tensor:
-    options = {"images_per_patient": CLASSES, "chunk": 8, "store": store}
     data = records(4) if data is None else data
-    return simulate_round(exact(ledger), model, Layout.of(model), data, ledger, 0, **options)[0]
+    site = Site(exact(ledger), data, ledger, store, chunk=8)
+    return do_round(Contribution(model, Layout.of(model), CLASSES), site, 0)[0]
 
 
 @pytest.fixture
@@ -293,7 +292,7 @@ def test_messages_are_kept_before_they_are_noted_or_returned(ledger, store, monk
         patched.setattr(Ledger, "note_sent", kill)
         with pytest.raises(KilledError):
             exact_round(ledger, store, model)
-    digest = zetadp.federation.simulation._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
+    digest = zetadp.core.round._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
     kept = store.find(0, digest)
     assert torch.equal(exact_round(ledger, store, model), kept.messages)
 
@@ -311,7 +310,7 @@ def test_a_ledger_that_lost_the_record_of_a_kept_message_is_refused(ledger, path
 def test_a_kept_message_that_was_changed_is_refused(ledger, store):
     model = network(TINY)
     messages = exact_round(ledger, store, model)
-    digest = zetadp.federation.simulation._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
+    digest = zetadp.core.round._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
     store.keep(0, digest, messages + 1, ledger.head)
     with pytest.raises(UserError, match="not what was sent"):
         exact_round(ledger, store, model)
@@ -320,14 +319,14 @@ def test_a_kept_message_that_was_changed_is_refused(ledger, store):
 def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypatch):
     """The integers that a patient adds are the same whoever else takes part: passes of one patient each."""
     model, sums = network(NETWORKS["complex hidden"]), []
-    original = zetadp.federation.simulation.clipped_sums
+    original = zetadp.core.round.clipped_sums
 
     def remember(*args, **options):
         result = original(*args, **options)
         sums.append(result.sums)
         return result
 
-    monkeypatch.setattr(zetadp.federation.simulation, "clipped_sums", remember)
+    monkeypatch.setattr(zetadp.core.round, "clipped_sums", remember)
     data, population = records(12), 12
     grid = Grid.choose(CLIP, noise_multiplier=1.0, population=population, dimension=Layout.of(model).dimension)
 
@@ -338,9 +337,9 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
             ledger.start({})
             mechanism = ExactSampledGaussian("node", 0, **constants, grid=grid, ledger=ledger)
             monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.isin(np.arange(population), members))
-            options = {"images_per_patient": CLASSES, "chunk": 64, "store": MessageStore(tmp_path / name, "x")}
             holder = Node(mechanism, [[i] for i in range(population)])
-            simulate_round([holder], model, Layout.of(model), data, ledger, 0, **options)
+            site = Site([holder], data, ledger, MessageStore(tmp_path / name, "x"), chunk=64)
+            do_round(Contribution(model, Layout.of(model), CLASSES), site, 0)
         return sums.pop()[0]
 
     everybody = summed(list(range(population)))
@@ -373,24 +372,6 @@ def test_nodes_compute_what_they_would_compute_alone(path, ledger, tmp_path):
                 torch.testing.assert_close(messages[place, number], message, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [1, 4, 50])
-def test_a_round_in_passes_of_fixed_shape_sends_the_same(ledger, path, size):
-    data, model = records(15), network(TINY)
-    data.images[3, 1, 0, 0] = torch.nan
-    nodes = [node(ledger, [[5 * i + j] for j in range(5)], i, expected=3, sigma=1.0) for i in range(3)]
-    expected = [one_round(nodes, ledger, data, model, number) for number in range(4)]
-    with Ledger(path.with_name("padded.jsonl")) as other:
-        other.start({})
-        nodes = [node(other, [[5 * i + j] for j in range(5)], i, expected=3, sigma=1.0) for i in range(3)]
-        options = {"images_per_patient": CLASSES, "chunk": 8, "passes": FixedPasses(size)}
-        for number, (messages, not_finite) in enumerate(expected):
-            found, bad = simulate_round(nodes, model, Layout.of(model), data, other, number, **options)
-            torch.testing.assert_close(found, messages, rtol=1e-4, atol=1e-6)
-            assert bad == not_finite
-            assert type(bad) is int
-    assert sum(bad for _, bad in expected) > 0, "the case is not met"
-
-
 def test_a_round_looks_up_the_images_of_one_pass_at_a_time(ledger):
     held = []
 
@@ -405,20 +386,3 @@ def test_a_round_looks_up_the_images_of_one_pass_at_a_time(ledger):
     with Watched():
         one_round([holder], ledger, records(20), network(TINY))
     assert held == [2] * 10
-
-
-def test_exact_noise_takes_no_passes_of_several_patients(ledger, store):
-    model = network(TINY)
-    options = {"images_per_patient": CLASSES, "chunk": 64, "store": store}
-    with pytest.raises(ValueError, match="one patient"):
-        simulate_round(exact(ledger), model, Layout.of(model), records(8), ledger, 0, **options, passes=FixedPasses(2))
-
-
-def test_a_gpu_takes_passes_by_public_constants_and_a_cpu_none(ledger):
-    nodes = [node(ledger, [[i] for i in range(44)], i, expected=24) for i in range(11)]
-    how = {"images_per_patient": 4, "chunk": 96}
-    assert passes_for(nodes, torch.device("cpu"), **how) is None
-    # 264 patients, and three deviations of 10.95 above: 297 in 13 passes of at most 24.
-    assert passes_for(nodes, torch.device("cuda"), **how).patients == 23
-    assert passes_for(nodes, torch.device("cuda"), **how | {"chunk": 3}).patients == 1
-    assert passes_for(exact(ledger), torch.device("cuda"), **how).patients == 1

@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from zetadp.checkpoint import Checkpoint, load_tensors, save_tensors
+from zetadp.core.checkpoint import Checkpoint
+from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
 
 CPU = torch.device("cpu")

@@ -1,0 +1,141 @@
+"""What a plan becomes at a site that carries it out: contributions, mechanisms, and the receiver of messages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from zetadp.core.contribution import Contribution
+from zetadp.estimators import DESCENT
+from zetadp.federation.server import Server
+from zetadp.federation.solver import Solver
+from zetadp.nn.closed_form import ClosedForm, closed_form
+from zetadp.nn.low_rank import updates
+from zetadp.nn.models import build
+from zetadp.nn.parameters import Layout
+from zetadp.precision import set_tf32
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.grid import Grid
+from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.randomness import Purpose, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from zetadp.core.plan import Plan
+    from zetadp.federation.node import Records
+    from zetadp.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a training, the same at every site that holds the plan.
+
+    Attributes
+    ----------
+    plan
+        The plan.
+    contribution
+        What patients contribute; its network has the starting weights.
+    grid
+        The grid of integer sums that all nodes share; None where noise is not exact.
+    """
+
+    plan: Plan
+    contribution: Contribution
+    grid: Grid | None
+
+    @classmethod
+    def of(cls, plan: Plan, records: Records, start: Mapping[str, Tensor] | None = None) -> Assembly:
+        """Assemble what a plan describes, on the device of the records.
+
+        Parameters
+        ----------
+        plan
+            The plan.
+        records
+            Of whom does not matter: they tell the shape of images and the classes. There may be none.
+        start
+            Starting weights, which must be public; None draws them from the run's seed. Low-rank updates of these
+            weights need not be among them: they are drawn, and change nothing at first.
+        """
+        set_tf32(convolutions=plan.training.tf32)
+        model = build(plan.network, records.classes, records.images.shape[-1], stream(plan.run.seed, Purpose.WEIGHTS))
+        model = model.to(records.images.device)
+        if start is not None:
+            model.load_state_dict({**updates(model), **start})
+        contribution = Contribution(model, Layout.of(model), plan.together, _statistic(plan, records))
+        return cls(plan, contribution, _grid(plan, contribution.dimension))
+
+    def receiver(self) -> Server | Solver:
+        """Return what turns messages into weights; the network's parameters become views of its weights.
+
+        A step then needs no copy.
+        """
+        plan, model, layout = self.plan, self.contribution.model, self.contribution.layout
+        weights, statistic = self.contribution.weights(), self.contribution.statistic
+        receiver: Server | Solver
+        if not isinstance(statistic, ClosedForm):
+            receiver = Server(weights, plan.training.optimiser, plan.training.rounds)
+        else:
+            deviation = plan.training.clip * math.hypot(*(n.noise_multiplier / n.expected for n in plan.nodes))
+            public = "start" in plan.public
+            receiver = Solver(weights, layout, statistic, deviation=deviation / len(plan.nodes), public=public)
+        for name, view in layout.unflatten(receiver.weights.data).items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(view))
+        return receiver
+
+    def mechanism(self, name: str, entropy: int, ledger: Ledger) -> SampledGaussian:
+        """Return a node's mechanism: exact where the operating system gives the noise, else seeded with ``entropy``."""
+        place = self.plan.place(name)
+        node = self.plan.nodes[place]
+        constants: dict[str, Any] = {
+            "population": node.population,
+            "expected": node.expected,
+            "noise_multiplier": node.noise_multiplier,
+            "clip": self.plan.clip,
+            "ledger": ledger,
+        }
+        if self.grid is not None:
+            return ExactSampledGaussian(name, place, grid=self.grid, **constants)
+        return SampledGaussian(name, place, seed=entropy, **constants)
+
+    def header(self) -> dict[str, Any]:
+        """Return what the ledger's first line of an attempt says: public constants only."""
+        return {**self.plan.header(), "grid_bits": None if self.grid is None else self.grid.bits}
+
+
+def _statistic(plan: Plan, records: Records) -> ClosedForm | None:
+    """Return what patients contribute in place of gradients, None for descent."""
+    if plan.training.estimator == DESCENT:
+        return None
+    counts = torch.bincount(torch.from_numpy(records.known_labels), minlength=records.classes)
+    if plan.together < len(records.labels):
+        counts = torch.ones_like(counts)  # equally many of every class are chosen
+    return closed_form(
+        plan.training.estimator,
+        components=plan.network.components or records.images.shape[-1],
+        shares=tuple((counts / counts.sum()).tolist()),
+        norm=plan.training.feature_norm,
+        bound=plan.training.clip,
+        clipped=math.isfinite(plan.clip),
+    )
+
+
+def _grid(plan: Plan, dimension: int) -> Grid | None:
+    if not plan.exact:
+        return None
+    sigmas = [node.noise_multiplier for node in plan.nodes]
+    return Grid.choose(
+        plan.training.clip,
+        noise_multiplier=min(sigmas),
+        most_noise=max(sigmas),
+        population=max(node.population for node in plan.nodes),
+        dimension=dimension,
+    )

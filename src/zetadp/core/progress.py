@@ -1,0 +1,66 @@
+"""Log lines of a training: speed, held-out accuracy and time left."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zetadp.core.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+ROUGH_SECONDS = 600.0
+"""Seconds between two lines of the log where times must not show how long rounds took."""
+
+
+class Progress:
+    """Where a training stands: at most one line in ten seconds.
+
+    Where noise protects real patients, how long rounds took must not show, since it tells how many patients were drawn:
+    lines then come by the clock, every ten minutes, and name the share of the rounds in steps of 5 %.
+
+    Parameters
+    ----------
+    plan
+        What is trained.
+    start
+        Rounds done before.
+    """
+
+    def __init__(self, plan: Plan, start: int) -> None:
+        self.run, self.start, self.rounds = plan.run, start, plan.training.rounds
+        self.timed = plan.training.noise != "os"
+        self.begun = time.monotonic()
+        self.reported = self.begun
+        self.accuracy = float("nan")
+
+    def seconds(self) -> float:
+        """Return the seconds since training began or went on."""
+        return time.monotonic() - self.begun
+
+    def report(self, done: int) -> None:
+        """Log where the training stands."""
+        now = time.monotonic()
+        watched = "" if math.isnan(self.accuracy) else f", held-out accuracy {100 * self.accuracy:.1f} %"
+        if not self.timed:
+            if now - self.reported >= ROUGH_SECONDS and done < self.rounds:
+                self.reported = now
+                logger.info("%s: about %d %%%s", self.run, 5 * (20 * done // self.rounds), watched)
+            return
+        if now - self.reported < 10 and done < self.rounds:
+            return
+        self.reported = now
+        speed = (done - self.start) / max(now - self.begun, 1e-9)
+        left = (self.rounds - done) / speed
+        logger.info(
+            "%s: round %d of %d, %.1f rounds/s%s, %s left",
+            self.run,
+            done,
+            self.rounds,
+            speed,
+            watched,
+            f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s",
+        )

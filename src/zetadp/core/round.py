@@ -1,0 +1,179 @@
+"""One round: draw, sum clipped contributions, record, add noise, keep, release.
+
+The nodes of a site share weights, so the clipped sums of all of them are computed in common passes; what is summed,
+recorded and released is exactly what separate nodes would sum, record and release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from zetadp.federation.node import Node, Records, choose_images, gather
+from zetadp.privacy.clipping import ClippedSums, clipped_sums
+from zetadp.privacy.pass_size import images_in_a_pass
+from zetadp.threads import side_by_side
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from zetadp.core.contribution import Contribution
+    from zetadp.federation.messages import Kept, MessageStore
+    from zetadp.privacy.ledger import Ledger
+    from zetadp.privacy.mechanism import Draw
+
+
+@dataclass(frozen=True)
+class Site:
+    """What one process of a training has: all nodes in a simulation, one at a hospital.
+
+    Attributes
+    ----------
+    nodes
+        The holders of patients.
+    records
+        Images of all their patients.
+    ledger
+        Where a round is recorded before anything is released.
+    store
+        Where messages are kept before they are sent. Nodes that cannot repeat their noise need one.
+    chunk
+        Images in one pass at most; None for as many as `images_in_a_pass` says. Exact mechanisms take one patient a
+        pass: so a contribution cannot depend, not even in its last bits, on who else was drawn.
+    """
+
+    nodes: Sequence[Node]
+    records: Records
+    ledger: Ledger
+    store: MessageStore | None = None
+    chunk: int | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a round, computed again, releases the same bytes."""
+        return all(node.mechanism.repeatable for node in self.nodes)
+
+    def __post_init__(self) -> None:
+        """Refuse noise that can neither be kept nor drawn again."""
+        if self.store is None and not self.repeatable:
+            msg = "Expected a store of messages for noise that cannot be drawn again, found none."
+            raise ValueError(msg)
+
+
+def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tensor, int]:
+    """Compute, record, keep and release one round of all nodes; or send again what an interrupted run had sent.
+
+    A round that the ledger holds already is not released a second time if that can be had: what was kept is sent as it
+    is; seeded nodes compute the same bytes again. Where neither is possible, the round is drawn anew, with other noise,
+    and counted as a further release.
+
+    Parameters
+    ----------
+    contribution
+        What patients contribute. Its network has this round's weights.
+    site
+        Nodes, their patients, ledger and store.
+    number
+        The round, counted from zero.
+
+    Returns
+    -------
+    messages, not_finite
+        What the nodes send, shape (node, dimension); and the number of patients whose gradient was not finite and who
+        contributed zero, which a real node would keep to itself.
+
+    Raises
+    ------
+    UserError
+        If the round was answered already for other weights, or if the ledger has lost the record of what was kept.
+    """
+    nodes, ledger, store = site.nodes, site.ledger, site.store
+
+    def computed(again: int) -> tuple[list[Draw], ClippedSums]:
+        draws = [node.mechanism.draw(number, again=again) for node in nodes]
+        return draws, _clipped_sums(contribution, site, draws)
+
+    def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
+        def message(node: Node, draw: Draw, total: Tensor) -> Tensor:
+            return node.mechanism.release(draw, total, again=again)
+
+        # Each node draws its noise from a stream of its own: the bytes are those of one node after the other.
+        return torch.stack(side_by_side(message, nodes, draws, sums))
+
+    times = ledger.releases(number)
+    weights = _digest(contribution.weights()) if store is not None else ""
+    if store is not None and (kept := store.find(number, weights, site.records.images.device)) is not None:
+        _check_recorded(ledger, number, times, kept)
+        return kept.messages, 0
+    if times and site.repeatable:
+        # Recorded and not noted as sent: it never was. Noted: the very bytes may be sent again.
+        draws, result = computed(times - 1)
+        messages = released(draws, result.sums, times - 1)
+        digest, sent = _digest(messages), ledger.sent(number, times - 1)
+        if sent in (None, digest):
+            if store is not None:  # it died before it was kept, and may be asked for again
+                store.keep(number, weights, messages, ledger.head)
+            if sent is None:
+                ledger.note_sent(number, times - 1, digest)
+            return messages, int(result.not_finite)
+    # Two releases of one draw would tell more than two that are independent, as the accountant takes them.
+    draws, result = computed(times)
+    ledger.record([draw.event for draw in draws])
+    messages = released(draws, result.sums, times)
+    if store is not None:
+        store.keep(number, weights, messages, ledger.head)
+    ledger.note_sent(number, times, _digest(messages))
+    return messages, int(result.not_finite)
+
+
+def _clipped_sums(contribution: Contribution, site: Site, draws: Sequence[Draw]) -> ClippedSums:
+    """Sum the clipped gradients, or what stands for them, of the patients drawn, node by node."""
+    together, nodes, records = contribution.images, site.nodes, site.records
+    labels = records.known_labels
+    choices = [choose_images(node, draw, labels, together) for node, draw in zip(nodes, draws, strict=True)]
+    chosen_records, chosen_images = (np.concatenate(part) for part in zip(*choices, strict=True))
+    members = [len(draw.members) for draw in draws]
+    images, image_labels = gather(records, chosen_records, chosen_images)
+    if site.repeatable:
+        chunk = site.chunk or images_in_a_pass(contribution.model, contribution.layout, records.images, together)
+    else:
+        chunk = together
+    clip = nodes[0].mechanism.clip
+    return clipped_sums(
+        contribution.model,
+        contribution.layout,
+        images,
+        image_labels,
+        torch.from_numpy(np.repeat(np.arange(len(nodes)), members)),
+        count=len(nodes),
+        bound=clip if np.isfinite(clip) else None,
+        chunk=chunk,
+        grid=nodes[0].mechanism.grid,
+        statistic=contribution.statistic,
+    )
+
+
+def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:
+    """Refuse to go on where what was kept, and may have been sent, is not what the ledger holds."""
+    if not ledger.knows(kept.ledger_head):
+        msg = (
+            f"The ledger {ledger.path} has lost lines: a message of round {round_number} was kept, and may have been "
+            "sent, whose record it does not hold. Restore the ledger: without it no true epsilon can be stated. To "
+            "start over, delete the checkpoint."
+        )
+        raise UserError(msg)
+    noted = ledger.sent(round_number, times - 1)
+    if noted is not None and noted != _digest(kept.messages):
+        msg = f"The message kept of round {round_number} is not what was sent. Restore it, or delete the checkpoint."
+        raise UserError(msg)
+
+
+def _digest(messages: Tensor) -> str:
+    return hashlib.sha256(messages.cpu().numpy().tobytes()).hexdigest()

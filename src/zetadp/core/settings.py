@@ -1,0 +1,147 @@
+"""How a model is trained, and what changes only how fast; checked without PyTorch, which takes seconds to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from zetadp.estimators import CLOSED_FORMS, DESCENT
+from zetadp.validation import UserError, in_range, one_of, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class OptimiserSettings:
+    """The server's optimiser and its schedule.
+
+    Attributes
+    ----------
+    learning_rate
+        Rate at the start.
+    drop_after
+        Fraction of the rounds after which the rate is divided by ``drop_factor``.
+    drop_factor
+        Divisor of the rate.
+    name
+        ``nadam``, or ``sgd``: plain steps with momentum, whose length does not adapt to the noise.
+    momentum
+        Momentum of ``sgd``, as a running mean of the updates, so that the rate means the same for every momentum.
+    averaged
+        Fraction of the rounds, the last ones, whose weights are averaged into the final ones (Polyak and Juditsky,
+        doi:10.1137/0330046): post-processing that removes noise where the weights have settled.
+    """
+
+    learning_rate: float = 2e-4
+    drop_after: float = 0.6
+    drop_factor: float = 10.0
+    name: str = "nadam"
+    momentum: float = 0.0
+    averaged: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(learning_rate=self.learning_rate, drop_factor=self.drop_factor)
+        in_range(0, 1, drop_after=self.drop_after, averaged=self.averaged)
+        in_range(0, 0.999, momentum=self.momentum)
+        one_of(("nadam", "sgd"), name=self.name)
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a model is trained.
+
+    Attributes
+    ----------
+    rounds
+        Declared number of rounds, one optimiser step each. The guarantee is computed for it before training.
+    images_per_patient
+        Images that make one patient's gradient in a round, equally many of every class.
+    optimiser
+        The server's optimiser.
+    clip
+        The clipping norm B.
+    noise
+        ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
+        from the operating system's generator. Only the starting weights then come from the seed.
+    estimator
+        ``descent``; or, for a head, one of `zetadp.estimators.CLOSED_FORMS`, which has one round and no optimiser.
+    feature_norm
+        Of an estimator in closed form, the norm that each image's features are clipped to, in units of their root mean
+        square on public images.
+    tf32
+        Let a GPU round the factors of products in convolutions to 10 bits, which is faster (`zetadp.precision`).
+    """
+
+    rounds: int
+    images_per_patient: int = 4
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    clip: float = 1.0
+    noise: str = "seeded"
+    estimator: str = DESCENT
+    feature_norm: float = 0.8
+    tf32: bool = False
+
+    @classmethod
+    def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
+        """Return the settings that a section of a configuration gives, in which the optimiser's stand among the others.
+
+        Parameters
+        ----------
+        section
+            Keys of `OptimiserSettings` and of this class; the optimiser's name is called ``optimiser``. Others, such as
+            those of `Performance`, are left aside.
+        rounds, noise
+            What other sections say.
+        """
+        optimiser = {key: section[key] for key in _names(OptimiserSettings) - {"name"} if key in section}
+        if "optimiser" in section:
+            optimiser["name"] = section["optimiser"]
+        own = {key: section[key] for key in _names(cls) - {"optimiser", "rounds", "noise"} if key in section}
+        return cls(rounds=rounds, noise=noise, optimiser=OptimiserSettings(**optimiser), **own)
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(rounds=self.rounds, images_per_patient=self.images_per_patient, clip=self.clip)
+        one_of(("seeded", "os"), noise=self.noise)
+        positive(feature_norm=self.feature_norm)
+        one_of((DESCENT, *CLOSED_FORMS), estimator=self.estimator)
+        if self.estimator != DESCENT and self.rounds != 1:
+            msg = f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1."
+            raise UserError(msg)
+
+
+@dataclass(frozen=True)
+class Performance:
+    """What changes how fast a training goes, how often one looks at it and what is lost by a crash, but not its result.
+
+    Attributes
+    ----------
+    evaluate_every
+        Rounds between two looks at the validation patients.
+    checkpoint_seconds
+        Seconds between two checkpoints. With noise from the operating system the messages of every round since the
+        last one are kept as well, since they cannot be computed again.
+    chunk
+        Images in one pass at most; by default as many as hold half a GiB (`zetadp.privacy.pass_size`). It moves results
+        by rounding alone. With noise from the operating system a pass is one patient.
+    """
+
+    evaluate_every: int = 20
+    checkpoint_seconds: float = 30.0
+    chunk: int | None = None
+
+    @classmethod
+    def from_section(cls, section: Mapping[str, Any]) -> Performance:
+        """Return the settings that a section of a configuration gives, among others."""
+        return cls(**{key: section[key] for key in _names(cls) if key in section})
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(evaluate_every=self.evaluate_every, chunk=1 if self.chunk is None else self.chunk)
+        in_range(0, 1e9, checkpoint_seconds=self.checkpoint_seconds)
+
+
+def _names(kind: type) -> set[str]:
+    return {entry.name for entry in fields(kind)}

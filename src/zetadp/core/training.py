@@ -1,0 +1,366 @@
+"""Training one model under one guarantee: rounds, progress, checkpoints.
+
+The core knows nothing of MRI or of Snakemake: it takes a plan, and the records of those who are trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import secrets
+import shutil
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from zetadp.core.assembly import Assembly
+from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.progress import Progress
+from zetadp.core.round import Site, do_round
+from zetadp.core.settings import Performance
+from zetadp.evaluation import accuracy_and_loss
+from zetadp.federation.messages import MessageStore
+from zetadp.federation.node import Node, Records, check_images_per_patient
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.pass_size import images_in_a_pass
+from zetadp.privacy.secret import Secret
+from zetadp.storage import remove_leftovers
+from zetadp.tensors import tensors_digest
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from zetadp.core.contribution import Contribution
+    from zetadp.core.plan import Plan
+    from zetadp.federation.server import Server
+    from zetadp.federation.solver import Solver
+    from zetadp.privacy.account import Permission
+
+logger = logging.getLogger(__name__)
+
+KEPT_BYTES = 2**28
+"""Messages that are kept before a checkpoint makes them unneeded, about."""
+COLUMNS = ("round", "seconds", "learning_rate", "validation_accuracy", "validation_loss")
+"""Columns of a training's history."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Who is at one node. It is private.
+
+    Attributes
+    ----------
+    patients
+        For each training patient, the positions of the patient's records.
+    images
+        None where patients are drawn and hidden. Where it is single images, the position of each in its record;
+        ``patients`` then holds the one record of each.
+    """
+
+    patients: Sequence[Sequence[int]]
+    images: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """All data of a training.
+
+    Attributes
+    ----------
+    records
+        Images of the training patients.
+    holdings
+        Who is at each node, in the order of the plan's nodes.
+    validation
+        Images of held-out patients, watched only: the last model is taken, not the best. None watches nobody.
+    """
+
+    records: Records
+    holdings: Sequence[Holding]
+    validation: Records | None = None
+
+
+@dataclass(frozen=True)
+class TrainingFiles:
+    """What outlives a training that is interrupted or repeated.
+
+    Attributes
+    ----------
+    ledger
+        The run's ledger, which outlives failed and repeated jobs.
+    checkpoint
+        Where an interrupted training is kept, with its messages in a folder beside it; `finish` removes both.
+    permission
+        Whether the run may be begun from its first round again; None sets no limit.
+    """
+
+    ledger: Path
+    checkpoint: Path
+    permission: Permission | None = None
+
+    @property
+    def messages(self) -> Path:
+        """Folder of the messages that are kept until a checkpoint makes them unneeded."""
+        return self.checkpoint.with_name(f"{self.checkpoint.stem}.messages")
+
+    def finish(self) -> None:
+        """Remove the checkpoint and the kept messages of a run whose outputs are all written."""
+        # The checkpoint goes first: messages without one are never read, a checkpoint without its messages would be.
+        self.checkpoint.unlink(missing_ok=True)
+        remove_leftovers(self.checkpoint)  # of a job that died while it wrote one
+        self.remove_messages()
+
+    def remove_messages(self) -> None:
+        """Remove the kept messages."""
+        shutil.rmtree(self.messages, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training.
+
+    Attributes
+    ----------
+    model
+        The network with its final weights; never the best of several.
+    history
+        Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, ``validation_loss``; the last two
+        are NaN without validation patients. Seconds are NaN with noise from the operating system: how long a round
+        took tells how many patients were drawn.
+    ledger_head
+        Head of the ledger's chain at the end: a ledger without it has lost lines.
+    not_finite
+        Patient gradients that were not finite and contributed zero; known in a simulation only, and None where noise
+        protects real patients.
+    """
+
+    model: nn.Module
+    history: pd.DataFrame
+    ledger_head: str
+    not_finite: int | None
+
+
+def train(
+    plan: Plan,
+    data: TrainingData,
+    files: TrainingFiles,
+    *,
+    start: Mapping[str, Tensor] | None = None,
+    performance: Performance | None = None,
+    after_round: Callable[[int, Tensor], None] | None = None,
+) -> Trained:
+    """Train a network across nodes, by zeta-DP-SGD or in closed form, from the start or from its checkpoint.
+
+    Parameters
+    ----------
+    plan
+        What defines the training; a plan of one node is the central arm.
+    data
+        Records, and who is at which node.
+    files
+        Ledger and checkpoint.
+    start
+        Starting weights, which must be public: a function of no private patient. None draws them from the seed.
+        Low-rank updates of these weights need not be among them: they are drawn, and change nothing at first.
+    performance
+        What changes speed, not the result.
+    after_round
+        Called after each round with the number of rounds done and what the nodes sent, shape (node, dimension):
+        everything that left them.
+
+    Raises
+    ------
+    UserError
+        If plan and data disagree, if the ledger has lost lines since the checkpoint was written, if the secret beside
+        it is another, if another attempt is not permitted, or if the disk is full or read-only; the last checkpoint is
+        then kept.
+    """
+    how = performance or Performance()
+    if start is not None:
+        plan = plan.with_public(start=tensors_digest(start))
+    _check(plan, data)
+    parts = Assembly.of(plan, data.records, start)
+    receiver, contribution = parts.receiver(), parts.contribution
+    protected = plan.training.noise == "os"
+    with Ledger(files.ledger) as ledger:
+        state = _begin(parts, receiver, data, files, ledger)
+        site = Site(
+            nodes=[
+                Node(parts.mechanism(node.name, state.entropy, ledger), held.patients, held.images)
+                for node, held in zip(plan.nodes, data.holdings, strict=True)
+            ],
+            records=data.records,
+            ledger=ledger,
+            # What cannot be computed again must be kept: a repeated round would be a second release.
+            store=MessageStore(files.messages, ledger.identity) if parts.grid is not None else None,
+            chunk=how.chunk or _images_in_a_pass(contribution, data.records),
+        )
+        progress = Progress(plan, state.done)
+        seconds_before = float(state.history["seconds"].max()) if len(state.history) else 0.0
+        if state.done == 0:
+            state.save(receiver, site, files)  # so that a training that is killed early goes on, and is not begun again
+        saved = time.monotonic()
+        for number in range(state.done, plan.training.rounds):
+            messages, bad = do_round(contribution, site, number)
+            state.not_finite += 0 if protected else bad
+            receiver.step(messages, number)
+            done = state.done = number + 1
+            if done % how.evaluate_every == 0 or done == plan.training.rounds:
+                accuracy, loss = _watched(contribution.model, data.validation)
+                seconds = math.nan if protected else seconds_before + progress.seconds()
+                row = [done, seconds, receiver.learning_rate(number), accuracy, loss]
+                state.history.loc[len(state.history)] = row
+                progress.accuracy = accuracy
+            progress.report(done)
+            due = time.monotonic() - saved >= how.checkpoint_seconds
+            if (due or (site.store is not None and site.store.size > KEPT_BYTES)) and done < plan.training.rounds:
+                state.save(receiver, site, files)
+                saved = time.monotonic()
+            if after_round is not None:
+                after_round(done, messages)
+        head = ledger.head
+    if state.not_finite:
+        logger.warning("%s: %d patient gradients were not finite and contributed zero", plan.run, state.not_finite)
+    not_finite = None if protected else state.not_finite
+    return Trained(contribution.model, state.history.astype({"round": int}), head, not_finite)
+
+
+def _images_in_a_pass(contribution: Contribution, records: Records) -> int:
+    return images_in_a_pass(contribution.model, contribution.layout, records.images, contribution.images)
+
+
+def no_history() -> pd.DataFrame:
+    """Return a training's history before its first row."""
+    return pd.DataFrame({name: pd.Series(dtype=float) for name in COLUMNS})
+
+
+def _watched(model: nn.Module, validation: Records | None) -> tuple[float, float]:
+    return (math.nan, math.nan) if validation is None else accuracy_and_loss(model, validation)
+
+
+def _check(plan: Plan, data: TrainingData) -> None:
+    """Refuse data that are not what the plan declares."""
+    check_images_per_patient(plan.training.images_per_patient, data.records.known_labels)
+    if len(data.holdings) != len(plan.nodes):
+        msg = f"Expected holdings of {len(plan.nodes)} nodes, as declared, found {len(data.holdings)}."
+        raise UserError(msg)
+    for node, held in zip(plan.nodes, data.holdings, strict=True):
+        if len(held.patients) != node.population:
+            msg = (
+                f"Expected {node.population} training patients at {node.name}, as declared, found {len(held.patients)}."
+            )
+            raise UserError(msg)
+        if (held.images is None) != (plan.unit == "patient"):
+            msg = f"Expected holdings of single images exactly where the plan's unit is image, found {plan.unit}."
+            raise UserError(msg)
+
+
+@dataclass
+class _State:
+    """A training between two rounds.
+
+    Attributes
+    ----------
+    fingerprint, secret
+        Keyed hash of all that defines the training, its data included, and the name of the secret.
+    entropy
+        Seed of seeded draws.
+    done, history, not_finite
+        Rounds done, the history so far, and how many gradients were not finite.
+    """
+
+    fingerprint: str
+    secret: str
+    entropy: int
+    done: int = 0
+    history: pd.DataFrame = field(default_factory=no_history)
+    not_finite: int = 0
+
+    def save(self, receiver: Server | Solver, site: Site, files: TrainingFiles) -> None:
+        """Write a checkpoint, and drop the messages that it makes unneeded."""
+        saved = (receiver.state(), self.history, site.ledger.head, self.not_finite, self.secret)
+        Checkpoint(self.done, self.fingerprint, *saved).save(files.checkpoint)
+        if site.store is not None:
+            site.store.discard(self.done)
+
+
+def _begin(
+    parts: Assembly, receiver: Server | Solver, data: TrainingData, files: TrainingFiles, ledger: Ledger
+) -> _State:
+    """Continue from the run's checkpoint if there is one, else start a new attempt in the ledger."""
+    plan, header = parts.plan, parts.header()
+    secret = Secret.of(files.ledger.parent)
+    # A hash of patients' data: what is written of it is keyed.
+    keyed = secret.tag(_fingerprint(header, data))
+    if plan.training.noise == "os":
+        state = _State(keyed, secret.name, secrets.randbits(128))
+        draws = None
+    else:
+        state = _State(keyed, secret.name, plan.entropy(_repeat(plan, files.ledger, keyed)))
+        draws = {"plan": plan.seeding, "data": keyed}
+    if files.checkpoint.exists():
+        checkpoint = Checkpoint.load(files.checkpoint, data.records.images.device)
+        _check_checkpoint(files.checkpoint, checkpoint, ledger, secret.name)
+        if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == keyed:
+            receiver.load(checkpoint.state)
+            ledger.resume(checkpoint.round)
+            logger.info("continuing after round %d of an interrupted training", checkpoint.round)
+            if len(checkpoint.history):
+                state.history = checkpoint.history.astype(state.history.dtypes.to_dict())
+            state.done, state.not_finite = checkpoint.round, checkpoint.not_finite
+            return state
+        logger.info("the checkpoint %s belongs to another training; starting anew", files.checkpoint)
+    if files.permission is not None:
+        files.permission.check(ledger, header)
+    ledger.start(header, draws)
+    files.remove_messages()
+    return state
+
+
+def _repeat(plan: Plan, ledger: Path, keyed: str) -> int:
+    """Return how many earlier attempts there were by an equal plan on other data.
+
+    Runs that differ in anything, the data included, must share no draw: under common noise two gradients would show
+    their difference bare, and their guarantees would not compose as independent. The same run, made again, releases the
+    same bytes, on another processor as well: so data tell runs apart, and draws do not depend on their bits.
+    """
+    draws = [attempt.draws for attempt in read_ledger(ledger) if attempt.draws is not None]
+    others = dict.fromkeys(each["data"] for each in draws if each["plan"] == plan.seeding)
+    return [*others, keyed].index(keyed)
+
+
+def _fingerprint(header: Mapping[str, object], data: TrainingData) -> str:
+    """Return a hash of all that defines a run: its public constants, who is where, and every image."""
+    held = [
+        [[list(map(int, own)) for own in each.patients], each.images and list(each.images)] for each in data.holdings
+    ]
+    digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())
+    for tensor in (data.records.images, data.records.labels):
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _check_checkpoint(path: Path, checkpoint: Checkpoint, ledger: Ledger, secret: str) -> None:
+    """Refuse a checkpoint that names lines or a secret that are lost: a new start would release everything again."""
+    if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
+        msg = (
+            f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint {path} was "
+            f"written, after round {checkpoint.round}. Restore the ledger: without it no true epsilon can be stated. "
+            "To start over, delete the checkpoint."
+        )
+        raise UserError(msg)
+    if checkpoint.secret != secret:
+        msg = (
+            f"The checkpoint {path} was written with another secret than the one in {ledger.path.parent}, so nobody "
+            "can tell whether it belongs to this training. Restore the secret from a backup. To start over, delete the "
+            "checkpoint: what was released before stays counted."
+        )
+        raise UserError(msg)
