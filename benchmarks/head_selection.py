@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -88,32 +87,7 @@ def trained(
     averaged: float,
     random: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a head trained by all hospitals, each with noise of its own, alike in every round."""
-    sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
-    return descended(
-        features,
-        start,
-        rounds=rounds,
-        rate=rate,
-        clip=clip,
-        averaged=averaged,
-        noise=lambda _, shape: sigma * clip * random.standard_normal(shape),
-    )
-
-
-def descended(
-    features: np.ndarray,
-    start: tuple[np.ndarray, np.ndarray],
-    *,
-    rounds: int,
-    rate: float,
-    clip: float,
-    averaged: float,
-    noise: Callable[[int, tuple[int, ...]], np.ndarray],
-    drawn: Callable[[int], np.ndarray] | None = None,
-    fraction: float = 1.0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of the last heads of a noisy descent.
+    """Return the mean of the last heads of a noisy descent, in which each hospital adds noise of its own.
 
     Parameters
     ----------
@@ -121,36 +95,31 @@ def descended(
         Shape (patient, image, 2 * component); patient i is at hospital i modulo `HOSPITALS`.
     start
         The first head: weight and bias.
-    rounds, rate, clip, averaged
+    rounds, rate, clip, epsilon, averaged
         As in the training of `zetadp`.
-    noise
-        Returns the hospitals' noise of a round, of the shape given: of the weights first, then of the biases.
-    drawn
-        Returns who takes part in a round; None takes everybody.
-    fraction
-        The expected fraction of the patients that does.
+    random
+        Generator of the noise.
     """
     weight, bias = (part.copy() for part in start)
     hospital = np.arange(len(features)) % HOSPITALS
-    expected = fraction * (len(features) // HOSPITALS)
+    own = len(features) // HOSPITALS
+    sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
     last = max(1, round(averaged * rounds))
     sums = [np.zeros_like(weight), np.zeros_like(bias)]
     for number in range(rounds):
-        who = slice(None) if drawn is None else drawn(number)
-        seen, at = features[who], hospital[who]
-        scores = seen @ weight + bias
+        scores = features @ weight + bias
         scores -= scores.max(axis=-1, keepdims=True)
         share = np.exp(scores)
         share /= share.sum(axis=-1, keepdims=True)
         error = share - ONE_HOT
-        of_weight = np.matmul(seen.transpose(0, 2, 1), error) / seen.shape[1]
+        of_weight = np.matmul(features.transpose(0, 2, 1), error) / features.shape[1]
         of_bias = error.mean(axis=1)
         norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_bias**2).sum(axis=1))
         factors = np.minimum(1, clip / np.maximum(norms, 1e-12))
         for value, gradients in ((weight, of_weight * factors[:, None, None]), (bias, of_bias * factors[:, None])):
-            messages = np.stack([gradients[at == place].sum(axis=0) for place in range(HOSPITALS)])
-            messages = messages + noise(number, messages.shape)
-            value -= (rate * messages.mean(axis=0) / expected).astype(np.float32)
+            messages = np.stack([gradients[hospital == place].sum(axis=0) for place in range(HOSPITALS)])
+            messages = messages + sigma * clip * random.standard_normal(messages.shape)
+            value -= (rate * messages.mean(axis=0) / own).astype(np.float32)
         if number >= rounds - last:
             sums = [total + value for total, value in zip(sums, (weight, bias), strict=True)]
     return sums[0] / last, sums[1] / last
