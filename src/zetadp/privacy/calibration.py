@@ -12,7 +12,6 @@ from scipy.optimize import brentq
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import SMALLEST_DELTA, NodeRelease, central_limit_mu, effective_noise, epsilon
-from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.validation import UserError, in_range, positive
 
 if TYPE_CHECKING:
@@ -24,9 +23,7 @@ EPSILONS = (1e-3, 1e3)
 _DIGITS = 5
 
 
-def noise_for_epsilon(
-    target: float, delta: float, sampling_probability: float, rounds: int, decay: float = 1.0
-) -> float:
+def noise_for_epsilon(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
     """Return the smallest noise multiplier at which `rounds` rounds cost at most `target` at `delta`.
 
     The figure that is held to the target is the one that is quoted later, `accounting.epsilon`; the noise multiplier is
@@ -42,12 +39,10 @@ def noise_for_epsilon(
         Chance of each patient to be drawn in a round, in (0, 1].
     rounds
         The declared largest number of rounds.
-    decay
-        How the noise changes over the rounds, as in `schedule.NoiseSchedule`.
 
     Returns
     -------
-    The noise multiplier, of the first rounds where it changes, or 0.0 for an infinite target.
+    The noise multiplier, or 0.0 for an infinite target.
 
     Raises
     ------
@@ -73,12 +68,10 @@ def noise_for_epsilon(
             f"{delta}: at this delta every epsilon would hold without noise. Choose a smaller delta."
         )
         raise UserError(msg)
-    return _noise(target, delta, sampling_probability, NoiseSchedule(rounds, decay))
+    return _noise(target, delta, sampling_probability, rounds)
 
 
-def noise_for_nodes(
-    target: float, delta: float, sampling_probabilities: Sequence[float], rounds: int, decay: float = 1.0
-) -> float:
+def noise_for_nodes(target: float, delta: float, sampling_probabilities: Sequence[float], rounds: int) -> float:
     """Return the common noise multiplier at which the worst node costs at most `target`.
 
     A patient is on one node, so nodes do not add up; epsilon grows with the sampling probability, so the node that
@@ -87,7 +80,7 @@ def noise_for_nodes(
     if not sampling_probabilities:
         msg = "Expected at least one sampling probability, found none."
         raise ValueError(msg)
-    return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds, decay)
+    return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds)
 
 
 def noise_for_sum(
@@ -97,7 +90,6 @@ def noise_for_sum(
     expected: Sequence[float],
     rounds: int,
     colluding: int,
-    decay: float = 1.0,
 ) -> float:
     r"""Return what every node adds so that the sum of the messages costs the worst node at most `target`.
 
@@ -108,7 +100,7 @@ def noise_for_sum(
 
     Parameters
     ----------
-    target, delta, rounds, decay
+    target, delta, rounds
         As in `noise_for_epsilon`.
     sizes, expected
         Patients N and expected patients R of each node.
@@ -126,19 +118,18 @@ def noise_for_sum(
     """
     probabilities = [drawn / size for drawn, size in zip(expected, sizes, strict=True)]
     if target == math.inf:
-        return noise_for_epsilon(target, delta, max(probabilities), rounds, decay)
+        return noise_for_epsilon(target, delta, max(probabilities), rounds)
 
     def seen(noise: float) -> list[float]:
         releases = [NodeRelease(1.0, drawn, noise) for drawn in expected]
         found = (effective_noise(releases, node, "server", colluding) for node in range(len(releases)))
         return [value for value in found if value is not None]
 
-    alone = [noise_for_epsilon(target, delta, probability, rounds, decay) for probability in probabilities]
-    schedule = NoiseSchedule(rounds, decay)
+    alone = [noise_for_epsilon(target, delta, probability, rounds) for probability in probabilities]
     noise = _rounded_up(max(needed / unit for needed, unit in zip(alone, seen(1.0), strict=True)))
     # Not by the noise but by what will be stated: a figure above its target would be told as one that was not planned.
     while any(
-        epsilon(schedule.mechanisms(probability, value), delta) > target
+        epsilon({(probability, value): rounds}, delta) > target
         for probability, value in set(zip(probabilities, seen(noise), strict=True))
     ):
         noise = _next_up(noise)
@@ -201,20 +192,19 @@ def _check_target(target: float, delta: float) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _noise(target: float, delta: float, sampling_probability: float, schedule: NoiseSchedule) -> float:
+def _noise(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
     mu = gaussian.mu(target, delta)
 
     def excess(log_noise: float) -> float:
-        found = epsilon(schedule.mechanisms(sampling_probability, math.exp(log_noise)), delta)
+        found = epsilon({(sampling_probability, math.exp(log_noise)): rounds}, delta)
         # The logarithm of epsilon is close to a straight line in that of the noise.
         return min(math.log(max(found, 1e-9) / target), 50.0)
 
     if sampling_probability == 1:
-        noise = _rounded_up(math.sqrt(schedule.rounds) * schedule.equivalent / mu)
+        noise = _rounded_up(math.sqrt(rounds) / mu)
     else:
         # The central limit is within a few per cent where rounds are many.
-        guess = -math.log(math.log1p((mu / sampling_probability) ** 2 / schedule.rounds)) / 2
-        guess += math.log(schedule.equivalent)
+        guess = -math.log(math.log1p((mu / sampling_probability) ** 2 / rounds)) / 2
         low, high, step = guess - 0.02, guess + 0.02, 0.05
         while excess(low) < 0:
             low, step = low - step, 2 * step

@@ -123,8 +123,8 @@ class NodeHistory:
     rounds
         How many different rounds there were; fewer than releases after a replay.
     least_noise
-        Where noise changes over rounds as declared beforehand, the least of any declared round, made or not; infinite
-        where it does not change.
+        Where noise changes over rounds as declared beforehand (`least_noise`), the least of any declared round, made or
+        not; infinite where it does not change.
     """
 
     population: int
@@ -184,3 +184,20 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
         node: NodeHistory(*values, mechanisms[node], distinct[node], unshielded[node], least.get(node, math.inf))
         for node, values in constants.items()
     }
+
+
+def least_noise(header: Mapping[str, Any]) -> dict[str, float]:
+    """Return the least noise of any declared round of each node of a run, by the header of its ledger.
+
+    Empty where noise is constant, as it is in every run that is made today. Ledgers of earlier runs can declare a
+    ``noise_decay``: over the rounds, noise went from that of the header to so many times as much. What such a run had
+    not released yet may have been its loudest rounds or its quietest, so it counts at the least noise.
+    """
+    training = header.get("training")
+    # Programs other than the pipeline write headers of their own, in which this key may be anything.
+    if not isinstance(training, Mapping) or training.get("noise_decay", 1) == 1:
+        return {}
+    decay = training["noise_decay"]
+    positive(rounds=training["rounds"], noise_decay=decay)
+    least = min(1.0, decay) if training["rounds"] > 1 else 1.0
+    return {node["name"]: least * node["noise_multiplier"] for node in header["nodes"]}

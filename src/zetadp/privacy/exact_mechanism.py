@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from zetadp.privacy.events import Round
     from zetadp.privacy.ledger import Ledger
-    from zetadp.privacy.schedule import NoiseSchedule
 
 
 class ExactSampledGaussian(SampledGaussian):
@@ -32,7 +31,7 @@ class ExactSampledGaussian(SampledGaussian):
 
     Parameters
     ----------
-    node, place, population, expected, ledger, schedule
+    node, place, population, expected, ledger
         As in `SampledGaussian`.
     noise_multiplier, clip
         As in `SampledGaussian`, above zero and finite.
@@ -53,7 +52,6 @@ class ExactSampledGaussian(SampledGaussian):
         clip: float,
         grid: Grid,
         ledger: Ledger,
-        schedule: NoiseSchedule | None = None,
     ) -> None:
         super().__init__(
             node,
@@ -64,7 +62,6 @@ class ExactSampledGaussian(SampledGaussian):
             clip=clip,
             seed=0,
             ledger=ledger,
-            schedule=schedule,
         )
         if not noise_multiplier > 0 or grid.bound != clip:
             msg = f"Expected noise and a grid of bound {clip}, found {noise_multiplier=} and bound {grid.bound}."

@@ -15,9 +15,8 @@ from typing import Any, Literal
 from zetadp.epsilon import UNCLIPPED
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Audience, Exposure, Grouped, NodeRelease
-from zetadp.privacy.events import Mechanism, NodeHistory, Round, histories
+from zetadp.privacy.events import Mechanism, NodeHistory, Round, histories, least_noise
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.schedule import NoiseSchedule, least_noise
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat
 from zetadp.validation import UserError, positive
 
@@ -115,7 +114,7 @@ def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
 def declared_run(name: str, header: Mapping[str, Any]) -> Run:
     """Return what an attempt with this header will have released after its last declared round."""
     training = header["training"]
-    schedule = NoiseSchedule(training["rounds"], training.get("noise_decay", 1.0))
+    least = least_noise(header)
     clip = math.inf if header["run"]["epsilon"] == UNCLIPPED else training["clip"]
     events = [
         Round(
@@ -124,11 +123,11 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
             population=node["population"],
             expected=node["expected"],
             sampling_probability=node["expected"] / node["population"],
-            noise_multiplier=schedule.noise(node["noise_multiplier"], number),
+            noise_multiplier=least.get(node["name"], node["noise_multiplier"]),
             clip=clip,
         )
         for node in header["nodes"]
-        for number in range(schedule.rounds)
+        for number in range(training["rounds"])
     ]
     return run_of(name, Attempt(dict(header), events))
 
@@ -212,10 +211,10 @@ def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:
 def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[str, Counter[Mechanism]] | None:
     """Return for each node what an audience has seen of it by the declared round; None if there is no such audience.
 
-    The other nodes are credited with the least noise that they ever add; where a declared schedule changes the noise of
-    all nodes alike, with as many times the least as the patient's node added in that round. Rounds in which some node
-    released twice or not at all count at the node's own noise (`NodeHistory.unshielded`). What the server sees depends
-    on the run's threat model; ``"messages"`` is what it sees where no secure aggregation is at work.
+    The other nodes are credited with the least noise that they ever add. Where a ledger declares that the noise of all
+    nodes changes alike (`events.least_noise`), it is as many times the least as the patient's node added in that round.
+    Rounds in which some node released twice or not at all count at the node's own noise (`NodeHistory.unshielded`).
+    What the server sees depends on the run's threat model; ``"messages"`` is what it sees without secure aggregation.
     """
     names = list(run.nodes)
     least = {name: _costliest(history)[1] for name, history in run.nodes.items()}
@@ -228,7 +227,7 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
         history = run.nodes[name]
         seen[name] = Counter(dict(history.unshielded))
         for (probability, sigma), count in declared(history, run.declared_rounds).items():
-            # A declared schedule is one for all nodes: a round that is louder than the least at one is so at all.
+            # Such a declaration is one for all nodes: a round that is louder than the least at one is so at all.
             louder = sigma / history.least_noise if 0 < history.least_noise < math.inf else 1.0
             releases = [release(other, sigma if other == name else louder * least[other]) for other in names]
             noise = accounting.effective_noise(releases, index, audience, run.colluding)

@@ -81,13 +81,13 @@ class Grid:
         bound
             The clipping norm B.
         noise_multiplier
-            sigma, the standard deviation of the noise in each real component in units of B; the least of a run.
+            sigma, the standard deviation of the noise in each real component in units of B; the least of a run's nodes.
         population
             Patients at the node, N.
         dimension
             Real components of the gradient, d.
         most_noise
-            The largest sigma of the run, for which there must be room; None where there is one only.
+            The largest sigma of the run's nodes, for which there must be room; None where all have the same.
 
         Raises
         ------

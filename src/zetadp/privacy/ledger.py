@@ -19,8 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
-from zetadp.privacy.events import Round
-from zetadp.privacy.schedule import least_noise
+from zetadp.privacy.events import Round, least_noise
 from zetadp.storage import make_folder, sync_folder, written_whole
 from zetadp.validation import UserError
 
@@ -75,7 +74,7 @@ class Attempt:
         """Return every release to be accounted, torn lines included."""
         torn = list({event.node: event for event in self.events}.values())
         if least := least_noise(self.header):
-            # Where noise changes over rounds, a torn line may stand for the round that had the least of it, and that
+            # Where noise changed over rounds, a torn line may stand for the round that had the least of it, and that
             # was made again: which round no other node's noise hides is not known, so both count as such.
             torn = 2 * [replace(event, noise_multiplier=least[event.node]) for event in torn]
         return self.events + torn * self.torn

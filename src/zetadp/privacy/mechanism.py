@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from zetadp.privacy.events import Round
-from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.randomness import Purpose, stream
 from zetadp.transfer import to_device
 
@@ -60,15 +59,13 @@ class SampledGaussian:
         Expected patients in a round, R; at most N.
     noise_multiplier
         sigma: standard deviation of the noise in each real component, in units of the clipping norm. Zero adds none
-        and guarantees nothing. Where a schedule changes it, that of the first rounds.
+        and guarantees nothing.
     clip
         The clipping norm B, infinite where gradients are not clipped.
     seed
         Seed of the run. Seeded noise makes a simulation reproducible and protects nobody.
     ledger
         Where events must be recorded before anything is released.
-    schedule
-        How noise changes over the rounds; None keeps it constant.
     """
 
     grid: Grid | None = None
@@ -87,7 +84,6 @@ class SampledGaussian:
         clip: float,
         seed: int,
         ledger: Ledger,
-        schedule: NoiseSchedule | None = None,
     ) -> None:
         if not 0 < expected <= population:
             msg = f"Expected 0 < expected patients <= population at {node}, found expected={expected}, {population=}."
@@ -98,7 +94,6 @@ class SampledGaussian:
         self.node, self.place, self.seed, self.ledger = node, place, seed, ledger
         self.population, self.expected = population, expected
         self.noise_multiplier, self.clip = noise_multiplier, clip
-        self.schedule = schedule
         self._released: set[tuple[int, int]] = set()
 
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
@@ -112,15 +107,10 @@ class SampledGaussian:
             population=self.population,
             expected=self.expected,
             sampling_probability=self.expected / self.population,
-            noise_multiplier=self._noise(round_number),
+            noise_multiplier=self.noise_multiplier,
             clip=self.clip,
         )
         return Draw(event=event, members=np.flatnonzero(self._drawn(event, again)))
-
-    def _noise(self, round_number: int) -> float:
-        """Return the noise multiplier of a round."""
-        schedule = self.schedule
-        return self.noise_multiplier if schedule is None else schedule.noise(self.noise_multiplier, round_number)
 
     def image_choices(self, round_number: int) -> np.random.Generator:
         """Return the generator by which the images of the node's patients are chosen in a round."""

@@ -155,7 +155,7 @@ def run_statement(
         "earlier_attempts": together,
         "of_all_images": whole,
         "public": None if backbone is None else _PUBLIC.format(unit=unit, digest=backbone),
-        **_setting(unit, noise_source, noisy=run.private, change=_change_of_noise(run)),
+        **_setting(unit, noise_source, noisy=run.private),
         "threat": {
             "model": run.threat,
             "colluding": run.colluding,
@@ -482,20 +482,6 @@ def _node(history: NodeHistory, total: Mechanisms, delta: float, *, summed: bool
     }
 
 
-def _change_of_noise(run: Run) -> str:
-    """Say between which values a declared schedule moves the noise; nothing where it is constant."""
-    if all(history.least_noise == math.inf for history in run.nodes.values()):
-        return ""
-    least = min(history.least_noise for history in run.nodes.values())
-    most = max(sigma for history in run.nodes.values() for _, sigma in history.mechanisms)
-    if least == most:
-        return ""
-    return (
-        f"; its standard deviation changed over the rounds as declared beforehand, between {least:.4g} and {most:.4g} "
-        "clipping norms, and the figures count every round with its own"
-    )
-
-
 def _mechanisms(mechanisms: Mechanisms) -> list[dict[str, Any]]:
     return [
         {"sampling_probability": probability, "noise_multiplier": sigma, "releases": count}
@@ -504,7 +490,7 @@ def _mechanisms(mechanisms: Mechanisms) -> list[dict[str, Any]]:
     ]
 
 
-def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, change: str = "") -> dict[str, Any]:
+def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str, Any]:
     return {
         "unit": unit,
         "neighbours": (
@@ -516,7 +502,7 @@ def _setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, change: str 
             "which keeps the draw to itself."
         ),
         "noise_source": noise_source,
-        "noise": _NOISE[noise_source] + change if noisy else "none was added",
+        "noise": _NOISE[noise_source] if noisy else "none was added",
     }
 
 

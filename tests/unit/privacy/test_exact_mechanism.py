@@ -13,7 +13,6 @@ from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.events import Round
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
-from zetadp.privacy.schedule import NoiseSchedule
 
 CLIP, SIGMA, EXPECTED, DIMENSION = 2.0, 1.7, 3.0, 60_000
 GRID = Grid.choose(CLIP, noise_multiplier=SIGMA, population=8, dimension=DIMENSION)
@@ -29,9 +28,7 @@ class Recorded:
         return self.everything
 
 
-def mechanism(
-    ledger: Recorded | None = None, *, population: int = 8, schedule: NoiseSchedule | None = None
-) -> ExactSampledGaussian:
+def mechanism(ledger: Recorded | None = None, *, population: int = 8) -> ExactSampledGaussian:
     return ExactSampledGaussian(
         "a",
         0,
@@ -41,7 +38,6 @@ def mechanism(
         clip=CLIP,
         grid=GRID,
         ledger=ledger or Recorded(),
-        schedule=schedule,
     )
 
 
@@ -63,15 +59,6 @@ def test_a_released_zero_has_the_variance_that_is_accounted():
     assert abs(released.mean()) < 5 * wanted / np.sqrt(DIMENSION)
     parts = released.reshape(-1, 2)
     assert abs(np.corrcoef(parts.T)[0, 1]) < 5 / np.sqrt(len(parts))
-
-
-@pytest.mark.parametrize("decay", [0.3, 3.0])
-def test_noise_that_changes_over_rounds_has_the_variance_of_its_round(decay):
-    holder = mechanism(schedule=NoiseSchedule(4, decay))
-    for number in range(4):
-        wanted = SIGMA * decay ** (number / 3) * CLIP / EXPECTED
-        released = holder.release(holder.draw(number), nothing()).double().numpy()
-        assert released.std() == pytest.approx(wanted, rel=5 / np.sqrt(2 * DIMENSION))
 
 
 def test_releases_of_one_round_share_nothing():

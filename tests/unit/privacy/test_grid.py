@@ -247,7 +247,7 @@ def test_release_from_integers_is_the_gaussian_mechanism():
     assert stats.kstest(z, "norm").pvalue > 1e-5
 
 
-def test_the_grid_of_changing_noise_is_fine_enough_for_the_least_and_has_room_for_the_most():
+def test_the_grid_of_unequal_noise_is_fine_enough_for_the_least_and_has_room_for_the_most():
     given = {"noise_multiplier": 0.01, "population": 44, "dimension": 100}
     assert Grid.choose(1.0, **given, most_noise=5.0) == Grid.choose(1.0, **given)
     assert Grid.choose(1.0, **given).bits > Grid.choose(1.0, **{**given, "noise_multiplier": 5.0}).bits

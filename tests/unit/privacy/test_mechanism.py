@@ -17,7 +17,6 @@ from zetadp.nn.parameters import Layout
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.privacy.schedule import NoiseSchedule
 from zetadp.randomness import Purpose
 
 
@@ -28,8 +27,8 @@ class HoldsEverything:
         return True
 
 
-def mechanism(place: int = 0, *, seed: int = 5, ledger: object = None, **changes: object) -> SampledGaussian:
-    settings: dict = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
+def mechanism(place: int = 0, *, seed: int = 5, ledger: object = None, **changes: float) -> SampledGaussian:
+    settings = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
     return SampledGaussian(f"node-{place}", place, seed=seed, ledger=ledger or HoldsEverything(), **settings)
 
 
@@ -57,24 +56,6 @@ def test_noise_has_full_variance_in_both_parts_of_complex_and_in_real_coordinate
     assert abs(float(np.corrcoef(weight.real, weight.imag)[0, 1])) < 5 / math.sqrt(count)
     # The relation (pseudo-covariance) E[z z] is zero: the noise is circular.
     assert abs(complex((weight * weight).mean())) < 5 * math.sqrt(8 / count) * wanted
-
-
-@pytest.mark.parametrize("decay", [0.3, 3.0])
-def test_noise_has_the_variance_of_its_round_and_the_event_says_so(decay):
-    size, schedule = 40_000, NoiseSchedule(20, decay)
-    one = mechanism(schedule=schedule)
-    for number in (0, 9, 19):
-        sigma = 1.5 * decay ** (number * 8 // 20 / 7)
-        assert one.draw(number).event.noise_multiplier == pytest.approx(sigma, rel=1e-12)
-        measured = float(noise(one, size, number).square().mean())
-        assert measured == pytest.approx((sigma * 2.0 / 24) ** 2, rel=5 * math.sqrt(2 / size))
-    with pytest.raises(ValueError, match="as declared"):
-        one.draw(20)
-
-
-def test_a_constant_schedule_releases_the_same_bytes():
-    for number in range(3):
-        assert torch.equal(noise(mechanism(schedule=NoiseSchedule(3)), 500, number), noise(mechanism(), 500, number))
 
 
 def test_noise_is_the_same_for_the_same_place_and_independent_everywhere_else():
