@@ -13,9 +13,8 @@ over all processes counts. The ratio is the median over processes of the ratio o
 over processes and the repetitions in each (95 %). The first rounds of a process are not counted: memory that is kept
 for the next step is first asked of the system there.
 
-On a GPU the private step goes in passes of fixed shape, captured and padded as in training; the share of padding in its
-passes is given apart. Memory is what a step adds to a process of its own at its highest, for private and floor in
-passes of the same number of images.
+Memory is what a step adds to a process of its own at its highest, for private and floor in passes of the same number of
+images.
 
     python benchmarks/step.py                                       # all cases and networks
     python benchmarks/step.py --cases 24x4 --networks pooled --no-memory
@@ -31,7 +30,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +52,6 @@ from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import block_weight, stack
 from zetadp.precision import set_tf32
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.fixed_passes import FixedPasses, patients_a_pass
 from zetadp.privacy.mechanism import noisy_mean
 from zetadp.provenance import origin
 from zetadp.randomness import Purpose, stream
@@ -68,7 +66,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[], None]
 
-SIGMA, CLIP, EXPECTED, POPULATION = 42.55, 1.0, 24, 44
+SIGMA, CLIP, EXPECTED = 42.55, 1.0, 24
 NETWORKS = {
     "A8a": NetworkSettings(),
     "pooled": NetworkSettings(convolutions=1, head="pooled"),
@@ -102,10 +100,6 @@ class Bench:
         Number of nodes that the patients are spread over.
     gradient
         Flat buffer that the parameters' gradients are views of.
-    passes
-        On a GPU the passes of fixed shape of the private step, by the number of images in one at most.
-    padding
-        Share of padding in all places of these passes, likewise.
     rounds
         Private steps so far: each draws noise of its own, from the streams of training.
     """
@@ -117,8 +111,6 @@ class Bench:
     labels: Tensor
     nodes: int
     gradient: Tensor
-    passes: dict[int, FixedPasses] = field(default_factory=dict)
-    padding: dict[int, float] = field(default_factory=dict)
     rounds: int = 0
 
     @classmethod
@@ -178,9 +170,7 @@ class Bench:
             count=self.nodes,
             bound=CLIP,
             chunk=chunk,
-            passes=self.passes_of(chunk),
         )
-        self.padding[chunk] = found.padding / (found.padding + patients)
         streams = [stream(0, Purpose.NOISE, node, self.rounds) for node in range(self.nodes)]
         self.rounds += 1
 
@@ -189,14 +179,6 @@ class Bench:
 
         messages = side_by_side(message, found.sums, streams)
         self.server.step(torch.stack(messages), 0)
-
-    def passes_of(self, chunk: int) -> FixedPasses | None:
-        """Return the passes that training would take on a GPU, kept from step to step; none on a CPU."""
-        if self.images.device.type != "cuda":
-            return None
-        most = max(1, chunk // self.images.shape[1])
-        fresh = FixedPasses(patients_a_pass([(POPULATION, EXPECTED)] * self.nodes, most))
-        return self.passes.setdefault(chunk, fresh)
 
 
 def _plain_norm(x: Tensor, groups: int, g: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -527,7 +509,6 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
         "ratio_low": round(low, 4),
         "ratio_high": round(high, 4),
         "memory_ratio": round(memory, 3),
-        "padding": round(bench.padding[chunk], 4),
     }
     each = " ".join(f"{value:.3f}" for value in np.sort(np.divide(*np.median(times, axis=1).T[::-1])))
     print(f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) of '{private}' to '{floor}', memory {memory:.2f}")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from zetadp.nn.layers import Linear
     from zetadp.nn.parameters import Layout
-    from zetadp.privacy.fixed_passes import FixedPasses
 
 logger = logging.getLogger(__name__)
 
@@ -96,14 +95,10 @@ class ClippedSums:
     not_finite
         Patients whose gradient was not finite (or, on a grid, too long) and who contributed zero: one integer, left on
         the device until somebody needs it. Stays at the node: how many there are is a function of private data.
-    padding
-        Places of passes of fixed shape that no patient took. It tells how many were drawn, and so stays at the node
-        too.
     """
 
     sums: Tensor
     not_finite: Tensor
-    padding: int = 0
 
 
 def patient_gradients(
@@ -269,7 +264,6 @@ def clipped_sums(
     chunk: int,
     grid: Grid | None = None,
     statistic: PatientStatistic | None = None,
-    passes: FixedPasses | None = None,
 ) -> ClippedSums:
     """Return, for each group of patients, the sum of their clipped gradients.
 
@@ -297,11 +291,7 @@ def clipped_sums(
         Truncate each clipped gradient onto this grid, check its norm in integers, and sum integers.
     statistic
         Makes the vector that takes the place of a patient's gradient, and is clipped in the same way.
-    passes
-        Go in passes of this one shape, as a GPU prefers, the last one padded, in place of passes of ``chunk`` images.
     """
-    if passes is not None and statistic is None:
-        return passes.clipped_sums(model, layout, images, labels, groups, count=count, bound=bound, grid=grid)
     sizes = layout.sizes if statistic is None else (statistic.dimension,)
     kind = torch.float32 if grid is None else torch.int64
     sums = torch.zeros(count, sum(sizes), dtype=kind, device=images.device)
