@@ -50,21 +50,18 @@ def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None],
     limits, for one round and for trainings. No attack on a mechanism as claimed gets into the shaded region.
     """
     numbered = list(enumerate(results, start=1))
-    once = [(n, r) for n, r in numbered if r.errors is not None and sum((r.mechanisms or {}).values()) == 1]
-    often = [(n, r) for n, r in numbered if r.errors is not None and (n, r) not in once]
+    once = [(n, r) for n, r in numbered if sum(r.mechanisms.values()) == 1]
+    often = [(n, r) for n, r in numbered if sum(r.mechanisms.values()) > 1]
     groups = [group for group in (("one round", once), ("whole trainings", often)) if group[1]]
     with figure_style():
-        figure = Figure(figsize=(WIDTH, 2.0 + 0.36 * len(results) + (4.5 if groups else 0)))
+        figure = Figure(figsize=(WIDTH, 6.5 + 0.36 * len(results)))
         FigureCanvasAgg(figure)
         figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.08)
-        above, *below = figure.subfigures(
-            1 + bool(groups), 1, height_ratios=[0.9 + 0.36 * len(results), 4.5][: 1 + bool(groups)], squeeze=False
-        ).ravel()
+        above, below = figure.subfigures(2, 1, height_ratios=[0.9 + 0.36 * len(results), 4.5])
         _bars(above.subplots(), numbered, powers)
-        if below:
-            panels = np.atleast_1d(below[0].subplots(1, len(groups)))
-            for panel, (name, group) in zip(panels, groups, strict=True):
-                _errors(panel, name, group)
+        panels = np.atleast_1d(below.subplots(1, len(groups)))
+        for panel, (name, group) in zip(panels, groups, strict=True):
+            _errors(panel, name, group)
         title = f"Claimed against measured privacy, {experiment}"
         figure.suptitle(title, x=0.01, ha="left")
         figure.supxlabel(_key(results), x=0.01, ha="left", fontsize=8.5, linespacing=1.4)
@@ -104,8 +101,7 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
     """Draw the errors of attacks and the trade-off curves of what was claimed."""
     claims: dict[tuple[tuple[tuple[float, float], int], ...], Mechanisms] = {}
     for _, result in group:
-        mechanisms = result.mechanisms or {}
-        claims.setdefault(tuple(sorted(mechanisms.items())), mechanisms)
+        claims.setdefault(tuple(sorted(result.mechanisms.items())), result.mechanisms)
     rates = np.linspace(0.0, 1.0, 201)
     curves = [np.array(accounting.trade_off(one, rates.tolist())) for one in list(claims.values())[:MOST_CURVES]]
     # What every claim forbids, not only the strictest one.
@@ -113,11 +109,10 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
     panel.fill_between(rates, np.min(curves, axis=0), 0, color=_FORBIDDEN, linewidth=0, zorder=0, label=reach)
     (guessing,) = panel.plot(rates, 1 - rates, color=_GREY, linewidth=0.8, label="guessing")
     for curve, key, colour, style in zip(curves, claims, _CURVES, _LINES, strict=False):
-        numbers = ", ".join(str(n) for n, r in group if tuple(sorted((r.mechanisms or {}).items())) == key)
+        numbers = ", ".join(str(n) for n, r in group if tuple(sorted(r.mechanisms.items())) == key)
         panel.plot(rates, curve, color=colour, linestyle=style, linewidth=1.4, label=f"claimed for {numbers}")
     for _, result in group:
         errors = result.errors
-        assert errors is not None
         colour = _STANDS if result.passed else _REFUTED
         panel.errorbar(
             errors.alpha,
@@ -130,7 +125,7 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
             linewidth=1,
             zorder=3,
         )
-    limits = [max(r.errors.alpha_upper, r.errors.beta_upper) for _, r in group if r.errors is not None]
+    limits = [max(r.errors.alpha_upper, r.errors.beta_upper) for _, r in group]
     limit = min(1.0, math.ceil(10 * max(limits) + 1.5) / 10)
     if limit <= 0.5:
         guessing.set_label("_outside")
@@ -147,12 +142,10 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
 
 def _number_points(panel: Axes, group: Sequence[tuple[int, AuditResult]], drawn: np.ndarray, limit: float) -> None:
     """Write the number of each audit at that end of its error bars which is farthest from everything else."""
-    crosses = {number: _cross(result.errors) for number, result in group if result.errors is not None}
+    crosses = {number: _cross(result.errors) for number, result in group}
     written = np.empty((0, 2))
     for number, result in group:
-        if (errors := result.errors) is None:
-            continue
-        gap = 0.035 * limit
+        errors, gap = result.errors, 0.035 * limit
         ends = np.array(
             [
                 (errors.alpha, errors.beta_upper + gap),

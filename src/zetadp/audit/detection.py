@@ -118,32 +118,25 @@ class AuditResult:
     estimate, highest
         What the errors say without a margin, and the upper end of the interval for what *this attack* finds. Neither
         bounds what a better attack would find.
-    confidence
-        Probability with which `measured` is a lower bound.
-    trials_in, trials_out
-        Independent trials with and without the patient.
+    errors
+        The errors at the threshold. Their confidence is the probability with which `measured` is a lower bound.
+    mechanisms
+        The mechanisms that were claimed, whose trade-off curve the errors are compared with.
     quantity
         ``mu`` or ``epsilon``.
     delta
         The delta of `epsilon`.
-    errors
-        The errors at the threshold, where the attack has one.
-    mechanisms
-        The mechanisms that were claimed, whose trade-off curve the errors are compared with.
     """
 
     name: str
     claimed: float
     measured: float
     estimate: float
-    confidence: float
-    trials_in: int
-    trials_out: int
+    highest: float
+    errors: Errors
+    mechanisms: Mechanisms
     quantity: Literal["mu", "epsilon"] = "mu"
     delta: float | None = None
-    highest: float = math.inf
-    errors: Errors | None = None
-    mechanisms: Mechanisms | None = None
 
     @property
     def passed(self) -> bool:
@@ -239,19 +232,16 @@ def epsilon_of_errors(mechanisms: Mechanisms, delta: float, alpha: float, misses
     return accounting.epsilon(_scaled(mechanisms, factor), delta) if math.isfinite(factor) else 0.0
 
 
-def result_of_mu(name: str, errors: Errors, claimed: float, mechanisms: Mechanisms | None = None) -> AuditResult:
+def result_of_mu(name: str, errors: Errors, claimed: float, mechanisms: Mechanisms) -> AuditResult:
     """Judge a claim of mu by an attack's errors."""
     return AuditResult(
         name,
         claimed,
         mu_of_errors(errors.alpha_upper, errors.beta_upper),
         mu_of_errors(errors.alpha, errors.beta),
-        errors.confidence,
-        errors.trials_in,
-        errors.trials_out,
-        highest=mu_of_errors(errors.alpha_lower, errors.beta_lower),
-        errors=errors,
-        mechanisms=mechanisms,
+        mu_of_errors(errors.alpha_lower, errors.beta_lower),
+        errors,
+        mechanisms,
     )
 
 
@@ -263,20 +253,8 @@ def result_of_epsilon(name: str, errors: Errors, mechanisms: Mechanisms, delta: 
         (errors.alpha_lower, errors.beta_lower),
     ]
     measured, estimate, highest = (epsilon_of_errors(mechanisms, delta, *limit) for limit in limits)
-    return AuditResult(
-        name,
-        accounting.epsilon(mechanisms, delta),
-        measured,
-        estimate,
-        errors.confidence,
-        errors.trials_in,
-        errors.trials_out,
-        "epsilon",
-        delta,
-        highest,
-        errors,
-        mechanisms,
-    )
+    claimed = accounting.epsilon(mechanisms, delta)
+    return AuditResult(name, claimed, measured, estimate, highest, errors, mechanisms, "epsilon", delta)
 
 
 def trials_needed(mu_honest: float, mu_faulty: float, *, false_alarm: float = FALSE_ALARM, power: float = POWER) -> int:

@@ -24,7 +24,6 @@ from zetadp.audit.detection import (
 )
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
-from zetadp.audit.one_run import audit_one_run
 from zetadp.epsilon import rounded_up
 from zetadp.rendering import Sheet
 from zetadp.validation import in_range, positive
@@ -42,12 +41,7 @@ SHARED_TRIALS = 300
 
 LEAST_TRIALS = 50
 
-LESS_NOISE, OF_NODES, OF_ROUNDS, ONE_PART = (
-    "noise too small by √2",
-    "noise shared by nodes",
-    "noise shared by rounds",
-    "no noise in one part",
-)
+LESS_NOISE, OF_NODES, OF_ROUNDS = "noise too small by √2", "noise shared by nodes", "noise shared by rounds"
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,7 @@ class Finding:
 
 
 def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: AuditSettings) -> list[Audit]:
-    """Return the audits of an experiment: one round where mu is 1, many canaries at once, and whole trainings.
+    """Return the audits of an experiment: one round where mu is 1, and whole trainings.
 
     The chance that any of them refutes code without a fault is `FALSE_ALARM`.
 
@@ -135,7 +129,7 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     settings
         How much is tried.
     """
-    alarm = FALSE_ALARM / (7 + len(targets))
+    alarm = FALSE_ALARM / (6 + len(targets))
     common = {"confidence": 1 - alarm, "delta": delta}
     one = partial(audit_one_round, **common)  # type: ignore[arg-type]
     trials = trials_needed(1.0, SHORTFALL, false_alarm=alarm)
@@ -145,7 +139,8 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     power = power_of({(1.0, 1.0): 1}, one_round_rates(1.0, 1 / SHORTFALL), trials, false_alarm=alarm)
     audits = [
         Audit(partial(one, trials=trials), LESS_NOISE, power),
-        Audit(partial(one, trials=trials, direction="imaginary", clip=2.0, seed=1), LESS_NOISE, power),
+        # Three patients, so that a wrong divisor shows.
+        Audit(partial(one, trials=trials, direction="imaginary", clip=2.0, population=3, seed=1), LESS_NOISE, power),
         Audit(partial(one, trials=trials, noise="os"), LESS_NOISE, power),
         Audit(
             partial(one, trials=sampled_trials, probability=0.5, population=2, seed=2),
@@ -154,7 +149,6 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
         ),
         Audit(partial(one, trials=SHARED_TRIALS, view="nodes", nodes=3, seed=3), OF_NODES),
         Audit(partial(one, trials=SHARED_TRIALS, view="rounds", seed=4), OF_ROUNDS),
-        Audit(partial(audit_one_run, confidence=1 - alarm), ONE_PART),
     ]
     for target in targets:
         mechanism = (target.probability, target.noise_multiplier, target.rounds)
@@ -215,11 +209,11 @@ def frame(findings: Sequence[Finding]) -> pd.DataFrame:
                 "measured": finding.result.measured,
                 "estimate": finding.result.estimate,
                 "highest": finding.result.highest,
-                "confidence": finding.result.confidence,
-                "trials_in": finding.result.trials_in,
-                "trials_out": finding.result.trials_out,
-                "false_alarms": finding.result.errors.false_alarms if finding.result.errors else math.nan,
-                "misses": finding.result.errors.misses if finding.result.errors else math.nan,
+                "confidence": finding.result.errors.confidence,
+                "trials_in": finding.result.errors.trials_in,
+                "trials_out": finding.result.errors.trials_out,
+                "false_alarms": finding.result.errors.false_alarms,
+                "misses": finding.result.errors.misses,
                 "verdict": verdict(finding.result),
             }
             for finding in findings
@@ -238,12 +232,12 @@ def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
             rounded_up(finding.result.claimed, 3),
             f"{finding.result.measured:.2f}",
             f"{finding.result.estimate:.2f}",
-            f"{finding.result.trials_in} + {finding.result.trials_out}",
+            f"{finding.result.errors.trials_in} + {finding.result.errors.trials_out}",
             verdict(finding.result),
         )
         for finding in findings
     )
-    least = min(finding.result.confidence for finding in findings)
+    least = min(finding.result.errors.confidence for finding in findings)
     notes = (
         f"Measured: lower confidence bound on what the code that ran gives away, at {least:.3%} each; the chance that "
         f"any audit refutes code without a fault is at most {FALSE_ALARM:g}. Estimate: the same without a margin.",

@@ -146,11 +146,12 @@ def test_errors_on_the_claimed_curve_of_sampled_rounds_mean_the_claimed_epsilon(
 def test_results_pass_exactly_where_no_more_is_shown_than_claimed():
     errors = Errors(100, 100, 1000, 1000, 0.99)
     shown = mu_of_errors(errors.alpha_upper, errors.beta_upper)
-    result = result_of_mu("x", errors, shown)
+    once = {(1.0, 1.0): 1}
+    result = result_of_mu("x", errors, shown, once)
     assert result.passed
     assert result.measured < result.estimate < result.highest
-    assert not result_of_mu("x", errors, 0.999 * shown).passed
-    assert AuditResult("x", 1.0, 1.0, 1.0, 0.99, 1, 1).passed
+    assert not result_of_mu("x", errors, 0.999 * shown, once).passed
+    assert AuditResult("x", 1.0, 1.0, 1.0, 1.0, errors, once).passed
 
 
 def test_a_result_in_epsilon_orders_its_figures_and_names_its_delta():

@@ -51,7 +51,7 @@ def test_honest_training_passes_and_shows_most_of_what_the_ledger_claims(tmp_pat
     result = audit_training(tmp_path, trials=TRIALS, view=view, clip=2.0, population=2, **HOW)
     assert result.mechanisms == {(PROBABILITY, SIGMA): ROUNDS}
     assert result.claimed == pytest.approx(accounting.epsilon(result.mechanisms, 1e-3))
-    assert (result.trials_in, result.trials_out) == (TRIALS, TRIALS)
+    assert (result.errors.trials_in, result.errors.trials_out) == (TRIALS, TRIALS)
     assert result.passed
     assert result.measured > 2.0
     if view == "sum":

@@ -52,7 +52,7 @@ def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(tmp_path, ho
     assert result.estimate == pytest.approx(result.claimed, abs=4 * error)
     # The threshold is half way, in whatever units the messages come.
     assert result.errors.alpha == pytest.approx(result.errors.beta, abs=4 * math.sqrt(2 * 0.25 / TRIALS))
-    assert (result.trials_in, result.trials_out) == (TRIALS, TRIALS)
+    assert (result.errors.trials_in, result.errors.trials_out) == (TRIALS, TRIALS)
 
 
 def test_honest_exact_noise_passes(tmp_path):
@@ -97,14 +97,21 @@ def test_half_the_variance_is_found(tmp_path, monkeypatch, seed, direction):
     assert result.estimate == pytest.approx(math.sqrt(2), abs=4 * 0.06)
 
 
-def test_a_bare_imaginary_part_is_found_by_the_imaginary_canary(tmp_path, monkeypatch):
-    def real_part_only(*given):
+@pytest.mark.parametrize(
+    ("bare", "how"),
+    [(0, {"trials": TRIALS}), (1, {"trials": 100, "direction": "imaginary"})],
+    ids=["real", "imaginary"],
+)
+def test_a_part_without_noise_is_found(tmp_path, monkeypatch, bare, how):
+    """By the general canary where it is the real one, and at once by the imaginary canary where it is that one."""
+
+    def one_part_only(*given):
         noise = drawn(*given)
-        noise[1::2] = 0
+        noise[bare::2] = 0
         return noise
 
-    faulty(monkeypatch, real_part_only)
-    assert not audit_one_round(tmp_path, trials=100, direction="imaginary").passed
+    faulty(monkeypatch, one_part_only)
+    assert not audit_one_round(tmp_path, **how).passed
 
 
 def test_noise_that_forgets_the_clip_is_found_with_a_clip_that_is_not_one(tmp_path, monkeypatch):
@@ -113,6 +120,11 @@ def test_noise_that_forgets_the_clip_is_found_with_a_clip_that_is_not_one(tmp_pa
     (tmp_path / "two").mkdir()
     assert audit_one_round(tmp_path / "one", trials=300, clip=1.0).passed
     assert not audit_one_round(tmp_path / "two", trials=300, clip=2.0).passed
+
+
+def test_noise_that_is_divided_twice_is_found_where_the_divisor_is_not_one(tmp_path, monkeypatch):
+    faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.expected)
+    assert not audit_one_round(tmp_path, trials=100, population=3).passed
 
 
 def test_noise_that_nodes_share_is_found_by_their_difference_alone(tmp_path, monkeypatch):

@@ -35,10 +35,10 @@ TARGET = Target("training, federated at ε = 8, 20 rounds", 0.5, SIGMA, 20)
 
 @cache
 def honest() -> tuple[Finding, ...]:
-    errors = Errors(450, 450, 1466, 1466, 0.999)
+    errors, shared = Errors(450, 450, 1466, 1466, 0.999), Errors(120, 120, 300, 300, 0.999)
     return (
         Finding(result_of_mu("one round, general canary", errors, 1.0, {(1.0, 1.0): 1}), "noise too small by √2", 0.99),
-        Finding(AuditResult("one run", 1.0, 0.3, 0.9, 0.999, 50, 50), "no noise in one part", None),
+        Finding(result_of_mu("difference of nodes", shared, 1.0, {(1.0, 1.0): 1}), "noise shared by nodes", None),
         Finding(
             result_of_epsilon(TARGET.name, Errors(100, 100, 600, 600, 0.999), {(0.5, SIGMA): 20}, 1e-3),
             "noise too small by √2",
@@ -59,6 +59,12 @@ def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in
     assert all(audit.power is None or 0.985 < audit.power < 1 for audit in audits)
     assert sum(audit.power is not None for audit in audits) == 6
     assert audits[-1].run.keywords["noise_multiplier"] == SIGMA
+
+
+def test_one_of_the_planned_audits_has_a_divisor_that_is_not_one():
+    audits = plan([], delta=1e-3, noise="seeded", settings=AuditSettings())
+    patients = [(each.run.keywords.get("population", 1), each.run.keywords.get("probability", 1)) for each in audits]
+    assert any(population * probability != 1 for population, probability in patients)
 
 
 def test_a_bound_on_rounds_lowers_trials_and_says_so(caplog):
@@ -117,7 +123,7 @@ def test_the_picture_is_the_same_bytes_each_time_and_shows_every_audit(tmp_path)
     assert float(root.attrib["width"].removesuffix("pt")) < 0.75 * 1000
     figure = audit_figure([f.result for f in honest()], [f.power for f in honest()], "x")
     text = " ".join(t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text")))
-    assert "one run" in text
+    assert "difference of nodes" in text
     assert "ε ≥" in text
     assert "power 0.90" in text
     assert ", refuted" not in text
@@ -147,7 +153,7 @@ def test_the_picture_marks_a_refuted_claim(tmp_path):
     figure = audit_figure([f.result for f in findings], [f.power for f in findings], "x")
     text = " ".join(t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text")))
     assert text.count(", refuted") == 1
-    # Audits without errors at a threshold have no lower panel.
+    # One kind of audit has one lower panel.
     save_svg(audit_figure([findings[1].result], [None], "x"), tmp_path / "alone.svg")
 
 
