@@ -57,7 +57,8 @@ def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None],
         figure = Figure(figsize=(WIDTH, 6.5 + 0.36 * len(results)))
         FigureCanvasAgg(figure)
         figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.08)
-        above, below = figure.subfigures(2, 1, height_ratios=[0.9 + 0.36 * len(results), 4.5])
+        rows = figure.subfigures(2, 1, squeeze=False, height_ratios=[0.9 + 0.36 * len(results), 4.5])
+        above, below = rows[:, 0]
         _bars(above.subplots(), numbered, powers)
         panels = np.atleast_1d(below.subplots(1, len(groups)))
         for panel, (name, group) in zip(panels, groups, strict=True):

@@ -45,7 +45,7 @@ def model_card(
     epsilon = epsilon_label(run["epsilon"])
     chosen = epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
     sequences = [str(name) for name in metrics["sequences"]]
-    arm = arm_shown(run["arm"], _threat(privacy)["model"])
+    arm = arm_shown(run["arm"], privacy["threat"]["model"])
     return "\n".join(
         [
             f"# MRI sequence classifier: {run['network']}, {arm}, {chosen}, seed {run['seed']}",
@@ -141,7 +141,7 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
         return [*lines, reason, "The model may reveal who took part in training.", ""]
     unit, spent, delta = privacy["unit"], float(privacy["epsilon"]), float(privacy["delta"])
     seeded = privacy["noise_source"] == "seeded"
-    threat = _threat(privacy)
+    threat = privacy["threat"]
     seen = "every model of the training"
     if threat["model"] == SECURE_AGGREGATION:
         seen += " but no single message"
@@ -149,7 +149,7 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
     # The statement's own curve: one (epsilon, delta) pair alone would allow every participant to be found at epsilon 8.
     power = 1 - dict(zip(curve["false_alarms"], curve["misses"], strict=True))[FALSE_ALARM]
     power = math.ceil(1000 * power - 1e-9) / 1000
-    whole = privacy.get("of_all_images")
+    whole = privacy["of_all_images"]
     plain = (
         f"In plain words{', for the ideal mechanism that this run simulates' if seeded else ''}: an attack that sees "
         f"{seen}, and wrongly accuses {FALSE_ALARM:.0%} of those who gave no data, finds at most "
@@ -170,7 +170,8 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
         plain,
         "",
         *([SEEDED_NOTE, ""] if seeded else []),
-        *([str(threat["assumes"]), ""] if "assumes" in threat else []),
+        str(threat["assumes"]),
+        "",
     ]
     if threat["model"] == SECURE_AGGREGATION:
         alone = rounded_up(threat["epsilon_single_messages"])
@@ -178,13 +179,7 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
     lines.append(f"- ε by the Renyi accountant, as a check: {rounded_up(privacy['epsilon_rdp'])}")
     for name, node in privacy["nodes"].items():
         lines.append(f"- {name}: {node['population']} {unit}s, ε = {rounded_up(node['epsilon'])}")
-    return [*lines, *(f"- Not covered: {text}." for text in privacy.get("does_not_cover", ())), ""]
-
-
-def _threat(privacy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the statement says of the threat model."""
-    found: Mapping[str, Any] = privacy.get("threat", {"model": "local"})
-    return found
+    return [*lines, *(f"- Not covered: {text}." for text in privacy["does_not_cover"]), ""]
 
 
 def _accuracy(metrics: Mapping[str, Any]) -> list[str]:

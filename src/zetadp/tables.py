@@ -247,9 +247,11 @@ def _row(directory: Path) -> dict[str, Any]:
     metrics_path, privacy_path = directory / "metrics.json", directory / "privacy.json"
     measured = ("run", "accuracy", "per_class", "confusion", "sequences", "per_patient", "per_patient_images")
     metrics = _keys(
-        read_json(metrics_path), metrics_path, *measured, "balanced_accuracy", "macro_f1", "volume_accuracy"
+        read_json(metrics_path),
+        metrics_path,
+        *(*measured, "balanced_accuracy", "macro_f1", "volume_accuracy", "accuracy_interval", "node_accuracy"),
     )
-    privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", *STATED)
+    privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", "threat", "of_all_images", *STATED)
     identity = _identity(metrics["run"], metrics_path)
     target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
     if math.isinf(target) != math.isinf(spent):
@@ -258,20 +260,19 @@ def _row(directory: Path) -> dict[str, Any]:
             f"name says, found epsilon {spent:g}. Train the run again before it enters a table."
         )
         raise UserError(msg)
-    interval = metrics.get("accuracy_interval", {})
     return {
         **identity,
         **{key: metrics[key] for key in MEASURED},
         "public_start_accuracy": metrics.get("public_start_accuracy", math.nan),
-        "accuracy_low": interval.get("low"),
-        "accuracy_high": interval.get("high"),
+        "accuracy_low": metrics["accuracy_interval"]["low"],
+        "accuracy_high": metrics["accuracy_interval"]["high"],
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
         **_threat(privacy),
         "epsilon_per_patient": _per_patient(privacy),
         # Infinity is a string in JSON, which has no word for it.
         "epsilon_rdp": float(privacy["epsilon_rdp"]),
-        "node_accuracy": metrics.get("node_accuracy", {}),
+        "node_accuracy": metrics["node_accuracy"],
         "directory": directory.as_posix(),
     }
 
@@ -289,7 +290,7 @@ def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 def _per_patient(privacy: Mapping[str, Any]) -> float:
     """Return what a statement says of a whole patient; NaN where nothing is known of whose the records are."""
-    whole = privacy.get("of_all_images") or privacy
+    whole = privacy["of_all_images"] or privacy
     return float(whole["epsilon"]) if whole["unit"] == "patient" else math.nan
 
 

@@ -72,5 +72,5 @@ class Checkpoint:
             history=pd.DataFrame(content["history"]),
             ledger_head=content["ledger_head"],
             not_finite=content["not_finite"],
-            secret=content.get("secret", ""),
+            secret=content["secret"],
         )

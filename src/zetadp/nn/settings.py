@@ -109,5 +109,5 @@ class NetworkSettings:
         """Return the settings that tell this network from others, as ledgers and hashes name it."""
         found = asdict(self)
         if self.trained not in LOW_RANK:
-            del found["rank"]  # runs from before there were updates keep their fingerprint, and with it their draws
+            del found["rank"]  # of no effect
         return found
