@@ -137,10 +137,14 @@ def finished(target: Path) -> Checkout:
 
 
 def federated(target: Path, simulated: Checkout) -> Checkout:
-    """Train one run of the smoke scenario again in a copy, by a federation of real processes."""
+    """Train two runs of the smoke scenario again in a copy, by a federation of real processes.
+
+    A network from random weights, and a head on the public backbone.
+    """
     checkout = simulated.copied_to(target)
-    run = "results/federated/runs/complex/federated/eps-8/seed-0"
+    runs = [f"results/federated/runs/{network}/federated/eps-8/seed-0" for network in ("complex", "pretrained")]
+    results = [f"{run}/{name}" for run in runs for name in ("privacy.json", "metrics.json")]
     changes = ["name=federated", "engine=flower", "privacy={noise: os}"]
     changes.append("federation={answer_seconds: 0.2, update: float16}")
-    checkout.snakemake(f"{run}/privacy.json", f"{run}/metrics.json", "--config", *changes, PYTHONPATH=RECORDER)
+    checkout.snakemake(*results, "--config", *changes, PYTHONPATH=RECORDER)
     return checkout

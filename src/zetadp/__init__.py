@@ -1,1 +1,43 @@
-"""Federated learning of complex-valued networks on MRI k-space with per-patient differential privacy."""
+"""Federated learning of complex-valued networks with per-person differential privacy.
+
+The names below are the library's public interface; README shows them at work.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {
+    "Holding": "zetadp.core.training",
+    "NetworkSettings": "zetadp.nn.settings",
+    "NodeConstants": "zetadp.core.plan",
+    "OptimiserSettings": "zetadp.core.settings",
+    "Performance": "zetadp.core.settings",
+    "Plan": "zetadp.core.plan",
+    "Records": "zetadp.federation.node",
+    "RunName": "zetadp.core.plan",
+    "TrainingData": "zetadp.core.training",
+    "TrainingFiles": "zetadp.core.training",
+    "TrainingSettings": "zetadp.core.settings",
+    "UserError": "zetadp.validation",
+    "noise_of_plan": "zetadp.privacy.calibration",
+    "promise_of": "zetadp.privacy.promise",
+    "recorded_runs": "zetadp.privacy.exposure",
+    "total_statement": "zetadp.privacy.statement",
+    "train": "zetadp.core.training",
+}
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever the name stands for)
+    """Import a public name when it is first used: PyTorch takes seconds, and most commands do without it."""
+    if name not in _PUBLIC:
+        msg = f"module 'zetadp' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PUBLIC]

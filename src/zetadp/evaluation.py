@@ -31,7 +31,7 @@ def accuracy_and_loss(model: nn.Module, records: Records) -> tuple[float, float]
     if not len(records.images):
         return float("nan"), float("nan")
     scores = class_scores(model, records.images.flatten(0, 1))
-    labels = records.labels.repeat(len(records.images))
+    labels = records.labels.repeat(len(records.images)) if records.labels.ndim == 1 else records.labels.flatten()
     loss = functional.cross_entropy(scores, labels)
     return float((scores.argmax(dim=1) == labels).float().mean()), float(loss)
 

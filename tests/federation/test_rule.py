@@ -16,11 +16,11 @@ from zetadp.validation import UserError
 
 
 @pytest.mark.processes
-def test_a_federation_takes_the_place_of_the_simulation(federated):
+@pytest.mark.parametrize("network", ["complex", "pretrained"])
+def test_a_federation_takes_the_place_of_the_simulation(federated, network):
     results = federated.root / "results/federated"
-    run = results / "runs/complex/federated/eps-8/seed-0"
-    logs = [path.name for path in (federated.root / "logs/train_federated").iterdir()]
-    assert logs == ["complex-federated-eps-8-seed-0.log"]
+    run = results / f"runs/{network}/federated/eps-8/seed-0"
+    assert (federated.root / f"logs/train_federated/{network}-federated-eps-8-seed-0.log").exists()
     statement = json.loads((run / "privacy.json").read_text())
     assert (statement["guarantee"], statement["noise_source"]) == ("holds", "os")
     assert 0 < statement["epsilon"] <= 8
@@ -28,16 +28,19 @@ def test_a_federation_takes_the_place_of_the_simulation(federated):
     assert (run / "metrics.json").stat().st_size > 0
     # The account is that of the nodes' own ledgers, which outlive the results; their patients' images do not.
     ledgers = federated.root / "ledgers/phantom-smoke"
-    (hospitals,) = ledgers.glob("*.hospitals")
-    (account,) = ledgers.glob("federated-*.jsonl")
+    (hospitals,) = ledgers.glob(f"*-{network}-*.hospitals")
+    (account,) = ledgers.glob(f"federated-{network}-*.jsonl")
     for name in ("node-01", "node-02", "node-03"):
-        (own,) = (hospitals / name / "ledgers").iterdir()
+        (own,) = (hospitals / name / "ledgers").glob("*.jsonl")
         events = read_ledger(own)[-1].releases()
         assert len(events) == 4
         assert set(events) <= set(read_ledger(account)[-1].releases())
         assert not list(hospitals.rglob("*.h5"))
-    work = next((results / "federation").iterdir())
-    assert Plan.read(work / "plan.json").update == "float16"
+    (work,) = (results / "federation").glob(f"{network}-*")
+    plan = Plan.read(work / "plan.json")
+    assert plan.update == "float16"
+    assert plan == Plan.read(run / "plan.json")
+    assert ("backbone" in plan.public) == (network == "pretrained")
     assert not [path for path in work.rglob("*") if path.suffix in (".key", ".secret", ".gz")]
 
 

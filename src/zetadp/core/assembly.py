@@ -21,11 +21,12 @@ from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose, stream
+from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from zetadp.core.plan import Plan
     from zetadp.federation.node import Records
@@ -51,7 +52,13 @@ class Assembly:
     grid: Grid | None
 
     @classmethod
-    def of(cls, plan: Plan, records: Records, start: Mapping[str, Tensor] | None = None) -> Assembly:
+    def of(
+        cls,
+        plan: Plan,
+        records: Records,
+        start: Mapping[str, Tensor] | None = None,
+        model: nn.Module | None = None,
+    ) -> Assembly:
         """Assemble what a plan describes, on the device of the records.
 
         Parameters
@@ -63,9 +70,13 @@ class Assembly:
         start
             Starting weights, which must be public; None draws them from the run's seed. Low-rank updates of these
             weights need not be among them: they are drawn, and change nothing at first.
+        model
+            A network of one's own, for a plan whose network is of family ``own``.
         """
         set_tf32(convolutions=plan.training.tf32)
-        model = build(plan.network, records.classes, records.images.shape[-1], stream(plan.run.seed, Purpose.WEIGHTS))
+        if model is None:
+            random = stream(plan.run.seed, Purpose.WEIGHTS)
+            model = build(plan.network, records.classes, records.images.shape[-1], random)
         model = model.to(records.images.device)
         if start is not None:
             model.load_state_dict({**updates(model), **start})
@@ -115,7 +126,10 @@ def _statistic(plan: Plan, records: Records) -> ClosedForm | None:
     """Return what patients contribute in place of gradients, None for descent."""
     if plan.training.estimator == DESCENT:
         return None
-    counts = torch.bincount(torch.from_numpy(records.known_labels), minlength=records.classes)
+    if records.labels.ndim != 1:
+        msg = f"Expected the same classes in every record for estimator {plan.training.estimator}, found others."
+        raise UserError(msg)
+    counts = torch.bincount(torch.from_numpy(records.strata), minlength=records.classes)
     if plan.together < len(records.labels):
         counts = torch.ones_like(counts)  # equally many of every class are chosen
     return closed_form(

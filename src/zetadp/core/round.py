@@ -136,8 +136,7 @@ def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tenso
 def _clipped_sums(contribution: Contribution, site: Site, draws: Sequence[Draw]) -> ClippedSums:
     """Sum the clipped gradients, or what stands for them, of the patients drawn, node by node."""
     together, nodes, records = contribution.images, site.nodes, site.records
-    labels = records.known_labels
-    choices = [choose_images(node, draw, labels, together) for node, draw in zip(nodes, draws, strict=True)]
+    choices = [choose_images(node, draw, records.strata, together) for node, draw in zip(nodes, draws, strict=True)]
     chosen_records, chosen_images = (np.concatenate(part) for part in zip(*choices, strict=True))
     members = [len(draw.members) for draw in draws]
     images, image_labels = gather(records, chosen_records, chosen_images)

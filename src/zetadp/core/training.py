@@ -25,6 +25,7 @@ from zetadp.core.settings import Performance
 from zetadp.evaluation import accuracy_and_loss
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient
+from zetadp.nn.own import check_own
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.privacy.secret import Secret
@@ -154,6 +155,7 @@ def train(
     files: TrainingFiles,
     *,
     start: Mapping[str, Tensor] | None = None,
+    model: nn.Module | None = None,
     performance: Performance | None = None,
     after_round: Callable[[int, Tensor], None] | None = None,
 ) -> Trained:
@@ -170,6 +172,10 @@ def train(
     start
         Starting weights, which must be public: a function of no private patient. None draws them from the seed.
         Low-rank updates of these weights need not be among them: they are drawn, and change nothing at first.
+    model
+        A network of one's own, for a plan whose network is ``NetworkSettings("own")``: a PyTorch module that takes
+        images of shape (image, 1, row, column) and returns real class scores of shape (image, class). Its weights are
+        the starting weights, which must be public, and it is trained in place.
     performance
         What changes speed, not the result.
     after_round
@@ -179,15 +185,18 @@ def train(
     Raises
     ------
     UserError
-        If plan and data disagree, if the ledger has lost lines since the checkpoint was written, if the secret beside
-        it is another, if another attempt is not permitted, or if the disk is full or read-only; the last checkpoint is
-        then kept.
+        If plan, data and model disagree, if the ledger has lost lines since the checkpoint was written, if the secret
+        beside it is another, if another attempt is not permitted, or if the disk is full or read-only; the last
+        checkpoint is then kept.
     """
     how = performance or Performance()
     if start is not None:
         plan = plan.with_public(start=tensors_digest(start))
+    if model is not None:
+        check_own(model, plan)
+        plan = plan.with_public(model=tensors_digest(model.state_dict()))
     _check(plan, data)
-    parts = Assembly.of(plan, data.records, start)
+    parts = Assembly.of(plan, data.records, start, model)
     receiver, contribution = parts.receiver(), parts.contribution
     protected = plan.training.noise == "os"
     with Ledger(files.ledger) as ledger:
@@ -248,7 +257,7 @@ def _watched(model: nn.Module, validation: Records | None) -> tuple[float, float
 
 def _check(plan: Plan, data: TrainingData) -> None:
     """Refuse data that are not what the plan declares."""
-    check_images_per_patient(plan.training.images_per_patient, data.records.known_labels)
+    check_images_per_patient(plan.training.images_per_patient, data.records.strata)
     if len(data.holdings) != len(plan.nodes):
         msg = f"Expected holdings of {len(plan.nodes)} nodes, as declared, found {len(data.holdings)}."
         raise UserError(msg)

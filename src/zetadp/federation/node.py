@@ -29,21 +29,29 @@ class Records:
     images
         Tensor of shape (record, image, row, column), complex64 or float32.
     labels
-        Class of each image, the same for every record, shape (image,).
+        Class of each image: the same for every record, shape (image,), or of every record, shape (record, image).
     """
 
     images: Tensor
     labels: Tensor
 
-    @property
+    @cached_property
     def classes(self) -> int:
         """Number of classes."""
-        return int(self.known_labels.max()) + 1
+        return int(self.labels.max()) + 1
 
     @cached_property
-    def known_labels(self) -> np.ndarray:
-        """The labels in the processor's memory, where images are chosen: fetched from the device once."""
-        return self.labels.cpu().numpy()
+    def strata(self) -> np.ndarray:
+        """Kind of each image of a record, shape (image,); a patient's images are chosen equally from every kind.
+
+        The class, where it is the same for every record. It lies in the processor's memory, where images are chosen.
+        """
+        shared = self.labels.ndim == 1
+        return self.labels.cpu().numpy() if shared else np.zeros(self.labels.shape[1], dtype=np.int64)
+
+    def labels_of(self, records: Tensor, images: Tensor) -> Tensor:
+        """Return the classes of some images, given as record and position within it."""
+        return self.labels[images] if self.labels.ndim == 1 else self.labels[records, images]
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,8 @@ class Node:
     images: Sequence[int] | None = None
 
 
-def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the images that make each drawn patient's gradient: equally many of every class, at random.
+def choose_images(node: Node, draw: Draw, strata: np.ndarray, images_per_patient: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose the images that make each drawn patient's gradient: equally many of every stratum, at random.
 
     Which images are chosen needs no accounting: whatever they are, the patient's clipped gradient has norm at most B.
 
@@ -113,10 +121,10 @@ def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient
     ----------
     node, draw
         The node and its draw.
-    labels
-        Class of each image of a record, shape (image,).
+    strata
+        As of `Records`.
     images_per_patient
-        How many, a multiple of the number of classes; as many as a record has takes every image position once.
+        How many, a multiple of the number of strata; as many as a record has takes every image position once.
 
     Returns
     -------
@@ -131,15 +139,15 @@ def choose_images(node: Node, draw: Draw, labels: np.ndarray, images_per_patient
     # Choices are made for all patients of the node and then looked up: a patient's images must not depend on who else
     # was drawn, or being drawn would show in the images of others, which the accountant does not know.
     population = len(node.patients)
-    if images_per_patient == len(labels):
-        images = np.tile(np.arange(len(labels)), (population, 1))
+    if images_per_patient == len(strata):
+        images = np.tile(np.arange(len(strata)), (population, 1))
     else:
-        classes = np.unique(labels)
+        kinds = np.unique(strata)
         chosen = []
-        for label in classes:
-            candidates = np.flatnonzero(labels == label)
+        for kind in kinds:
+            candidates = np.flatnonzero(strata == kind)
             order = random.random((population, len(candidates))).argsort(axis=1)
-            chosen.append(candidates[order[:, : images_per_patient // len(classes)]])
+            chosen.append(candidates[order[:, : images_per_patient // len(kinds)]])
         images = np.concatenate(chosen, axis=1)
     place = random.random(images.shape)
     owned = [np.asarray(own, dtype=np.int64) for own in node.patients]
@@ -163,15 +171,15 @@ def single_images(patients: Sequence[Sequence[int]], count: int) -> tuple[list[S
     return [own for own in patients for _ in range(count)], list(range(count)) * len(patients)
 
 
-def check_images_per_patient(images_per_patient: int, labels: np.ndarray) -> None:
-    """Refuse a number of images that cannot be shared equally by the classes or that a patient does not have."""
-    classes, counts = np.unique(labels, return_counts=True)
-    if images_per_patient != len(labels) and (
-        images_per_patient % len(classes) or not 0 < images_per_patient // len(classes) <= counts.min()
+def check_images_per_patient(images_per_patient: int, strata: np.ndarray) -> None:
+    """Refuse a number of images that cannot be shared equally by the strata or that a patient does not have."""
+    kinds, counts = np.unique(strata, return_counts=True)
+    if images_per_patient != len(strata) and (
+        images_per_patient % len(kinds) or not 0 < images_per_patient // len(kinds) <= counts.min()
     ):
         msg = (
-            f"Expected training.images_per_patient to be a multiple of {len(classes)} (equally many of every class) "
-            f"up to {len(labels)}, found {images_per_patient}."
+            f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class) "
+            f"up to {len(strata)}, found {images_per_patient}."
         )
         raise UserError(msg)
 
@@ -180,4 +188,4 @@ def gather(data: Records, records: np.ndarray, images: np.ndarray) -> tuple[Chos
     """Return images of shape (patient, image, 1, row, column), not yet looked up, and labels of (patient, image)."""
     device = data.images.device
     rows, columns = (to_device(torch.from_numpy(chosen), device) for chosen in (records, images))
-    return ChosenImages(data.images, rows, columns), data.labels[columns]
+    return ChosenImages(data.images, rows, columns), data.labels_of(rows, columns)

@@ -19,9 +19,10 @@ from zetadp.nn.initialisation import initialise
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.low_rank import LowRankConv2d
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
-from zetadp.nn.settings import LOW_RANK
+from zetadp.nn.settings import LOW_RANK, OWN
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.stacked import stack
+from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,6 +144,9 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
         Source of the starting weights.
     """
     model: nn.Module
+    if settings.family == OWN:
+        msg = "Expected a PyTorch module for a network of family own, found none. Pass it to train as model."
+        raise UserError(msg)
     if settings.family == "linear":
         model = LinearClassifier(classes, size)
     elif settings.family == "head":

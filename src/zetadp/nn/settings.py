@@ -7,7 +7,9 @@ from typing import Any
 
 from zetadp.validation import in_range, one_of, positive
 
-FAMILIES = ("complex", "real", "linear", "head")
+OWN = "own"
+"""Family of a network that the user of the library brings as a PyTorch module."""
+FAMILIES = ("complex", "real", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
 """What is trained where convolutions are frozen and updated by `zetadp.nn.low_rank`: both factors, or the outer."""
 
@@ -21,7 +23,8 @@ class NetworkSettings:
     family
         ``complex``; ``real`` (the same shape with real weights, widths times the square root of two so that it has
         about as many real numbers); ``linear`` (softmax regression on log magnitude); or ``head`` (a complex affine map
-        of features).
+        of features). ``own``: the network is brought as a PyTorch module, and the other
+        settings are of no effect.
     domain
         What it sees: whitened ``kspace``, the ``image``, or ``features`` that the public backbone computes of whitened
         k-space.

@@ -173,7 +173,7 @@ class Hospital:
             plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts
         )
         logger.info("%s", self.promise)
-        check_images_per_patient(plan.training.images_per_patient, records.known_labels)
+        check_images_per_patient(plan.training.images_per_patient, records.strata)
 
     def reply(self, request: Request) -> Answer | Refusal:
         """Answer a request, or say in one of a few fixed words why not."""

@@ -1,0 +1,150 @@
+"""Networks that a user brings, and the example of README."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from training_builder import SIZE, TINY, Held, network, records, train_run
+
+import zetadp
+from zetadp.core.plan import RunName
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.federation.node import Records
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.ledger import read_ledger
+from zetadp.validation import UserError
+
+README = Path(__file__).parents[3] / "README.md"
+OWN = NetworkSettings("own")
+RUN = RunName("own", "central", "inf", 0)
+SETTINGS = TrainingSettings(rounds=3, images_per_patient=4, clip=0.3, optimiser=OptimiserSettings(0.02))
+EVERYBODY = [Held("here", [[i] for i in range(6)], 6, 6.0, 0.0)]
+
+
+class Affine(nn.Module):
+    """A complex affine map and a real one, as plain PyTorch modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.complex_map = nn.Linear(SIZE * SIZE, 4, dtype=torch.complex64)
+        self.real_map = nn.Sequential(nn.Linear(SIZE * SIZE, 3), nn.Tanh(), nn.Linear(3, 4))
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        return self.complex_map(flat).abs() + self.real_map(flat.abs())
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
+
+
+def test_the_example_of_readme_runs_and_promises_what_its_ledger_says(tmp_path, monkeypatch, capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+    assert len(example.strip().splitlines()) <= 30
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "README.md", "exec"), {"__name__": "example"})
+    promise, statement = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert promise == "here: epsilon 8 for each patient, at delta 1e-05"
+    assert "(8, 1e-05)-differentially private for each training patient" in statement
+    assert "Simulated" not in statement
+
+
+def test_every_public_name_is_there():
+    for name in zetadp.__all__:
+        assert getattr(zetadp, name).__name__ == name
+    with pytest.raises(AttributeError, match="unheard_of"):
+        zetadp.unheard_of  # noqa: B018
+
+
+def test_a_network_of_ones_own_is_trained_as_one_of_the_library_is(tmp_path):
+    """The same network, once by its settings and once as a module, with every kernel of its own."""
+    data = records(6)
+    brought = network(TINY)
+    start = {name: value.clone() for name, value in brought.state_dict().items()}
+    files = [{"ledger_path": tmp_path / n / "ledger.jsonl", "checkpoint_path": tmp_path / n / "x"} for n in "ab"]
+    known = train_run(RUN, TINY, SETTINGS, EVERYBODY, data, None, **files[0], start=start)
+    found = train_run(RUN, OWN, SETTINGS, EVERYBODY, data, None, **files[1], model=brought)
+    assert found.model is brought
+    for name, value in known.model.named_parameters():
+        assert torch.equal(dict(found.model.named_parameters())[name], value)
+    header = read_ledger(files[1]["ledger_path"])[0].header
+    assert header["network"]["family"] == "own"
+    assert header["model"] != read_ledger(files[0]["ledger_path"])[0].header.get("model")
+
+
+def test_plain_modules_and_labels_of_each_record_give_clipped_descent(paths):
+    """Against a loop over patients that knows nothing of the library."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (6, 5), generator=random)
+    data = Records(torch.randn(6, 5, SIZE, SIZE, dtype=torch.complex64, generator=random), labels)
+    settings = replace(SETTINGS, rounds=1, images_per_patient=5)
+    torch.manual_seed(0)
+    model = Affine()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    sent = []
+    how = {"after_round": lambda _, messages: sent.append(messages[0])}
+    train_run(RUN, OWN, settings, EVERYBODY, data, None, **paths, model=model, **how)
+    reference = Affine()
+    reference.load_state_dict(before)
+    total = [torch.zeros_like(value) for value in before.values()]
+    for images, own in zip(data.images, labels, strict=True):
+        loss = functional.cross_entropy(reference(images.unsqueeze(1)), own)
+        gradients = torch.autograd.grad(loss, list(reference.parameters()))
+        norm = sum(float(g.abs().square().sum()) for g in gradients) ** 0.5
+        total = [t + g * min(1.0, 0.3 / norm) for t, g in zip(total, gradients, strict=True)]
+    flat = [torch.view_as_real(t).flatten() if t.is_complex() else t.flatten() for t in total]
+    torch.testing.assert_close(sent[0], torch.cat(flat) / 6, rtol=1e-4, atol=1e-6)
+    assert all(not torch.equal(value, before[name]) for name, value in model.named_parameters())
+
+
+class Mixing(Affine):
+    """A network whose batch statistics mix patients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.real_map[1] = nn.BatchNorm1d(3)
+
+
+class Random(Affine):
+    """A network with draws of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.real_map[1] = nn.Dropout(0.5)
+
+
+REFUSED = {
+    "mixes": (Mixing, r"keep units apart, found BatchNorm1d as 'real_map.1'"),
+    "draws": (Random, r"without draws of their own, found Dropout as 'real_map.1'"),
+    "half": (lambda: Affine().bfloat16(), r"found torch.bfloat16 as 'real_map.0.weight'"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_no_guarantee_holds_for_is_refused_by_name(what, paths):
+    make, words = REFUSED[what]
+    with pytest.raises(UserError, match=words):
+        train_run(RUN, OWN, SETTINGS, EVERYBODY, records(6), None, **paths, model=make())
+    assert not paths["ledger_path"].exists()
+
+
+def test_plan_and_model_must_agree(paths):
+    with pytest.raises(UserError, match=r"NetworkSettings\('own'\)"):
+        train_run(RUN, TINY, SETTINGS, EVERYBODY, records(6), None, **paths, model=Affine())
+    with pytest.raises(UserError, match="Pass it to train as model"):
+        train_run(RUN, OWN, SETTINGS, EVERYBODY, records(6), None, **paths)
+
+
+def test_closed_forms_need_shares_of_classes_that_are_public(paths):
+    data = Records(torch.randn(6, 4, 1, 5, dtype=torch.complex64), torch.randint(4, (6, 4)))
+    settings = replace(SETTINGS, rounds=1, estimator="class_means")
+    with pytest.raises(UserError, match="same classes in every record"):
+        train_run(RUN, NetworkSettings("head", "features"), settings, EVERYBODY, data, None, **paths)
