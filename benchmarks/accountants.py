@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from prv import epsilon_bracket
 
-from zetadp.privacy import accounting, gaussian, prv
+from zetadp.privacy import accounting, gaussian
 from zetadp.provenance import origin
 from zetadp.rendering import to_csv
 from zetadp.storage import write_text
@@ -70,7 +71,7 @@ def measured(probability: float, noise: float, rounds: int, delta: float) -> dic
     start = time.process_time()
     quoted = accounting.epsilon_pld(mechanisms, delta)
     between = time.process_time()
-    lower, estimate, upper = prv.epsilon_bracket(mechanisms, delta)
+    lower, estimate, upper = epsilon_bracket(mechanisms, delta)
     end = time.process_time()
     limit = accounting.central_limit_mu(probability, noise, rounds)
     return {
