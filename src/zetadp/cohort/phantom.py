@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from zetadp.cohort.scanners import Scanner
 
-FOLDER = "Task01_BrainTumour"
-
 
 class Draw(IntEnum):
     """What a stream of the cohort is for; first part of its place."""
