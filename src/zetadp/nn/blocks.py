@@ -13,7 +13,7 @@ BLOCK = 1 << 19
 """Numbers in one block on a CPU, about; a block holds at least one image. On a GPU all images are one block."""
 
 
-def blocks(x: Tensor) -> Iterator[slice]:
-    """Return slices of a tensor's first axis, images, that together are all of it."""
-    step = max(1, BLOCK // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x))
+def blocks(x: Tensor, size: int = BLOCK) -> Iterator[slice]:
+    """Return slices of a tensor's first axis, images, that together are all of it and hold about ``size`` numbers."""
+    step = max(1, size // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x))
     return (slice(start, start + step) for start in range(0, len(x), step))

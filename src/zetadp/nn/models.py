@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.nn.activations import ConjMish, Mish, activation
+from zetadp.nn.inference import without_gradients
 from zetadp.nn.initialisation import initialise
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.low_rank import LowRankConv2d
@@ -79,7 +80,9 @@ class ConvolutionalClassifier(nn.Module):
         """Return what the head sees, shape (image, feature), complex features stacked."""
         if self.transform == "fourier":
             images = to_image(images)
-        x: Tensor = self.blocks(stack(images) if images.is_complex() else images)
+        stacked = stack(images) if images.is_complex() else images
+        found = without_gradients(self.blocks, stacked)
+        x: Tensor = self.blocks(stacked) if found is None else found
         # Stacked tensors keep all real parts before all imaginary parts, so flattening and averaging act on both alike.
         return x.mean(dim=(2, 3)) if self.pooled else x.flatten(1)
 

@@ -112,6 +112,43 @@ class _Root(NamedTuple):
         return torch.stack((of_real, of_imaginary, -k * (g12 + g21) - 2 * kept * c), dim=1)
 
 
+def centre(pairs: Tensor, groups: int, out: Tensor) -> Tensor:
+    """Write images without the mean of each group and part, and return the moments that are left, (image, 3, group).
+
+    Images are of shape (image, 2, channel, position); ``out`` may be the images themselves. The moments are those that
+    `whitening` takes.
+    """
+    images, _, channels, positions = pairs.shape
+    n = channels // groups * positions
+    centred = out.view(images, 2 * groups, n)
+    grouped = pairs.view(images, 2 * groups, n)
+    torch.sub(grouped, grouped.mean(dim=2, keepdim=True), out=centred)
+    real, imaginary = centred.view(images, 2, groups, n).unbind(1)
+    variances = torch.linalg.vector_norm(centred, dim=2).square().view(images, 2, groups)
+    return torch.cat((variances, (real * imaginary).sum(dim=2).unsqueeze(1)), dim=1).div_(n - 1)
+
+
+def whitening(moments: Tensor, scale: Tensor, epsilon: float) -> Tensor:
+    """Return the 2x2 matrix, row by row, by which each channel is whitened and scaled, shape (image, 4, channel).
+
+    Moments are of shape (image, 3, group), scales of shape (1 or image, channel, 2).
+    """
+    rows = _to_channels(_Root.of(moments, epsilon).rows, scale.shape[1])
+    of_real, of_imaginary = rows.chunk(2, dim=1)
+    g, h = scale.unsqueeze(1).unbind(3)
+    return torch.cat((g * of_real - h * of_imaginary, h * of_real + g * of_imaginary), dim=1)
+
+
+def transform(pairs: Tensor, matrix: Tensor, shift: Tensor, out: Tensor) -> None:
+    """Write the images of shape (image, 2, channel, position) that a matrix and a shift of every channel give."""
+    m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
+    shift_real, shift_imaginary = shift.unsqueeze(2).unbind(3)
+    real, imaginary = pairs.unbind(1)
+    out_real, out_imaginary = out.unbind(1)
+    torch.mul(real, m11, out=out_real).addcmul_(imaginary, m12).add_(shift_real)
+    torch.mul(real, m21, out=out_imaginary).addcmul_(imaginary, m22).add_(shift_imaginary)
+
+
 class _Whitened(torch.autograd.Function):
     """Whitening, scale and shift of stacked images.
 
@@ -124,33 +161,16 @@ class _Whitened(torch.autograd.Function):
         x: Tensor, scale: Tensor, shift: Tensor, groups: int, epsilon: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         images, stacked, *sides = x.shape
-        channels = stacked // 2
-        grouped = x.reshape(images, 2 * groups, -1)
-        n = grouped.shape[2]
-        centred = torch.empty_like(grouped)
-        moments = grouped.new_empty(images, 3, groups)
-        for part in blocks(grouped):
-            torch.sub(grouped[part], grouped[part].mean(dim=2, keepdim=True), out=centred[part])
-            real, imaginary = centred[part].view(-1, 2, groups, n).unbind(1)
-            moments[part, :2] = torch.linalg.vector_norm(centred[part], dim=2).square().view(-1, 2, groups)
-            moments[part, 2] = (real * imaginary).sum(dim=2)
-        moments /= n - 1
-        root = _Root.of(moments, epsilon)
+        pairs = x.contiguous().view(images, 2, stacked // 2, -1)
+        centred = torch.empty_like(pairs)
+        moments = pairs.new_empty(images, 3, groups)
+        for part in blocks(pairs):
+            moments[part] = centre(pairs[part], groups, out=centred[part])
         # Whitening and complex scale are one real 2x2 matrix an image and channel: one pass over the data, not two.
-        of_real, of_imaginary = _to_channels(root.rows, channels).chunk(2, dim=1)
-        g, h = scale.unsqueeze(1).unbind(3)
-        matrix = torch.cat((g * of_real - h * of_imaginary, h * of_real + g * of_imaginary), dim=1)
-        m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
-        shift_real, shift_imaginary = shift.expand(images, -1, -1).unsqueeze(2).unbind(3)
-        pairs = centred.view(images, 2, channels, -1)
+        matrix = whitening(moments, scale, epsilon)
         out = torch.empty_like(pairs)
         for part in blocks(pairs):
-            real, imaginary = pairs[part].unbind(1)
-            out_real, out_imaginary = out[part].unbind(1)
-            torch.mul(real, m11[part], out=out_real)
-            out_real.addcmul_(imaginary, m12[part]).add_(shift_real[part])
-            torch.mul(real, m21[part], out=out_imaginary)
-            out_imaginary.addcmul_(imaginary, m22[part]).add_(shift_imaginary[part])
+            transform(centred[part], matrix[part], shift.expand(images, -1, -1)[part], out=out[part])
         return out.view(images, stacked, *sides), centred.view(images, stacked, *sides), moments, matrix
 
     @staticmethod

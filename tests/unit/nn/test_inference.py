@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zetadp
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.nn import inference
+from zetadp.nn.backbone import load_backbone
+from zetadp.nn.inference import without_gradients
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.shipped import SHIPPED
+from zetadp.nn.stacked import stack
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return load_backbone(Path(zetadp.__file__).parent / SHIPPED)
+
+
+def images(count: int, size: int, seed: int = 0) -> torch.Tensor:
+    """Return k-space of discs in noise, of shape (image, 1, row, column)."""
+    random = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:size, :size]
+    discs = [np.hypot(rows - y, columns - x) < r for x, y, r in random.uniform(size / 5, size / 2, (count, 3))]
+    slices = 100 * np.array(discs, dtype=np.float32) + 10 * random.random((count, size, size), dtype=np.float32)
+    return torch.from_numpy(whiten(to_kspace(slices))).unsqueeze(1)
+
+
+def network(seed: int = 0, **changed) -> torch.nn.Module:
+    """Return a network whose scales and shifts are no longer those of the start."""
+    given = {"widths": (4, 8), "convolutions": 2, "head": "pooled", "groups": 2, "transform": "fourier", **changed}
+    made = build(NetworkSettings(**given), 4, 16, np.random.default_rng(seed))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in made.modules():
+            if hasattr(module, "shift"):
+                module.scale.add_(torch.randn(module.scale.shape, dtype=module.scale.dtype, generator=generator))
+                module.shift.add_(torch.randn(module.shift.shape, dtype=module.shift.dtype, generator=generator))
+    return made
+
+
+def in_double(model: torch.nn.Module) -> torch.nn.Module:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.complex128)
+    return model
+
+
+def test_features_of_the_shipped_backbone_are_those_of_its_layers(backbone):
+    given = images(40, backbone.size)
+    expected = backbone.network.features(given)
+    with torch.no_grad():
+        found = backbone.network.features(given)
+    assert not torch.equal(found, expected)  # the layers were not called
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    assert (found - expected).norm() < 1e-6 * expected.norm()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(1, 7),
+    widths=st.sampled_from([(2,), (4, 8), (6, 4, 8)]),
+    convolutions=st.integers(1, 3),
+    head=st.sampled_from(["pooled", "hidden"]),
+    block=st.sampled_from([1, 3000, 1 << 17]),
+    seed=st.integers(0, 99),
+)
+def test_scores_are_those_of_the_layers(count, widths, convolutions, head, block, seed):
+    model = in_double(network(seed, widths=widths, convolutions=convolutions, head=head))
+    given = images(count, 16, seed).to(torch.complex128)
+    expected = model(given).detach()
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(inference, "BLOCK", block)
+        before = given.clone()
+        torch.testing.assert_close(model(given), expected, atol=1e-10, rtol=1e-10)
+    assert torch.equal(given, before)
+
+
+def test_numbers_whose_exponential_overflows_are_kept():
+    model = network()
+    with torch.no_grad():
+        model.blocks[1].scale.mul_(1e4)
+    given = images(3, 16)
+    expected = model.features(given).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(model.features(given), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_an_image_has_the_same_features_wherever_the_block_ends(monkeypatch, backbone):
+    given = images(8, backbone.size)
+    with torch.no_grad():
+        expected = backbone.network.features(given)
+        for block in (1, 1 << 16, 1 << 30):
+            monkeypatch.setattr(inference, "BLOCK", block)
+            assert torch.equal(backbone.network.features(given), expected)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"activation": "crelu"},
+        {"family": "real", "domain": "image", "transform": "none"},
+        {"trained": "low_rank", "rank": 2},
+    ],
+)
+def test_other_layers_are_left_to_themselves(changed):
+    model = network(**changed)
+    given = torch.zeros(1, 1 if "family" in changed else 2, 16, 16)
+    with torch.no_grad():
+        assert without_gradients(model.blocks, given) is None
+
+
+def test_where_gradients_are_wanted_layers_are_called():
+    model = network()
+    given = images(2, 16)
+    assert without_gradients(model.blocks, stack(given)) is None
+    model(given).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
