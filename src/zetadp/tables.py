@@ -251,7 +251,7 @@ def _row(directory: Path) -> dict[str, Any]:
         metrics_path,
         *(*measured, "balanced_accuracy", "macro_f1", "volume_accuracy", "accuracy_interval", "node_accuracy"),
     )
-    privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", "threat", "of_all_images", *STATED)
+    privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", *STATED, "threat", "of_all_images")
     identity = _identity(metrics["run"], metrics_path)
     target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
     if math.isinf(target) != math.isinf(spent):

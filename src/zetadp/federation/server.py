@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zetadp.federation.optimiser import Descent, NAdam
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,13 +39,7 @@ class Server:
     def __init__(self, weights: Tensor, settings: OptimiserSettings, rounds: int) -> None:
         self.settings, self.rounds = settings, rounds
         self.weights = torch.nn.Parameter(weights.clone())
-        self.optimiser: torch.optim.Optimizer
-        if settings.name == "nadam":
-            self.optimiser = torch.optim.NAdam([self.weights], lr=settings.learning_rate)
-        else:
-            self.optimiser = torch.optim.SGD(
-                [self.weights], lr=settings.learning_rate, momentum=settings.momentum, dampening=settings.momentum
-            )
+        self.optimiser = NAdam() if settings.name == "nadam" else Descent(settings.momentum)
         self._average = torch.zeros_like(self.weights.data) if settings.averaged else None
 
     def learning_rate(self, round_number: int) -> float:
@@ -56,9 +52,8 @@ class Server:
 
         Nodes weigh the same whatever they hold: a weight by realised counts would be private information.
         """
-        self.optimiser.param_groups[0]["lr"] = self.learning_rate(round_number)
         self.weights.grad = messages.mean(dim=0)
-        self.optimiser.step()
+        self.optimiser.step(self.weights.data, self.weights.grad, self.learning_rate(round_number))
         if self._average is None:
             return
         count = round_number + 1 - (self.rounds - max(1, round(self.settings.averaged * self.rounds)))
@@ -69,8 +64,7 @@ class Server:
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed server needs, as tensors."""
-        moments = self.optimiser.state_dict()["state"].get(0, {})
-        tensors = {f"optimiser.{key}": value for key, value in moments.items() if value is not None}
+        tensors = {f"optimiser.{key}": value for key, value in self.optimiser.state.items()}
         if self._average is not None:
             tensors["average"] = self._average
         return {"weights": self.weights.detach(), **tensors}
@@ -81,9 +75,8 @@ class Server:
             self.weights.copy_(state["weights"])
             if self._average is not None:
                 self._average.copy_(state["average"])
-        moments = {
-            key.removeprefix("optimiser."): value for key, value in state.items() if key.startswith("optimiser.")
+        self.optimiser.state = {
+            key.removeprefix("optimiser."): value.clone()
+            for key, value in state.items()
+            if key.startswith("optimiser.")
         }
-        content = self.optimiser.state_dict()
-        content["state"] = {0: moments} if moments else {}
-        self.optimiser.load_state_dict(content)
