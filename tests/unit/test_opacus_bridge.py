@@ -629,6 +629,59 @@ def test_layers_that_mix_samples_are_refused(layer):
         private(nn.Sequential(nn.Conv2d(1, 1, 3), layer), TensorDataset(*samples(3, torch.float32)))
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex32])
+def test_networks_in_half_precision_are_refused(dtype):
+    model = nn.Linear(64, CLASSES)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    with pytest.raises(UserError, match=f"refuses half precision, found {dtype}"):
+        private(model, TensorDataset(*samples(3, torch.float32)))
+
+
+def test_in_half_precision_a_patient_would_weigh_more_than_the_clip(monkeypatch):
+    """The document says by 0.3 %."""
+    for module in ("refusals", "optimizer"):
+        monkeypatch.setattr(f"zetadp.opacus.{module}.check_precision", lambda *_: None)
+    x, y = samples(20, torch.bfloat16)
+    torch.manual_seed(0)
+    norms = []
+    for sample, label in zip(100 * x, y, strict=True):
+        model = REAL["convolutions"]().bfloat16()
+        gradient = step(*private(model, TensorDataset(sample[None], label[None]), max_grad_norm=0.1))
+        norms.append(float(gradient.double().norm()))
+    assert 1.001 < max(norms) / 0.1 < 1 + 2**-8
+
+
+def test_a_frozen_part_may_be_in_half_precision():
+    """What is not trained is not clipped."""
+    frozen = nn.Linear(64, 8, dtype=torch.bfloat16).requires_grad_(requires_grad=False)
+    check_network(nn.Sequential(frozen, last := nn.Linear(8, CLASSES)), torch.optim.SGD(last.parameters()))
+
+
+@pytest.mark.parametrize("place", ["forward", "step"])
+def test_autocast_is_refused(place):
+    model, optimizer, loader = private(REAL["convolutions"](), TensorDataset(*samples(3, torch.float32)))
+    x, y = next(iter(loader))
+    with torch.autocast("cpu", torch.bfloat16, enabled=place == "forward"):
+        loss = functional.cross_entropy(model(x), y)
+    loss.backward()
+    with (
+        torch.autocast("cpu", torch.bfloat16, enabled=place == "step"),
+        pytest.raises(UserError, match=r"refuses half precision, found torch\.bfloat16"),
+    ):
+        optimizer.step()
+
+
+def test_a_network_that_is_converted_later_is_refused():
+    model, optimizer, loader = private(REAL["convolutions"](), TensorDataset(*samples(3, torch.float32)))
+    model.bfloat16()
+    x, y = next(iter(loader))
+    functional.cross_entropy(model(x.bfloat16()), y).backward()
+    with pytest.raises(UserError, match=r"refuses half precision, found torch\.bfloat16"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize(
     "changes",
     [

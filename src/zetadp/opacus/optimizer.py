@@ -14,6 +14,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from torch import Tensor
 
+from zetadp.opacus.refusals import check_precision
 from zetadp.privacy.clipping import clip_factors
 from zetadp.validation import UserError
 
@@ -120,7 +121,10 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         patients, row, counts = torch.unique(owners[known], return_inverse=True, return_counts=True)
         gradients = []
         for p in self.params:
-            samples = self._get_flat_grad_sample(p).to(p.dtype)
+            samples = self._get_flat_grad_sample(p)
+            # Checked again in every step: a network can be converted, and autocast entered, after make_private.
+            check_precision(p, samples)
+            samples = samples.to(p.dtype)
             if len(samples) != len(owners):
                 msg = (
                     f"Expected one gradient for each of the {len(owners)} samples of the batch, found {len(samples)}. "

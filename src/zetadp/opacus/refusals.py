@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import AbstractGradSampleModule
 from torch.distributed.fsdp import FSDPModule
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from torch.optim import Optimizer
 
 _GHOST = (
@@ -65,7 +66,22 @@ def check_network(module: nn.Module, optimizer: Optimizer) -> None:
                 "no patient has a gradient of its own. Use group normalisation (zetadp.nn.normalisation)."
             )
             raise UserError(msg)
+    check_precision(*(p for p in module.parameters() if p.requires_grad))
     own = set(module.parameters())
     if any(p not in own for p in chain.from_iterable(group["params"] for group in optimizer.param_groups)):
         msg = "Expected an optimizer of this network's parameters, found one that holds others too."
         raise UserError(msg)
+
+
+def check_precision(*tensors: Tensor) -> None:
+    """Raise `UserError` for parameters or gradients in half precision, and where autocast would make them so."""
+    for tensor in tensors:
+        device = tensor.device.type
+        kinds = [tensor.dtype, *([torch.get_autocast_dtype(device)] if torch.is_autocast_enabled(device) else [])]
+        for kind in kinds:
+            if torch.finfo(kind).bits < torch.finfo(torch.float32).bits:
+                msg = (
+                    f"zetadp.opacus refuses half precision, found {kind}. After rounding to so few bits, a clipped "
+                    "gradient can be longer than max_grad_norm. Use float32 or complex64 parameters without autocast."
+                )
+                raise UserError(msg)
