@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -27,7 +29,26 @@ if TYPE_CHECKING:
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 AXES = ("patient", "sequence", "slice", "row", "column")
-CONVOLUTIONAL = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
+COMPLEX = NetworkSettings(widths=(24, 24), convolutions=1, hidden=40, groups=2)
+"""The smallest shape whose second convolution takes three real products and whose hidden layer is kept as factors."""
+REAL = NetworkSettings("real", widths=(2, 4), convolutions=1, hidden=34, groups=2)
+"""The same for factors; real convolutions have one kernel."""
+
+
+class Foreign(nn.Module):
+    """A network of PyTorch's own layers, whose gradients are mapped over patients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(9)
+        self.affine = nn.Linear(64, CLASSES, dtype=torch.complex64)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator) / 8
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores of shape (image, class) for complex images of shape (image, 1, row, column)."""
+        scores: Tensor = self.affine(images.flatten(1))
+        return (scores.real.square() + scores.imag.square() + 1e-12).sqrt()
 
 
 def _contributions(folder: Path, data: Records, model: nn.Module, clip: float) -> Tensor:
@@ -46,7 +67,7 @@ def _imaginary(model: Stub) -> Stub:
     return model
 
 
-def _hostile() -> dict[str, tuple[Stub, Records]]:
+def _hostile() -> dict[str, tuple[nn.Module, Records]]:
     """Return networks and patients whose gradients are long, imaginary only, isotropic, or the same in all images."""
     random = random_records(24, scale=100.0)
     real = Records(images=random.images.real.to(torch.complex64), labels=random.labels)
@@ -57,12 +78,17 @@ def _hostile() -> dict[str, tuple[Stub, Records]]:
         "random": (Stub(), random),
         "imaginary gradients": (_imaginary(Stub()), real),
         "equal images": (Stub(), same),
+        **{f"equal images, {name}": (model, same) for name, model in _networks().items() if name != "affine"},
     }
 
 
 def _networks() -> dict[str, nn.Module]:
-    convolutional = build(CONVOLUTIONAL, CLASSES, 8, np.random.default_rng(4))
-    return {"affine": Stub(), "convolutional": convolutional}
+    """Return networks that together need every kernel of a CPU."""
+    shipped = {
+        name: build(settings, CLASSES, 8, np.random.default_rng(4))
+        for name, settings in (("complex", COMPLEX), ("real", REAL))
+    }
+    return {"affine": Stub(), **shipped, "foreign": Foreign()}
 
 
 def _loss(model: nn.Module, layout: Layout, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:
@@ -75,8 +101,8 @@ def _loss(model: nn.Module, layout: Layout, vector: Tensor, images: Tensor, labe
 def check_no_patient_adds_more_than_the_clip(folder: Path) -> None:
     """One patient alone moves the sum by at most B in the norm over all parts, however long its gradient; B = 2.
 
-    Three kinds of 24 patients. Whatever clips less than the whole, or by a norm that is too small for half of all
-    gradients, exceeds B for one of them.
+    Kinds of 24 patients, and networks that need every kernel. Whatever clips less than the whole, or by a norm that is
+    too small for half of all gradients, exceeds B for one of them.
     """
     for name, (model, data) in _hostile().items():
         norms = _contributions(folder / name, data, model, CLIP).norm(dim=1)
@@ -93,7 +119,7 @@ def check_a_contribution_is_the_slope_of_the_patients_loss(folder: Path) -> None
     Clipped, the message is the same direction at norm B or less.
     """
     for name, model in _networks().items():
-        data = random_records(3, scale=1.0 if name == "convolutional" else 0.5)
+        data = random_records(3, scale=1.0 if name in ("complex", "real") else 0.5)
         gradients = _contributions(folder / name / "unclipped", data, model, math.inf)
         with federation(folder / name, [[0]], expected=1, model=model) as fed:
             layout = fed.layout
@@ -123,9 +149,17 @@ def check_a_contribution_does_not_depend_on_others(folder: Path) -> None:
     """In one round, what three patients add together is what each adds alone, image choices included.
 
     The accountant takes a round as a fixed vector of norm at most B added, or not, to what everybody else adds. With
-    long gradients, half of each record's images chosen at random, and a network that normalises.
+    long gradients, half of each record's images chosen at random, networks that normalise, and calls that serve two
+    patients, as with two threads.
     """
     data = random_records(3, images_per_class=2, scale=10.0, seed=5)
+    with pytest.MonkeyPatch.context() as threads:
+        threads.setattr(torch, "get_num_threads", lambda: 2)
+        _add_up(folder, data)
+
+
+def _add_up(folder: Path, data: Records) -> None:
+    """Compare what patients add together with what each adds alone, for every network."""
     for name, model in _networks().items():
 
         def message(*members: int, name: str = name, model: nn.Module = model) -> Tensor:
@@ -149,16 +183,19 @@ def check_a_patient_that_is_not_finite_adds_zero(folder: Path) -> None:
     good = random_records(2, seed=6, scale=10.0)
     bad = torch.stack([torch.full_like(good.images[0], value) for value in (math.nan, math.inf, 3e38)])
     data = Records(images=torch.cat([good.images, bad]), labels=good.labels)
-    for number in range(3):
-        with federation(folder / f"with {number}", [[0, 1, 2 + number]], expected=3, records=data) as fed:
+    networks = _networks()
+    for name, number in product(("affine", "complex"), range(len(bad))):
+        how: dict[str, Any] = {"records": data, "model": networks[name]}
+        place = folder / f"{name} {number}"
+        with federation(place / "with", [[0, 1, 2 + number]], expected=3, **how) as fed:
             try:
                 found = fed.round(0)[0]
             except (ArithmeticError, RuntimeError, ValueError) as error:
                 msg = f"a round was broken off because of one patient: {error}"
                 raise AssertionError(msg) from error
-        with federation(folder / f"without {number}", [[0, 1]], expected=2, records=data) as fed:
+        with federation(place / "without", [[0, 1]], expected=2, **how) as fed:
             expected = fed.round(0)[0] * 2 / 3
-        assert found.isfinite().all(), "one patient made the message not finite"
+        assert found.isfinite().all(), f"{name}: one patient made the message not finite"
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 

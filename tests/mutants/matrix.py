@@ -9,10 +9,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mutants import mutants_of_contributions, mutants_of_noise, mutants_of_records, mutants_of_sampling
+from mutants import (
+    mutants_of_contributions,
+    mutants_of_kernels,
+    mutants_of_noise,
+    mutants_of_records,
+    mutants_of_sampling,
+)
 from mutants.installing import CHECKS, MUTANTS, Check, Mutant, installed
 
-MODULES = (mutants_of_noise, mutants_of_sampling, mutants_of_contributions, mutants_of_records)
+MODULES = (mutants_of_noise, mutants_of_sampling, mutants_of_contributions, mutants_of_kernels, mutants_of_records)
 KILLER, FAILS, PASSES = "**K**", "x", "·"
 UNREPEATABLE = frozenset(name for name in CHECKS if "exact" in name) | {
     "check_every_release_stays_counted",

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mutants import matrix
+from mutants import kernels, matrix
 from mutants.installing import CHECKS, MUTANTS, installed
+from zetadp.nn import weight_gradients
 
 PAGE = Path(__file__).parents[2] / "docs/mutants.md"
 
@@ -30,8 +31,16 @@ MATRIX = table("Which check caught which")
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_check_passes_on_the_shipped_code(name: str, tmp_path: Path) -> None:
-    CHECKS[name].run(tmp_path)
+def test_a_check_passes_on_the_shipped_code_and_reaches_its_kernels(name: str, tmp_path: Path) -> None:
+    with kernels.called() as reached:
+        CHECKS[name].run(tmp_path)
+    assert reached >= kernels.REACHED.get(name, set())
+
+
+def test_every_kernel_of_a_convolution_is_known() -> None:
+    found = {name for name in vars(weight_gradients) if name.startswith("by_")}
+    on_a_cpu = {target.partition(":")[2] for target in kernels.ON_A_CPU}
+    assert found == kernels.ELSEWHERE | {name for name in on_a_cpu if name.startswith("by_")}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
