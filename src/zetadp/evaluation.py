@@ -30,10 +30,16 @@ def accuracy_and_loss(model: nn.Module, records: Records) -> tuple[float, float]
     """Return accuracy and mean cross-entropy over all images of all patients; NaN where there is no patient."""
     if not len(records.images):
         return float("nan"), float("nan")
+    accuracy, loss = _accuracy_and_loss(model, records).tolist()
+    return accuracy, loss
+
+
+def _accuracy_and_loss(model: nn.Module, records: Records) -> Tensor:
+    """Return both in one tensor on the device, so that a GPU is waited for once."""
     scores = class_scores(model, records.images.flatten(0, 1))
     labels = records.labels.repeat(len(records.images)) if records.labels.ndim == 1 else records.labels.flatten()
     loss = functional.cross_entropy(scores, labels)
-    return float((scores.argmax(dim=1) == labels).float().mean()), float(loss)
+    return torch.stack(((scores.argmax(dim=1) == labels).float().mean(), loss))
 
 
 def predict(model: nn.Module, images: Tensor, patients: Sequence[str], sequences: Sequence[str]) -> pd.DataFrame:

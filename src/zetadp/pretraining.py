@@ -22,13 +22,14 @@ from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
 from zetadp.nn.projection import fit_projection, head_on, head_scores
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
+from zetadp.transfer import to_device
 from zetadp.validation import UserError, in_range, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
@@ -121,28 +122,40 @@ def pretrain(
     digest = _digest(network, settings, images)
     start = _resume(checkpoint, model, optimiser, digest)
     begun = saved = reported = time.monotonic()
-    running = math.nan
+    running = torch.full((), math.nan, dtype=torch.float64, device=device)
     for step in range(start, settings.steps):
-        for group in optimiser.param_groups:
-            group["lr"] = settings.rate(step)
-        inputs, labels = draw_batch(images, settings, step)
-        scores = model(torch.from_numpy(inputs).unsqueeze(1).to(device))
-        loss = functional.cross_entropy(scores, torch.from_numpy(labels).to(device), label_smoothing=settings.smoothing)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        running = float(loss.detach()) if math.isnan(running) else 0.98 * running + 0.02 * float(loss.detach())
+        running = _step(model, optimiser, settings, images, step, running)
         now = time.monotonic()
         if now - reported > 30 or step + 1 == settings.steps:
             reported = now
             left = (now - begun) / (step + 1 - start) * (settings.steps - step - 1)
-            logger.info("step %d of %d, loss %.3f, %.0f s left", step + 1, settings.steps, running, left)
+            logger.info("step %d of %d, loss %.3f, %.0f s left", step + 1, settings.steps, float(running), left)
         if now - saved > settings.checkpoint_seconds:
             saved = now
             _keep(checkpoint, step + 1, digest, model, optimiser)
     _keep(checkpoint, settings.steps, digest, model, optimiser)
     model.eval().requires_grad_(requires_grad=False)
     return _with_features(model, network, settings, images, watched, sequences, digest)
+
+
+def _step(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    settings: PretrainingSettings,
+    images: np.ndarray,
+    step: int,
+    running: Tensor,
+) -> Tensor:
+    """Take one step; return the running mean of the loss, on the device: to look at it would make a GPU wait."""
+    for group in optimiser.param_groups:
+        group["lr"] = settings.rate(step)
+    inputs, labels = (to_device(torch.from_numpy(part), running.device) for part in draw_batch(images, settings, step))
+    loss = functional.cross_entropy(model(inputs.unsqueeze(1)), labels, label_smoothing=settings.smoothing)
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    latest = loss.detach().double()
+    return torch.where(running.isnan(), latest, 0.98 * running + 0.02 * latest)
 
 
 def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,155 @@
+"""The way of a GPU without one, on PyTorch's meta device, whose tensors hold no numbers.
+
+Code that mixes devices raises there. So does code that asks the device for a number, which would make a GPU wait. Three
+things may wait, and come after what is called here: the bytes of messages, the count of patients left out, and metrics.
+These tests cannot see plain copies to the device, which also make the processor wait, unlike those of
+`zetadp.transfer.to_device`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.config import images_of_a_patient, load_config, network_of, training_of
+from zetadp.evaluation import _accuracy_and_loss, class_scores
+from zetadp.federation.node import Node, Records, choose_images, gather
+from zetadp.federation.server import OptimiserSettings, Server
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.pretraining import PretrainingSettings, _step
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import SampledGaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+CONFIG = load_config(
+    yaml.safe_load((ROOT / "config.yaml").read_text()), ROOT / "workflow" / "schemas" / "config.schema.yaml"
+)
+NETWORKS = {name: NetworkSettings(**network_of(CONFIG, name)) for name in CONFIG["networks"]}
+BACKBONE = NetworkSettings(**CONFIG["pretraining"]["network"])
+PRETRAINED = {"backbone": BACKBONE, "complex": NETWORKS["complex"]}
+SIDE = CONFIG["slices"]["size"]
+META = torch.device("meta")
+PATIENTS, CLASSES = 3, len(SEQUENCES)
+CLIPS = (0.37, 0.5)
+"""A grid truncates in another way where the clip is a power of two."""
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses what PyTorch allows although a GPU waits for it: indices in the processor's memory."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.ndim)
+        devices = {tensor.device.type for tensor in tensors}
+        assert len(devices) < 2, f"{func} mixes devices: {sorted(devices)}"
+        return func(*args, **(kwargs or {}))
+
+
+def on_meta(name: str) -> tuple[torch.nn.Module, Layout, Records]:
+    """Return a network of the default configuration and records as it sees them, on the device without numbers."""
+    settings = NETWORKS[name]
+    shape = (1, BACKBONE.widths[-1]) if settings.domain == "features" else (SIDE, SIDE)
+    model = build(settings, CLASSES, shape[-1], np.random.default_rng(0)).to(META)
+    images = images_of_a_patient(CONFIG)
+    kind = torch.float32 if settings.domain == "image" else torch.complex64
+    labels = torch.arange(CLASSES).repeat_interleave(images // CLASSES)
+    records = Records(torch.empty(2 * PATIENTS, images, *shape, dtype=kind, device=META), labels.to(META))
+    vars(records)["known_labels"] = labels.numpy()  # fetched once, before the first round
+    return model, Layout.of(model), records
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda t: t.sum().item(),
+        lambda t: bool(t.any()),
+        lambda t: t.cpu(),
+        lambda t: t.numpy(),
+        lambda t: t.tolist(),
+        lambda t: t.nonzero(),
+        lambda t: t[t > 0],
+        lambda t: t + torch.zeros(3),
+    ],
+)
+def test_a_device_without_numbers_refuses_whoever_looks_at_them(look: Callable[[torch.Tensor], object]) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError, TypeError), match="meta"):
+        look(torch.empty(3, device=META))
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
+    model, layout, records = on_meta(name)
+    each = training_of(CONFIG, name)["images_per_patient"]
+    grid = Grid.choose(clip, noise_multiplier=1.0, population=PATIENTS, dimension=layout.dimension) if exact else None
+    with Ledger(tmp_path / "ledger.jsonl") as ledger, OneDevice():
+        ledger.start({})
+        constants = {"population": PATIENTS, "expected": PATIENTS, "noise_multiplier": 1.0, "clip": clip}
+        nodes = [
+            Node(
+                SampledGaussian(f"node-{place}", place, seed=0, ledger=ledger, **constants)
+                if grid is None
+                else ExactSampledGaussian(f"node-{place}", place, grid=grid, ledger=ledger, **constants),
+                [[PATIENTS * place + patient] for patient in range(PATIENTS)],
+            )
+            for place in range(2)
+        ]
+        draws = [node.mechanism.draw(0) for node in nodes]
+        chosen = [
+            choose_images(node, draw, records.known_labels, each) for node, draw in zip(nodes, draws, strict=True)
+        ]
+        images, labels = gather(records, *(np.concatenate(part) for part in zip(*chosen, strict=True)))
+        groups = torch.arange(2).repeat_interleave(PATIENTS)
+        # Four patients a pass: the round takes two.
+        how = {"count": 2, "bound": clip, "chunk": 4 * each, "grid": grid}
+        found = clipped_sums(model, layout, images, labels, groups, **how)
+        assert found.sums.dtype == (torch.int64 if exact else torch.float32)
+        ledger.record([draw.event for draw in draws])
+        messages = torch.stack([n.mechanism.release(d, s) for n, d, s in zip(nodes, draws, found.sums, strict=True)])
+    assert messages.device == found.not_finite.device == META
+    assert messages.shape == (2, layout.dimension)
+    for optimiser in ("nadam", "sgd"):
+        weights = layout.flatten(dict(model.named_parameters())).detach()
+        server = Server(weights, OptimiserSettings(name=optimiser, averaged=1.0), rounds=1)
+        with OneDevice():
+            server.step(messages, 0)
+        assert server.weights.device == META
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_evaluation_waits_for_no_device_before_its_metrics(name):
+    model, _, records = on_meta(name)
+    with OneDevice():
+        scores = class_scores(model, records.images.flatten(0, 1))
+        metrics = _accuracy_and_loss(model, records)
+    assert scores.shape == (2 * PATIENTS * images_of_a_patient(CONFIG), CLASSES)
+    assert (metrics.shape, metrics.device) == ((2,), META)
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_a_step_of_pretraining_waits_for_no_device(name):
+    model = build(PRETRAINED[name], CLASSES, SIDE, np.random.default_rng(0)).to(META)
+    optimiser = torch.optim.Adam(model.parameters())
+    settings = PretrainingSettings(steps=2, batch=2 * CLASSES)
+    images = np.random.default_rng(1).random((3, CLASSES, 2, SIDE, SIDE), dtype=np.float32)
+    running = torch.full((), torch.nan, dtype=torch.float64, device=META)
+    with OneDevice():
+        for step in range(settings.steps):
+            running = _step(model, optimiser, settings, images, step, running)
+    assert running.device == META
+    assert all(p.device == META and p.grad is not None for p in model.parameters())
