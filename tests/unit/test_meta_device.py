@@ -20,9 +20,10 @@ from torch.utils._pytree import tree_leaves
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.config import images_of_a_patient, load_config, network_of, training_of
+from zetadp.core.settings import OptimiserSettings
 from zetadp.evaluation import _accuracy_and_loss, class_scores
 from zetadp.federation.node import Node, Records, choose_images, gather
-from zetadp.federation.server import OptimiserSettings, Server
+from zetadp.federation.server import Server
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.pretraining import PretrainingSettings, _step
@@ -68,7 +69,7 @@ def on_meta(name: str) -> tuple[torch.nn.Module, Layout, Records]:
     kind = torch.float32 if settings.domain == "image" else torch.complex64
     labels = torch.arange(CLASSES).repeat_interleave(images // CLASSES)
     records = Records(torch.empty(2 * PATIENTS, images, *shape, dtype=kind, device=META), labels.to(META))
-    vars(records)["known_labels"] = labels.numpy()  # fetched once, before the first round
+    vars(records)["strata"] = labels.numpy()  # fetched once, before the first round
     return model, Layout.of(model), records
 
 
@@ -110,9 +111,7 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
             for place in range(2)
         ]
         draws = [node.mechanism.draw(0) for node in nodes]
-        chosen = [
-            choose_images(node, draw, records.known_labels, each) for node, draw in zip(nodes, draws, strict=True)
-        ]
+        chosen = [choose_images(node, draw, records.strata, each) for node, draw in zip(nodes, draws, strict=True)]
         images, labels = gather(records, *(np.concatenate(part) for part in zip(*chosen, strict=True)))
         groups = torch.arange(2).repeat_interleave(PATIENTS)
         # Four patients a pass: the round takes two.
