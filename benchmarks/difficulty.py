@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
-from zetadp.cohort.scanners import SEQUENCES
+from zetadp.cohort.scanners import CHANNELS
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten
@@ -56,7 +56,7 @@ def sorted_intensities(images: np.ndarray) -> np.ndarray:
 
 def fit(x: torch.Tensor, y: torch.Tensor, penalty: float) -> torch.Tensor:
     """Fit softmax regression by full-batch L-BFGS; return weights (feature + 1, class), the bias in the last row."""
-    weights = torch.zeros(x.shape[1] + 1, len(SEQUENCES), requires_grad=True)
+    weights = torch.zeros(x.shape[1] + 1, len(CHANNELS), requires_grad=True)
     optimiser = torch.optim.LBFGS([weights], max_iter=80, history_size=20, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
@@ -75,7 +75,7 @@ def evaluate(features: np.ndarray, train_patients: int) -> Result:
     mean = features[:train_patients].mean(axis=(0, 1, 2))
     scale = features[:train_patients].std(axis=(0, 1, 2)) + 1e-6
     x = torch.from_numpy(((features - mean) / scale).astype(np.float32))
-    y = torch.arange(len(SEQUENCES))[None, :, None].expand(x.shape[:3])
+    y = torch.arange(len(CHANNELS))[None, :, None].expand(x.shape[:3])
 
     def part(patients: slice) -> tuple[torch.Tensor, torch.Tensor]:
         return x[patients].flatten(0, 2), y[patients].flatten()
@@ -90,7 +90,7 @@ def evaluate(features: np.ndarray, train_patients: int) -> Result:
 
     test = slice(train_patients, len(x))
     predicted, truth = predict(fit(*part(slice(0, train_patients)), penalty), test), part(test)[1]
-    confusion = np.zeros((len(SEQUENCES),) * 2)
+    confusion = np.zeros((len(CHANNELS),) * 2)
     np.add.at(confusion, (truth.numpy(), predicted.numpy()), 1)
     accuracy = float((predicted == truth).float().mean())
     return Result(accuracy, penalty, confusion / confusion.sum(axis=1, keepdims=True))
@@ -114,7 +114,7 @@ def main() -> None:
     for name, features in (("log magnitude", log_magnitude), ("sorted intensities", sorted_intensities)):
         result = evaluate(features(images), settings.train_patients)
         print(f"{name}: test accuracy {result.accuracy:.4f} (penalty {result.penalty:g}); true class by row:")
-        for sequence, row in zip(SEQUENCES, result.confusion, strict=True):
+        for sequence, row in zip(CHANNELS, result.confusion, strict=True):
             print(f"  {sequence:>5}  " + "  ".join(f"{share:.2f}" for share in row))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from zetadp.config import grid, load_config, overlay
+from zetadp.config import load_config, overlay, run_names
 from zetadp.configdocs import SCHEMA
 from zetadp.provenance import cohort_shown, seeds_shown
 from zetadp.storage import read_json
@@ -36,7 +36,7 @@ def declared_by(*scenarios: str | None) -> tuple[str, str]:
     """Return cohorts and seeds of scenarios, as `zetadp.provenance.origin` takes them."""
     configs = [configuration(scenario) for scenario in scenarios]
     cohorts = "; ".join(cohort_shown(config["cohort"]) for config in configs)
-    return cohorts, seeds_shown(int(run.seed) for config in configs for run in grid(config))
+    return cohorts, seeds_shown(int(run.seed) for config in configs for run in run_names(config))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Experiment:
     def cells(self) -> dict[tuple[str, str, str], list[RunName]]:
         """Return the declared runs of every network, arm and epsilon, in the order of their seeds."""
         found: dict[tuple[str, str, str], list[RunName]] = {}
-        for run in sorted(grid(self.config), key=lambda run: run.seed):
+        for run in sorted(run_names(self.config), key=lambda run: run.seed):
             found.setdefault((run.network, run.arm, run.epsilon), []).append(run)
         return found
 
@@ -81,7 +81,7 @@ class Experiment:
 
     def environments(self) -> list[dict[str, Any]]:
         """Return where every declared run was trained."""
-        return [self._read(run).get("environment", {}) for run in grid(self.config)]
+        return [self._read(run).get("environment", {}) for run in run_names(self.config)]
 
     def table(self) -> pd.DataFrame:
         """Return the accuracies that the workflow wrote, or refuse a table that is not of the declared runs."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from zetadp.audit.membership import MembershipSettings, audit_membership, refutation
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
-from zetadp.cohort.scanners import SEQUENCES
+from zetadp.cohort.scanners import CHANNELS
 from zetadp.dataset import pick_device, to_records
 from zetadp.figurestyle import save_svg
 from zetadp.kspace.fourier import to_kspace
@@ -90,7 +90,7 @@ def simulated(settings: MembershipSettings, domain: str) -> ImageStack:
     return ImageStack(
         values=whiten(to_kspace(slices)) if domain == "kspace" else slices,
         patients=tuple(f"candidate-{number}" for number in numbers),
-        sequences=SEQUENCES,
+        sequences=CHANNELS,
         axes=("record", "sequence", "slice", "row", "column"),
         units="arbitrary",
     )

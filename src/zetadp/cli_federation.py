@@ -133,7 +133,7 @@ def _run_plan(given: argparse.Namespace) -> None:
 
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.config import grid, load_config, needs_backbone, plan_of, threat_of
+    from zetadp.config import load_config, needs_backbone, plan_of, run_names, threat_of
     from zetadp.configdocs import SCHEMA
     from zetadp.core.plan import RunName
     from zetadp.epsilon import epsilon_label
@@ -144,7 +144,7 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
 
     config = load_config(content, SCHEMA)
     run = RunName(given.network, given.arm, epsilon_label(given.epsilon), given.seed)
-    federated = [each for each in grid(config) if threat_of(config, each.arm) == "local"]
+    federated = [each for each in run_names(config) if threat_of(config, each.arm) == "local"]
     if run not in federated:
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
         found = f"{run.network} {run.arm} {given.epsilon} {run.seed}"

@@ -80,7 +80,7 @@ def has_real_patients(config: Mapping[str, Any]) -> bool:
     return cohort["source"] != "simulated" if declared is None else bool(declared)
 
 
-def grid(config: Mapping[str, Any]) -> list[RunName]:
+def run_names(config: Mapping[str, Any]) -> list[RunName]:
     """Return every run of the grid once, in a fixed order."""
     runs: dict[RunName, None] = {}
     for block in config["runs"]:

@@ -12,11 +12,11 @@ import yaml
 
 from zetadp.config import (
     declared_nodes,
-    grid,
     hospital_sizes,
     load_config,
     network_of,
     plan_of,
+    run_names,
     threat_of,
     training_of,
 )
@@ -77,8 +77,8 @@ def planned(config: dict, network: str, arm: str) -> dict:
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_every_scenario_over_the_default_is_right(path):
     config = load_config(merged(default(), yaml.safe_load(path.read_text())), SCHEMA)
-    assert len(grid(config)) > 0
-    for run in grid(config):
+    assert len(run_names(config)) > 0
+    for run in run_names(config):
         plan = plan_of(config, run)
         assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
         assert plan.run == run
@@ -267,11 +267,11 @@ def test_the_grid_holds_every_combination_once_in_a_fixed_order():
         },
     ]
     config = load_config(merged(paper(), {"runs": blocks}), SCHEMA)
-    runs = grid(config)
+    runs = run_names(config)
     assert len(runs) == len(set(runs)) == 8 + 2
     assert runs[0] == RunName("complex", "federated", "8", 0)
     assert runs[-2:] == [RunName("complex", "federated", "1", 1), RunName("complex", "federated", "unclipped", 1)]
-    assert grid(config) == runs
+    assert run_names(config) == runs
 
 
 @pytest.mark.parametrize(
@@ -403,8 +403,8 @@ def test_numbers_that_the_command_line_leaves_as_text_are_numbers():
     assert config["networks"]["complex"]["widths"] == [16, 32]
     assert config["arms"]["central"]["rounds"] == 7
     assert config["arms"]["federated"]["epochs"] == 2.5
-    assert [run.epsilon for run in grid(config)] == ["8", "8", "0.5", "0.5"]
-    assert grid(config)[0].seed == 0
+    assert [run.epsilon for run in run_names(config)] == ["8", "8", "0.5", "0.5"]
+    assert run_names(config)[0].seed == 0
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, ".inf", "nan"])

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from zetadp.config import grid
+from zetadp.config import run_names
 from zetadp.core.settings import TrainingSettings
 from zetadp.provenance import read_origin
 from zetadp.validation import UserError
@@ -112,7 +112,7 @@ def rows(table: str) -> list[dict[str, str]]:
 
 
 def declared_seeds(config: dict) -> Counter:
-    return Counter((run.network, run.arm, run.epsilon) for run in grid(config))
+    return Counter((run.network, run.arm, run.epsilon) for run in run_names(config))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,9 @@ def finished(tmp_path, benchmark) -> tuple[Path, dict[tuple[str, str, str], list
     """Write every run that the scenario of the extended table declares; return the accuracies of its patients too."""
     random = np.random.default_rng(0)
     accuracies: dict[tuple[str, str, str], list[np.ndarray]] = {}
-    for run in sorted(grid(benchmark("scenarios")["configuration"]("phantom_full")), key=lambda run: int(run.seed)):
+    for run in sorted(
+        run_names(benchmark("scenarios")["configuration"]("phantom_full")), key=lambda run: int(run.seed)
+    ):
         drawn = random.uniform(0.3, 0.9, len(PATIENTS))
         accuracies.setdefault((run.network, run.arm, run.epsilon), []).append(drawn)
         write_metrics(tmp_path / "results", run.network, run.arm, run.epsilon, run.seed, drawn)

@@ -22,12 +22,12 @@ from zetadp.cohort.index import listed_files
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.settings import Performance
 from zetadp.config import (
-    grid,
     hospital_sizes,
     load_config,
     needs_backbone,
     network_of,
     plan_of,
+    run_names,
     threat_of,
     training_of,
 )
@@ -51,8 +51,8 @@ try:
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
-RUNS = grid(config)
-FIRST_RUNS = grid({"runs": config["runs"][:1]})
+RUNS = run_names(config)
+FIRST_RUNS = run_names({"runs": config["runs"][:1]})
 SHARDS = [f"{number:02d}" for number in range(config["shards"])]
 COHORT = f"resources/{config['cohort']['name']}"
 TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"

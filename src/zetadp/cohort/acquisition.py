@@ -12,7 +12,7 @@ from zetadp.cohort.grid import SLICE_THICKNESS
 from zetadp.cohort.physics import rician
 
 if TYPE_CHECKING:
-    from zetadp.cohort.grid import Grid
+    from zetadp.cohort.grid import VoxelGrid
     from zetadp.cohort.scanners import Scanner
 
 NOISE_VOXEL = 3.75
@@ -26,7 +26,7 @@ HEAD = 80.0
 def acquire(
     signal: np.ndarray,
     inside: np.ndarray,
-    grid: Grid,
+    grid: VoxelGrid,
     scanner: Scanner,
     channel: int,
     noise: float,
@@ -80,7 +80,7 @@ def _averaged_over_slices(signal: np.ndarray, inside: np.ndarray, thickness: flo
     return np.asarray(ndimage.uniform_filter1d(volume, slices, axis=2, mode="nearest")[inside])
 
 
-def _outwardness(grid: Grid, inside: np.ndarray) -> np.ndarray:
+def _outwardness(grid: VoxelGrid, inside: np.ndarray) -> np.ndarray:
     """Return the squared distance from the axis of the head, in units of `HEAD`, of the voxels in the brain."""
     x, y, _ = (axis - axis.mean() for axis in grid.axes())
     squared = (np.square(x)[:, None] + np.square(y)[None, :]) / HEAD**2

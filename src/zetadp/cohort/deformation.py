@@ -14,7 +14,7 @@ from zetadp.cohort.anatomy import VENTRICLES
 from zetadp.cohort.grid import CENTRE, FIELD_OF_VIEW
 
 if TYPE_CHECKING:
-    from zetadp.cohort.grid import Grid
+    from zetadp.cohort.grid import VoxelGrid
 
 SPLINE_VARIANCE = 151 / 315
 """Integral of the squared cubic B-spline: the mean variance that one axis leaves of independent unit coefficients."""
@@ -44,7 +44,7 @@ def spline_weights(positions: np.ndarray, length: float, spacing: float) -> np.n
     return np.asarray(np.where(distance < 1, inner, outer), dtype=np.float32)
 
 
-def smooth_field(rng: np.random.Generator, grid: Grid, spacing: float) -> np.ndarray:
+def smooth_field(rng: np.random.Generator, grid: VoxelGrid, spacing: float) -> np.ndarray:
     """Draw a smooth random scalar field of mean 0 and variance 1 (on average over space).
 
     Parameters
@@ -107,7 +107,7 @@ def rotation_matrix(angles: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def atlas_coordinates(rng: np.random.Generator, grid: Grid, variability: Variability | None = None) -> np.ndarray:
+def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Variability | None = None) -> np.ndarray:
     r"""Draw one patient's shape and return where each voxel lies in the atlas.
 
     A voxel at :math:`p` shows the atlas at :math:`w(c + R\,S\,(p - c) + t + \sum_i d_i(p))`, with rotation

@@ -29,7 +29,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
 
 
 @dataclass(frozen=True)
-class Grid:
+class VoxelGrid:
     """A regular grid of voxels around `CENTRE`.
 
     The first index runs from right to left, the second from anterior to posterior, the third from inferior to superior

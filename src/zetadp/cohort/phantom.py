@@ -19,10 +19,10 @@ import nibabel as nib
 import numpy as np
 
 from zetadp.cohort.acquisition import acquire
-from zetadp.cohort.grid import Grid, check_shape
+from zetadp.cohort.grid import VoxelGrid, check_shape
 from zetadp.cohort.lesions import LABELS, labels
 from zetadp.cohort.populations import POPULATIONS
-from zetadp.cohort.scanners import SEQUENCES
+from zetadp.cohort.scanners import CHANNELS
 from zetadp.cohort.tissues import draw_tissues
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import write_json, write_text, written_whole
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from zetadp.cohort.scanners import Scanner
 
 
-class Draw(IntEnum):
+class CohortStream(IntEnum):
     """What a stream of the cohort is for; first part of its place."""
 
     SCANNER = 0
@@ -121,7 +121,7 @@ class Patient:
     Attributes
     ----------
     volume
-        Intensities (x, y, z, sequence) in arbitrary units, int16, zero outside the brain; sequences as in `SEQUENCES`.
+        Intensities (x, y, z, sequence) in arbitrary units, int16, zero outside the brain; sequences as in `CHANNELS`.
     label
         Segmentation (x, y, z), uint8, with the values of `lesions.LABELS`.
     affine
@@ -152,12 +152,12 @@ def scanner_of(settings: PhantomSettings, number: int) -> int:
     _check_number(settings, number)
     if settings.scanner_patients is not None and number <= settings.train_patients:
         return int(np.searchsorted(np.cumsum(settings.scanner_patients), number))
-    return int(_stream(settings, Draw.ASSIGNMENT, number).integers(settings.scanners))
+    return int(_stream(settings, CohortStream.ASSIGNMENT, number).integers(settings.scanners))
 
 
 def scanner(settings: PhantomSettings, index: int) -> Scanner:
     """Return a scanner of the cohort by its index, from 0."""
-    return POPULATIONS[settings.population].scanner(_stream(settings, Draw.SCANNER, index))
+    return POPULATIONS[settings.population].scanner(_stream(settings, CohortStream.SCANNER, index))
 
 
 def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
@@ -176,15 +176,15 @@ def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
     """
     index = scanner_of(settings, number)
     machine = scanner(settings, index)
-    grid = Grid(settings.grid)
+    grid = VoxelGrid(settings.grid)
     population = POPULATIONS[settings.population]
-    brain = population.brain(_stream(settings, Draw.SHAPE, number), grid)
+    brain = population.brain(_stream(settings, CohortStream.SHAPE, number), grid)
     inside = brain.inside
-    fractions = population.tissue(_stream(settings, Draw.TUMOUR, number), brain, settings.tumour_probability)
-    tissues = draw_tissues(_stream(settings, Draw.TISSUES, number), machine.field_strength)
-    volume = np.zeros((*grid.shape, len(SEQUENCES)), dtype=np.int16)
-    for channel, (name, protocol) in enumerate(zip(SEQUENCES, machine.protocols, strict=True)):
-        rng = _stream(settings, Draw.ACQUISITION, number, channel)
+    fractions = population.tissue(_stream(settings, CohortStream.TUMOUR, number), brain, settings.tumour_probability)
+    tissues = draw_tissues(_stream(settings, CohortStream.TISSUES, number), machine.field_strength)
+    volume = np.zeros((*grid.shape, len(CHANNELS)), dtype=np.int16)
+    for channel, (name, protocol) in enumerate(zip(CHANNELS, machine.protocols, strict=True)):
+        rng = _stream(settings, CohortStream.ACQUISITION, number, channel)
         present = tissues.after_contrast() if name == "t1gd" else tissues
         signal = protocol.jittered(rng, 0.05).signal(present).astype(np.float32) @ fractions
         volume[inside, channel] = acquire(signal, inside, grid, machine, channel, settings.noise, rng)
@@ -237,7 +237,7 @@ def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
         "licence": population.licence,
         "release": f"simulated, seed {settings.seed}",
         "tensorImageSize": "4D",
-        "modality": {str(channel): name for channel, name in enumerate(SEQUENCES)},
+        "modality": {str(channel): name for channel, name in enumerate(CHANNELS)},
         "labels": {str(value): name for value, name in LABELS.items()},
         "numTraining": settings.train_patients,
         "numTest": settings.test_patients,
@@ -275,5 +275,5 @@ def _check_number(settings: PhantomSettings, number: int) -> None:
         raise ValueError(msg)
 
 
-def _stream(settings: PhantomSettings, draw: Draw, *place: int) -> np.random.Generator:
-    return stream(settings.seed, Purpose.COHORT, int(draw), *place)
+def _stream(settings: PhantomSettings, purpose: CohortStream, *place: int) -> np.random.Generator:
+    return stream(settings.seed, Purpose.COHORT, int(purpose), *place)

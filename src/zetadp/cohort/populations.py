@@ -21,7 +21,7 @@ from zetadp.cohort.vendor import draw_vendor_scanner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zetadp.cohort.grid import Grid
+    from zetadp.cohort.grid import VoxelGrid
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Population:
         What ``dataset.json`` says about it.
     """
 
-    brain: Callable[[np.random.Generator, Grid], Brain]
+    brain: Callable[[np.random.Generator, VoxelGrid], Brain]
     tissue: Callable[[np.random.Generator, Brain, float], np.ndarray]
     scanner: Callable[[np.random.Generator], Scanner] = draw_scanner
     description: str = "Simulated patients with gliomas, in the layout of the Decathlon brain task; not real data"
@@ -70,14 +70,14 @@ class Population:
     licence: str = "simulated; the anatomy is grown from the ICBM 152 maps, see NOTICE"
 
 
-def draw_patient_brain(rng: np.random.Generator, grid: Grid) -> Brain:
+def draw_patient_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
     """Draw a brain from the atlas, of any adult age."""
     # Tools that strip the skull cut a little inside or outside the surface.
     cut, atrophy, vessels = rng.uniform(0.35, 0.65), rng.uniform(-0.5, 0.9), rng.uniform(0.12, 0.3)
     return _from_atlas(atlas_coordinates(rng, grid), grid, cut, atrophy, vessels)
 
 
-def draw_healthy_brain(rng: np.random.Generator, grid: Grid) -> Brain:
+def draw_healthy_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
     """Draw a brain from the atlas whose sulci and ventricles widen together, with an age from 18 to 95 years."""
     age = rng.uniform(18, 95)
     old = (age - 18) / (95 - 18)
@@ -89,7 +89,7 @@ def draw_healthy_brain(rng: np.random.Generator, grid: Grid) -> Brain:
     return _from_atlas(place, grid, cut, atrophy, vessels)
 
 
-def draw_brain_without_atlas(rng: np.random.Generator, grid: Grid) -> Brain:
+def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
     """Draw a procedural brain."""
     shape = draw_procedural_brain(rng)
     margin = rng.uniform(-0.5, 1.0)
@@ -105,7 +105,7 @@ def draw_brain_without_atlas(rng: np.random.Generator, grid: Grid) -> Brain:
     return Brain(inside, place, shape.fractions(place, voxel), white)
 
 
-def _from_atlas(place: np.ndarray, grid: Grid, cut: float, atrophy: float, vessels: float) -> Brain:
+def _from_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, vessels: float) -> Brain:
     atlas = load_atlas(blur_of(grid.voxel))
     inside = sample(atlas.brain, atlas, place) > cut
     place = place[:, inside]

@@ -16,11 +16,11 @@ from scipy import ndimage
 
 from zetadp.cohort.anatomy import Atlas, blur_of, healthy_fractions, load_atlas, sample
 from zetadp.cohort.deformation import Variability, atlas_coordinates, smooth_field
-from zetadp.cohort.grid import Grid, check_shape
+from zetadp.cohort.grid import VoxelGrid, check_shape
 from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour, hollowed
 from zetadp.cohort.physics import rician
 from zetadp.cohort.public_protocols import draw_field_strength, draw_public_tissues, draw_signals
-from zetadp.cohort.scanners import SEQUENCES
+from zetadp.cohort.scanners import CHANNELS
 from zetadp.kspace.slicing import centre_slices, resize_area
 
 SHAPES = Variability(
@@ -100,17 +100,17 @@ def simulate_public_patient(settings: PublicSettings, number: int, slices: int =
     Returns
     -------
     Array (sequence, slice, row, column), float32, in units of the mean signal of the brain; orientation as
-    `kspace.volumes.read_centre_slices` returns it, sequences as in `scanners.SEQUENCES`. A function of the settings'
+    `kspace.volumes.read_centre_slices` returns it, sequences as in `scanners.CHANNELS`. A function of the settings'
     seed and grid and of the number: the same on every call, whichever others are made.
     """
     rng = public_stream(settings, number)
-    grid = Grid(settings.grid)
+    grid = VoxelGrid(settings.grid)
     inside, fractions = draw_anatomy(rng, grid)
     scanner = scanner_stream(settings, number) if settings.hospitals else rng
     tissues = draw_public_tissues(scanner, draw_field_strength(scanner))
     signals = draw_signals(scanner, tissues)
     thickness, sharpness = scanner.uniform(0, 2.0), scanner.uniform(0, 0.7)
-    images = np.empty((len(SEQUENCES), slices, size, size), dtype=np.float32)
+    images = np.empty((len(CHANNELS), slices, size, size), dtype=np.float32)
     for index, signal in enumerate(signals):
         shown = np.zeros(grid.shape, dtype=np.float32)
         shown[inside] = _shaded(rng, signal @ fractions, inside, grid)
@@ -140,7 +140,7 @@ def scanner_stream(settings: PublicSettings, number: int) -> np.random.Generator
     return np.random.Generator(np.random.PCG64([settings.seed, number % settings.hospitals, 1]))
 
 
-def draw_anatomy(rng: np.random.Generator, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
     """Draw a brain with or without lesions.
 
     Returns
@@ -187,7 +187,7 @@ def _small_lesion(rng: np.random.Generator, atlas: Atlas) -> Tumour:
     )
 
 
-def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, grid: Grid) -> np.ndarray:
+def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, grid: VoxelGrid) -> np.ndarray:
     """Return the signal (n,) of the brain under a receive field, scaled to a mean magnitude of one."""
     depth = rng.uniform(0.03, 0.45)
     field = smooth_field(rng, grid, float(rng.choice(BIAS_SPACINGS)))
@@ -195,7 +195,7 @@ def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, gr
     return np.asarray(shaded / np.abs(shaded).mean(), dtype=np.float32)
 
 
-def _add_remnants(rng: np.random.Generator, shown: np.ndarray, inside: np.ndarray, grid: Grid) -> np.ndarray:
+def _add_remnants(rng: np.random.Generator, shown: np.ndarray, inside: np.ndarray, grid: VoxelGrid) -> np.ndarray:
     """Leave, in some images, patches of skull or scalp around the brain; change ``shown`` and return where they are."""
     if rng.random() >= 0.15:
         return np.zeros_like(inside)

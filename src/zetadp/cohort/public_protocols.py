@@ -11,7 +11,7 @@ import numpy as np
 from zetadp.cohort.anatomy import Tissue
 from zetadp.cohort.physics import nulling_time
 from zetadp.cohort.protocols import Acquisition, GradientEcho
-from zetadp.cohort.scanners import FLUID_T1, SEQUENCES, Protocol
+from zetadp.cohort.scanners import CHANNELS, FLUID_T1, Protocol
 from zetadp.cohort.tissues import DENSITY, T1, T2, UPTAKE, Tissues
 
 FIELD_STRENGTHS = (0.5, 4.0)
@@ -58,7 +58,7 @@ def draw_signals(rng: np.random.Generator, tissues: Tissues) -> np.ndarray:
 
     Returns
     -------
-    Array (sequence, tissue), float32, signed; sequences in the order of `scanners.SEQUENCES`.
+    Array (sequence, tissue), float32, signed; sequences in the order of `scanners.CHANNELS`.
     """
     before = draw_t1_weighted(rng, tissues)
     # Two scans in five are repeated after the injection with another protocol, as happens in practice.
@@ -69,8 +69,8 @@ def draw_signals(rng: np.random.Generator, tissues: Tissues) -> np.ndarray:
         "t1gd": after,
         "T2w": draw_t2_weighted(rng),
     }
-    present = {name: tissues.after_contrast() if name == "t1gd" else tissues for name in SEQUENCES}
-    return np.stack([protocols[name].signal(present[name]) for name in SEQUENCES]).astype(np.float32)
+    present = {name: tissues.after_contrast() if name == "t1gd" else tissues for name in CHANNELS}
+    return np.stack([protocols[name].signal(present[name]) for name in CHANNELS]).astype(np.float32)
 
 
 def draw_t1_weighted(rng: np.random.Generator, tissues: Tissues) -> Acquisition:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zetadp.cohort.protocols import Acquisition
     from zetadp.cohort.tissues import Tissues
 
-SEQUENCES = ("FLAIR", "T1w", "t1gd", "T2w")
+CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 """Sequences in the order of the channels of the Decathlon brain task."""
 FLUID_T1 = 4300.0
 """T1 of cerebrospinal fluid (ms) for which centres set the inversion time of FLAIR."""
@@ -50,7 +50,7 @@ class Scanner:
     field_strength
         1.5 or 3 tesla.
     protocols
-        Nominal protocol of each of `SEQUENCES`.
+        Nominal protocol of each of `CHANNELS`.
     bias
         Standard deviation of the logarithm of the receive field over space.
     noise
@@ -62,7 +62,7 @@ class Scanner:
         How much noisier the middle of the brain is than its surface, where coils undersample in parallel: the
         geometry factor of Pruessmann et al., Magn. Reson. Med. 42 (1999) 952-962, less one.
     thickness
-        Thickness in mm of the slices in which each of `SEQUENCES` is acquired before it is resampled to the grid;
+        Thickness in mm of the slices in which each of `CHANNELS` is acquired before it is resampled to the grid;
         ``None`` for those of the grid.
     """
 

@@ -79,7 +79,7 @@ class ConvolutionalClassifier(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """Return what the head sees, shape (image, feature), complex features stacked."""
         if self.transform == "fourier":
-            images = to_image(images)
+            images = inverse_fourier(images)
         stacked = stack(images) if images.is_complex() else images
         found = without_gradients(self.blocks, stacked)
         x: Tensor = self.blocks(stacked) if found is None else found
@@ -125,7 +125,7 @@ class HeadClassifier(nn.Module):
         return real  # type: ignore[no-any-return]
 
 
-def to_image(kspace: Tensor) -> Tensor:
+def inverse_fourier(kspace: Tensor) -> Tensor:
     """Transform centred k-space to complex images over the last two axes, as `zetadp.kspace.fourier.to_image`."""
     axes = (-2, -1)
     found: Tensor = torch.fft.fftshift(torch.fft.ifft2(torch.fft.ifftshift(kspace, dim=axes), norm="ortho"), dim=axes)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from zetadp.opacus.accountant import PLDAccountant
 from zetadp.opacus.gradients import ComplexGradSampleModule
 from zetadp.opacus.loader import PatientLoader
-from zetadp.opacus.optimizer import Draw, PatientOptimizer
+from zetadp.opacus.optimizer import BatchOwners, PatientOptimizer
 from zetadp.opacus.refusals import check_network, refuse
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.validation import UserError, in_range, one_of, positive
@@ -133,8 +133,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         check_network(module, optimizer)
         self.validate(module=module, optimizer=None, data_loader=None)
 
-        draw = Draw()
-        loader = _loader(data_loader, patients, sampling_probability, rounds, draw)
+        batch_owners = BatchOwners()
+        loader = _loader(data_loader, patients, sampling_probability, rounds, batch_owners)
         if population is None:
             population = loader.population
         if population < loader.population:
@@ -146,7 +146,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         private_module.forbid_grad_accumulation()
         private_optimizer = PatientOptimizer(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
-            draw=draw,
+            batch_owners=batch_owners,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             expected_patients=sampling_probability * population,
@@ -190,7 +190,7 @@ def _loader(
     patients: Sequence[Hashable] | torch.Tensor | None,
     sampling_probability: float,
     rounds: int | None,
-    draw: Draw,
+    batch_owners: BatchOwners,
 ) -> PatientLoader:
     """Return a loader of Poisson-sampled patients over the dataset of `source`."""
     settings = {name: getattr(source, name) for name in KEPT} if isinstance(source, DataLoader) else {}
@@ -210,5 +210,10 @@ def _loader(
         rounds = max(1, round(1 / sampling_probability))
     positive(rounds=rounds)
     return PatientLoader(
-        dataset, patients, sampling_probability=sampling_probability, rounds=rounds, draw=draw, **settings
+        dataset,
+        patients,
+        sampling_probability=sampling_probability,
+        rounds=rounds,
+        batch_owners=batch_owners,
+        **settings,
     )

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from zetadp.opacus.optimizer import NOBODY, Draw
+from zetadp.opacus.optimizer import NOBODY, BatchOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -66,7 +66,7 @@ class PatientLoader(DataLoader[Any]):
         Chance of each patient to be drawn in a round.
     rounds
         Batches in one pass over the loader.
-    draw
+    batch_owners
         Where to say whose samples the batch holds.
     generator
         Source of the draws; PyTorch's global one by default.
@@ -83,7 +83,7 @@ class PatientLoader(DataLoader[Any]):
         *,
         sampling_probability: float,
         rounds: int,
-        draw: Draw,
+        batch_owners: BatchOwners,
         generator: torch.Generator | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **settings: Any,  # noqa: ANN401
@@ -99,11 +99,11 @@ class PatientLoader(DataLoader[Any]):
             generator=generator,
             **settings,
         )
-        self.sampling_probability, self.draw, self.population = sampling_probability, draw, len(numbers)
+        self.sampling_probability, self.batch_owners, self.population = sampling_probability, batch_owners, len(numbers)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         for owners, batch in super().__iter__():
-            self.draw.put(owners)
+            self.batch_owners.put(owners)
             yield batch
 
 

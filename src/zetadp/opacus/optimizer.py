@@ -25,7 +25,7 @@ NOBODY = -1
 """Owner of a sample that stands in for an empty batch; it contributes nothing."""
 
 
-class Draw:
+class BatchOwners:
     """Whose samples the current batch holds: written by the loader, taken once by the optimizer."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     ----------
     optimizer
         The optimizer that takes the steps.
-    draw
+    batch_owners
         Whose samples each batch holds.
     noise_multiplier
         sigma: standard deviation of the noise in each real component, in units of the clipping norm.
@@ -85,7 +85,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         self,
         optimizer: Optimizer,
         *,
-        draw: Draw,
+        batch_owners: BatchOwners,
         noise_multiplier: float,
         max_grad_norm: float,
         expected_patients: float,
@@ -100,11 +100,11 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             loss_reduction=loss_reduction,
             generator=generator,
         )
-        self.draw = draw
+        self.batch_owners = batch_owners
 
     def clip_and_accumulate(self) -> None:
         """Put the sum of the clipped gradients of the patients drawn into ``summed_grad`` of each parameter."""
-        owners = self.draw.take()
+        owners = self.batch_owners.take()
         for p in self.params:
             _check_processed_flag(p.grad_sample)
         gradients = self._patient_gradients(owners)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from zetadp.cohort.acquisition import acquire
-from zetadp.cohort.grid import Grid
+from zetadp.cohort.grid import VoxelGrid
 from zetadp.cohort.scanners import Protocol, Scanner
 
-GRID = Grid((64, 64, 12))
+GRID = VoxelGrid((64, 64, 12))
 INSIDE = np.zeros(GRID.shape, dtype=bool)
 INSIDE[16:48, 16:48] = True
 SIMPLE = Scanner(1.5, (Protocol(500, 10),) * 4, bias=0.0, noise=0.0)

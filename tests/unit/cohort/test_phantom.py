@@ -10,7 +10,7 @@ import pytest
 
 from zetadp.cohort.anatomy import HEALTHY, Tissue, healthy_fractions, load_atlas
 from zetadp.cohort.deformation import smooth_field, spline_weights
-from zetadp.cohort.grid import Grid
+from zetadp.cohort.grid import VoxelGrid
 from zetadp.cohort.lesions import LABELS, add_tumour, draw_tumour, labels, with_no_lesion
 from zetadp.cohort.phantom import (
     PhantomSettings,
@@ -21,7 +21,7 @@ from zetadp.cohort.phantom import (
     write_dataset_json,
     write_patients,
 )
-from zetadp.cohort.scanners import SEQUENCES
+from zetadp.cohort.scanners import CHANNELS
 
 SETTINGS = PhantomSettings(train_patients=6, test_patients=3, seed=5)
 FLAIR, T1W, T1GD, T2W = range(4)
@@ -157,7 +157,7 @@ def test_finer_grid_shows_the_same_patient():
 
 
 def test_affine_places_the_first_voxel_left_to_right_front_to_back():
-    affine = Grid((64, 48, 24)).affine
+    affine = VoxelGrid((64, 48, 24)).affine
     assert nib.aff2axcodes(affine) == ("L", "P", "S")
     np.testing.assert_allclose(nib.affines.voxel_sizes(affine), (240 / 64, 240 / 48, 1))
     middle = affine @ [31.5, 23.5, 11.5, 1]
@@ -178,7 +178,7 @@ def test_noise_of_an_area_is_the_same_on_every_grid():
 def test_splines_sum_to_one_and_fields_have_unit_variance():
     weights = spline_weights(np.linspace(-100, 100, 37), 200.0, 30.0)
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
-    field = smooth_field(np.random.default_rng(0), Grid((48, 48, 155)), 12.0)
+    field = smooth_field(np.random.default_rng(0), VoxelGrid((48, 48, 155)), 12.0)
     assert field.std() == pytest.approx(1, rel=0.05)
     assert np.abs(np.diff(field, axis=2)).max() < 0.5
 
@@ -198,7 +198,7 @@ def test_written_files_are_the_layout_and_do_not_depend_on_shards(tmp_path):
         image = nib.load(tmp_path / "a" / name)
         assert image.shape[:3] == (64, 64, 24)
         np.testing.assert_allclose(image.header.get_zooms()[:3], (3.75, 3.75, 1))
-        np.testing.assert_allclose(image.affine, Grid((64, 64, 24)).affine)
+        np.testing.assert_allclose(image.affine, VoxelGrid((64, 64, 24)).affine)
     image = nib.load(tmp_path / "a" / "imagesTr" / "BRATS_002.nii.gz")
     assert image.get_data_dtype() == np.int16
     assert image.header.get_xyzt_units()[0] == "mm"
@@ -215,7 +215,7 @@ def test_dataset_json_names_every_file_and_participants_every_scanner(tmp_path):
     assert (
         content["modality"]
         == {"0": "FLAIR", "1": "T1w", "2": "t1gd", "3": "T2w"}
-        == dict(zip("0123", SEQUENCES, strict=True))
+        == dict(zip("0123", CHANNELS, strict=True))
     )
     assert content["labels"] == {"0": "background", "1": "edema", "2": "non-enhancing tumor", "3": "enhancing tumour"}
     assert (content["numTraining"], content["numTest"], content["tensorImageSize"]) == (6, 3, "4D")

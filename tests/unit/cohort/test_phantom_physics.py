@@ -5,7 +5,7 @@ import pytest
 
 from zetadp.cohort import physics
 from zetadp.cohort.anatomy import Tissue
-from zetadp.cohort.scanners import SEQUENCES, Protocol, draw_scanner
+from zetadp.cohort.scanners import CHANNELS, Protocol, draw_scanner
 from zetadp.cohort.tissues import DENSITY, T1, T2, UPTAKE, Tissues, draw_tissues
 from zetadp.randomness import Purpose, stream
 
@@ -97,7 +97,7 @@ def test_tissues_scatter_around_the_published_means() -> None:
 def test_scanners_null_fluid_nearly_and_match_both_t1_scans() -> None:
     for index in range(40):
         scanner = draw_scanner(stream(3, Purpose.COHORT, 0, index))
-        protocols = dict(zip(SEQUENCES, scanner.protocols, strict=True))
+        protocols = dict(zip(CHANNELS, scanner.protocols, strict=True))
         assert protocols["T1w"] == protocols["t1gd"]
         tissues = published(scanner.field_strength)
         flair, t1 = np.abs(protocols["FLAIR"].signal(tissues)), np.abs(protocols["T1w"].signal(tissues))

@@ -9,9 +9,16 @@ from scipy import ndimage
 
 from zetadp.cohort import populations
 from zetadp.cohort.anatomy import Tissue
-from zetadp.cohort.grid import Grid
+from zetadp.cohort.grid import VoxelGrid
 from zetadp.cohort.lesions import LABELS, draw_tumour_in
-from zetadp.cohort.phantom import Draw, PhantomSettings, scanner, simulate_patient, write_dataset_json, write_patients
+from zetadp.cohort.phantom import (
+    CohortStream,
+    PhantomSettings,
+    scanner,
+    simulate_patient,
+    write_dataset_json,
+    write_patients,
+)
 from zetadp.cohort.populations import POPULATIONS
 from zetadp.cohort.procedural import draw_procedural_brain
 from zetadp.cohort.protocols import GradientEcho, PreparedFlair
@@ -69,7 +76,9 @@ def test_tissue_contrasts_hold(population):
     settings = of(population, tumour_probability=0.0, noise=0.01)
     for number in range(1, 7):
         volume = simulate_patient(settings, number).volume.astype(float)
-        whole = POPULATIONS[population].brain(stream(5, Purpose.COHORT, Draw.SHAPE, number), Grid(settings.grid))
+        whole = POPULATIONS[population].brain(
+            stream(5, Purpose.COHORT, CohortStream.SHAPE, number), VoxelGrid(settings.grid)
+        )
         # Away from the surface, where receive fields are steep and the largest vessels lie.
         deep = ndimage.binary_erosion(whole.inside, np.ones((5, 5, 1)))[whole.inside]
         fluid, grey, white = (
@@ -136,7 +145,7 @@ def test_healthy_brains_have_no_tumour_whatever_the_probability():
 
 
 def test_healthy_brains_are_of_all_ages():
-    grid = Grid((32, 32, 24))
+    grid = VoxelGrid((32, 32, 24))
     shares = {}
     for population in ("standard", "healthy"):
         draw = POPULATIONS[population].brain
@@ -156,7 +165,7 @@ def test_heavy_patients_have_several_times_the_lesions():
 
 
 def test_some_heavy_patients_have_cavities():
-    whole = POPULATIONS["standard"].brain(np.random.default_rng(0), Grid((32, 32, 24)))
+    whole = POPULATIONS["standard"].brain(np.random.default_rng(0), VoxelGrid((32, 32, 24)))
     drawn = [POPULATIONS["heavy"].tissue(np.random.default_rng(seed), whole, 1.0) for seed in range(30)]
     cavities = [not fractions[Tissue.CORE].any() for fractions in drawn if fractions[Tissue.RIM].max() > 0.3]
     assert 0.15 < np.mean(cavities) < 0.7
@@ -187,7 +196,7 @@ def test_procedural_brains_do_not_read_the_atlas(monkeypatch):
 
 
 def test_procedural_tissue_volumes_are_those_of_adults():
-    grid = Grid((60, 60, 155))
+    grid = VoxelGrid((60, 60, 155))
     shares = []
     for seed in range(8):
         whole = POPULATIONS["procedural"].brain(np.random.default_rng(seed), grid)
@@ -221,7 +230,7 @@ def test_procedural_brains_have_the_parts_of_a_brain():
 
 @pytest.mark.parametrize("population", ["standard", "procedural"])
 def test_tumours_start_in_white_matter_of_the_brain(population):
-    whole = POPULATIONS[population].brain(np.random.default_rng(1), Grid((48, 48, 155)))
+    whole = POPULATIONS[population].brain(np.random.default_rng(1), VoxelGrid((48, 48, 155)))
     shares = []
     for seed in range(30):
         centre = draw_tumour_in(np.random.default_rng(seed), whole.white).centre

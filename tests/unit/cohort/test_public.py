@@ -7,8 +7,8 @@ import pytest
 
 import zetadp.cohort.public
 from zetadp.cohort.anatomy import HEALTHY, Tissue, load_atlas
-from zetadp.cohort.grid import Grid
-from zetadp.cohort.phantom import Draw, PhantomSettings, simulate_patient
+from zetadp.cohort.grid import VoxelGrid
+from zetadp.cohort.phantom import CohortStream, PhantomSettings, simulate_patient
 from zetadp.cohort.protocols import GradientEcho
 from zetadp.cohort.public import (
     PublicSettings,
@@ -25,14 +25,14 @@ from zetadp.cohort.public_protocols import (
     draw_signals,
     draw_t1_weighted,
 )
-from zetadp.cohort.scanners import SEQUENCES
+from zetadp.cohort.scanners import CHANNELS
 from zetadp.cohort.tissues import T1, T2
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.randomness import Purpose, stream
 
 SETTINGS = PublicSettings(seed=3, patients=16)
-GRID = Grid(SETTINGS.grid)
-FLAIR, T1W, T1GD, T2W = range(len(SEQUENCES))
+GRID = VoxelGrid(SETTINGS.grid)
+FLAIR, T1W, T1GD, T2W = range(len(CHANNELS))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_lesions_of_several_kinds_and_none_occur():
 def test_fractions_sum_to_one_and_cavities_hold_fluid():
     hollow = solid = 0
     for number in range(60):
-        inside, fractions = draw_anatomy(public_stream(replace(SETTINGS, patients=60), number), Grid((32, 32, 8)))
+        inside, fractions = draw_anatomy(public_stream(replace(SETTINGS, patients=60), number), VoxelGrid((32, 32, 8)))
         assert fractions.shape == (len(Tissue), inside.sum())
         assert fractions.min() >= 0
         np.testing.assert_allclose(fractions.sum(axis=0), 1, atol=1e-4)
@@ -174,9 +174,9 @@ def test_t1_weighted_protocols_are_of_three_kinds():
 def test_streams_are_not_those_of_the_private_cohort():
     settings = PublicSettings(seed=5, patients=10)
     public = public_stream(settings, 4).random(8)
-    for draw in Draw:
+    for purpose in CohortStream:
         for place in ((4,), (4, 0), (4, 1), (4, 2), (4, 3)):
-            assert not np.isin(public, stream(5, Purpose.COHORT, draw, *place).random(200)).any()
+            assert not np.isin(public, stream(5, Purpose.COHORT, purpose, *place).random(200)).any()
     private = simulate_patient(PhantomSettings(train_patients=9, test_patients=1, seed=5, tumour_probability=0), 4)
     mask = (private.volume > 0).all(axis=-1)
     inside, _ = draw_anatomy(public_stream(settings, 4), GRID)
