@@ -44,7 +44,7 @@ from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.statement import run_statement
+from zetadp.privacy.statement import Terms, run_statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -187,9 +187,7 @@ def epsilons(plan: Plan, events: Sequence[Round]) -> dict[str, float]:
     found = histories(events)
     statement = run_statement(
         Run("run", found, plan.training.rounds),
-        delta=DELTA,
-        unit="patient",
-        noise_source="os",
+        Terms(DELTA, "patient", "os"),
         weights=dict.fromkeys(found, 1.0),
         target_epsilon=EPSILON,
     )

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from zetadp.privacy.account import cohort_runs, runs_of_others, shared_records
 from zetadp.privacy.exposure import noise_of
-from zetadp.privacy.statement import plain_text, total_statement
+from zetadp.privacy.statement import Terms, total_statement
+from zetadp.privacy.wording import plain_text
 from zetadp.storage import write_json, write_text
 from zetadp.workflow import run
 
@@ -33,7 +34,7 @@ def main(
     shared = shared_records(folder, table)
     runs = cohort_runs(folder, ledgers) + runs_of_others(shared)
     names = {other.name: count for other, count in shared.items()}
-    statement = total_statement(runs, delta=delta, unit=unit, noise_source=noise_of(runs), shared=names)
+    statement = total_statement(runs, Terms(delta, unit, noise_of(runs)), shared=names)
     write_json(total, statement)
     write_text(text, plain_text(statement))
 

@@ -14,7 +14,7 @@ from zetadp.modelcard import model_card
 from zetadp.nn.backbone import load_backbone
 from zetadp.pretrained import load_model
 from zetadp.privacy.run_account import account_run
-from zetadp.privacy.statement import plain_text
+from zetadp.privacy.wording import plain_text
 from zetadp.provenance import environment
 from zetadp.publicstart import public_start
 from zetadp.storage import read_json, write_json, write_text, written_whole

@@ -231,7 +231,8 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
 def _ledger(given: argparse.Namespace) -> None:
     from zetadp.privacy.account import read_ledgers
     from zetadp.privacy.exposure import noise_of, runs_of, unstated
-    from zetadp.privacy.statement import plain_text, total_statement
+    from zetadp.privacy.statement import Terms, total_statement
+    from zetadp.privacy.wording import plain_text
 
     # A file that two patterns match was released once.
     files = list({path.resolve(): path for path in given.files}.values())
@@ -240,7 +241,7 @@ def _ledger(given: argparse.Namespace) -> None:
     if not runs:
         msg = f"Expected records of training rounds in {', '.join(map(str, files))}, found none."
         raise UserError(msg)
-    statement = total_statement(runs, delta=given.delta, unit=given.unit, noise_source=noise_of(runs))
+    statement = total_statement(runs, Terms(given.delta, given.unit, noise_of(runs)))
     notes = unstated(ledgers)
     if given.json:
         print(json.dumps({**statement, "not_stated": notes}, indent=2))

@@ -23,7 +23,7 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import run_statement
+from zetadp.privacy.statement import Terms, run_statement
 from zetadp.publicstart import starting_weights, with_public
 from zetadp.validation import UserError
 
@@ -301,9 +301,7 @@ def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
     assert sum(found["node-01"].unshielded.values()) == plan.training.rounds
     statement = run_statement(
         Run("run", found, plan.training.rounds),
-        delta=1e-3,
-        unit="patient",
-        noise_source="os",
+        Terms(1e-3, "patient", "os"),
         weights=dict.fromkeys(found, 1.0),
         target_epsilon=8,
     )

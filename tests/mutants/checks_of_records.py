@@ -21,7 +21,7 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import Run, recorded_runs
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.mechanism import Draw, SampledGaussian
-from zetadp.privacy.statement import run_statement
+from zetadp.privacy.statement import Terms, run_statement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,12 +90,7 @@ def _counted(folder: Path) -> dict[str, int]:
 
 def _stated(run: Run) -> float:
     statement = run_statement(
-        run,
-        delta=DELTA,
-        unit="patient",
-        noise_source="seeded",
-        weights=dict.fromkeys(run.nodes, 1.0),
-        target_epsilon=8.0,
+        run, Terms(DELTA, "patient", "seeded"), weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=8.0
     )
     return float(statement["epsilon"])
 

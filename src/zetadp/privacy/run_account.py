@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import run_statement
+from zetadp.privacy.statement import Terms, run_statement
 from zetadp.tensors import load_tensors
 from zetadp.validation import UserError
 
@@ -47,9 +47,7 @@ def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: fl
     earlier = [run_of(f"attempt {number}", attempt) for number, attempt in enumerate(attempts[:-1]) if attempt.events]
     return run_statement(
         happened,
-        delta=delta,
-        unit=unit,
-        noise_source=attempts[-1].header["noise"],
+        Terms(delta, unit, attempts[-1].header["noise"]),
         weights=dict.fromkeys(happened.nodes, 1.0),
         target_epsilon=epsilon_value(epsilon),
         earlier=earlier,

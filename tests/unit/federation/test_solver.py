@@ -20,7 +20,7 @@ from zetadp.nn.closed_form import closed_form
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import run_statement
+from zetadp.privacy.statement import Terms, run_statement
 from zetadp.validation import UserError
 
 COMPONENTS, PATIENTS = 3, 5
@@ -109,8 +109,9 @@ def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_pa
     trained(tmp_path, estimator)
     (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
     assert attempt.header["training"]["estimator"] == estimator
-    options = {"delta": 1e-3, "unit": "patient", "noise_source": "seeded", "target_epsilon": 8.0}
-    statement = run_statement(run_of("own", attempt), weights=dict.fromkeys(("node-01", "node-02"), 1.0), **options)
+    weights = dict.fromkeys(("node-01", "node-02"), 1.0)
+    terms = Terms(1e-3, "patient", "seeded")
+    statement = run_statement(run_of("own", attempt), terms, weights=weights, target_epsilon=8.0)
     assert statement["mu"] == pytest.approx(1 / 0.8)
     assert statement["rounds"] == {"declared": 1, "happened": 1, "replayed": 0}
 

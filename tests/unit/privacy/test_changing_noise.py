@@ -14,9 +14,10 @@ from zetadp.privacy.account import Permission
 from zetadp.privacy.events import Round, least_noise
 from zetadp.privacy.exposure import declared, recorded_runs, run_of
 from zetadp.privacy.ledger import Attempt, Ledger
-from zetadp.privacy.statement import run_statement, total_statement
+from zetadp.privacy.statement import Terms, run_statement, total_statement
 
 DELTA, P = 1e-3, 24 / 44
+TERMS = Terms(DELTA, "patient", "os")
 LEDGER = Path(__file__).with_name("changing_noise.jsonl")
 """Written by the mechanism of 31f4773, the last commit whose noise could change. Three attempts: 4 of 10 rounds with
 falling noise and a line that a crash cut off; 6 rounds of rising noise, one of them released twice; and a single round.
@@ -59,7 +60,7 @@ def whole(rounds: int, decay: float, sigma: float) -> Counter:
 
 def state(run) -> dict:
     weights = dict.fromkeys(run.nodes, 1.0)
-    return run_statement(run, delta=DELTA, unit="patient", noise_source="os", weights=weights, target_epsilon=8)
+    return run_statement(run, TERMS, weights=weights, target_epsilon=8)
 
 
 def test_a_ledger_of_changing_noise_has_the_figures_that_it_had_when_such_runs_were_made():
@@ -69,7 +70,7 @@ def test_a_ledger_of_changing_noise_has_the_figures_that_it_had_when_such_runs_w
         found = state(run)
         figures = (found["epsilon"], found["audiences"]["reader"]["epsilon"], found["epsilon_rdp"])
         assert figures == pytest.approx(FIGURES[run.name], rel=1e-9)
-    together = total_statement(runs, delta=DELTA, unit="patient", noise_source="os")["private_rows"]
+    together = total_statement(runs, TERMS)["private_rows"]
     assert together["nodes"] == pytest.approx(TOGETHER, rel=1e-9)
 
 

@@ -18,7 +18,8 @@ from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.events import Round, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import plain_text, run_statement, total_statement
+from zetadp.privacy.statement import Terms, run_statement, total_statement
+from zetadp.privacy.wording import plain_text
 from zetadp.validation import UserError
 
 DELTA, IMAGES = 1e-3, 20
@@ -30,13 +31,13 @@ def run(p, sigma, rounds=4, *, images=IMAGES, patients=5, name="images"):
     return Run(name, histories(events), rounds, images=images)
 
 
-def state(of, **changes):
-    given = {"delta": DELTA, "unit": "patient", "noise_source": "seeded", "target_epsilon": 8.0, **changes}
-    return run_statement(of, weights=dict.fromkeys(of.nodes, 1.0), **given)
+def state(of, unit="patient", **changes):
+    given = {"weights": dict.fromkeys(of.nodes, 1.0), "target_epsilon": 8.0, **changes}
+    return run_statement(of, Terms(DELTA, unit, "seeded"), **given)
 
 
 def total(*runs):
-    return total_statement(runs, delta=DELTA, unit="patient", noise_source="seeded")
+    return total_statement(runs, Terms(DELTA, "patient", "seeded"))
 
 
 def hockey_stick(epsilon, p, sigma, images):

@@ -10,7 +10,8 @@ import pytest
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Round, histories
 from zetadp.privacy.exposure import Run
-from zetadp.privacy.statement import plain_text, run_statement, total_statement
+from zetadp.privacy.statement import Terms, run_statement, total_statement
+from zetadp.privacy.wording import plain_text
 from zetadp.validation import UserError
 
 P = 24 / 44
@@ -26,20 +27,13 @@ def federated(name="run", sigma=42.567, rounds=917, declared=917, nodes=NODES):
     return Run(name, histories(rounds_of(sigma, rounds, nodes)), declared)
 
 
-def state(run, **changes):
-    arguments = {
-        "delta": 1e-3,
-        "unit": "patient",
-        "noise_source": "os",
-        "weights": dict.fromkeys(run.nodes, 1.0),
-        "target_epsilon": 1.0,
-        **changes,
-    }
-    return run_statement(run, **arguments)
+def state(run, delta=1e-3, unit="patient", noise_source="os", **changes):
+    given = {"weights": dict.fromkeys(run.nodes, 1.0), "target_epsilon": 1.0, **changes}
+    return run_statement(run, Terms(delta, unit, noise_source), **given)
 
 
-def total(runs, **changes):
-    return total_statement(runs, **{"delta": 1e-3, "unit": "patient", "noise_source": "os", **changes})
+def total(runs, delta=1e-3, unit="patient", noise_source="os", **changes):
+    return total_statement(runs, Terms(delta, unit, noise_source), **changes)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from zetadp.privacy.events import Round, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of, seen_by
 from zetadp.privacy.ledger import Attempt, Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.privacy.statement import plain_text, run_statement, total_statement
+from zetadp.privacy.statement import Terms, run_statement, total_statement
+from zetadp.privacy.wording import plain_text
 from zetadp.validation import UserError
 
 DELTA = 1e-3
@@ -42,14 +43,13 @@ def run(nodes, sigma, rounds=ROUNDS, *, colluding=1, clip=1.0, name="secure"):
     return Run(name, histories(rounds_of(nodes, sigma, rounds, clip)), rounds, colluding=colluding)
 
 
-def state(of, **changes):
-    weights = dict.fromkeys(of.nodes, 1.0)
-    given = {"delta": DELTA, "unit": "patient", "noise_source": "seeded", "target_epsilon": TARGET, **changes}
-    return run_statement(of, weights=weights, **given)
+def state(of, unit="patient", noise_source="seeded", **changes):
+    given = {"weights": dict.fromkeys(of.nodes, 1.0), "target_epsilon": TARGET, **changes}
+    return run_statement(of, Terms(DELTA, unit, noise_source), **given)
 
 
 def total(*runs):
-    return total_statement(runs, delta=DELTA, unit="patient", noise_source="seeded")
+    return total_statement(runs, Terms(DELTA, "patient", "seeded"))
 
 
 @pytest.mark.parametrize("colluding", [1, 2, 3])

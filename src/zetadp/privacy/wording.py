@@ -1,0 +1,274 @@
+"""Sentences of privacy statements, and the text of a whole statement for a data-protection officer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zetadp.epsilon import rounded_up
+from zetadp.privacy.threat import SECURE_AGGREGATION, adversary
+
+if TYPE_CHECKING:
+    from zetadp.privacy.accounting import Audience
+    from zetadp.privacy.exposure import Run
+    from zetadp.privacy.statement import NoiseSource, Unit
+
+_FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
+
+_NOISE: dict[NoiseSource, str] = {
+    "seeded": (
+        "simulated: the noise comes from a seed and protects nobody; the figures are those of the ideal mechanism"
+    ),
+    "os": "drawn from the operating system's generator and never stored",
+}
+
+_AUDIENCES: dict[Audience, str] = {
+    "server": "Whoever receives this node's own messages: the server, alone or together with any other nodes.",
+    "messages": (
+        "A server that sees the node's own messages, alone or together with any other nodes: what holds without a "
+        "protocol that hides them, as in this training."
+    ),
+    "node": (
+        "One other node, which knows its own noise and sees every intermediate model. Holds only if the server shows "
+        "nothing but averages, all remaining nodes add their noise, and what the rounding of single messages tells is "
+        "left aside."
+    ),
+    "reader": (
+        "Readers of every intermediate model. Holds only if the server shows nothing but averages, all nodes add their "
+        "noise, and what the rounding of single messages tells is left aside."
+    ),
+}
+
+_SUMS = (
+    "The server, honest but curious, together with at most {colluding} other node(s). Holds only if it sees nothing "
+    "but the sum of the messages of a round and the remaining nodes add their noise; no protocol for that is "
+    "implemented."
+)
+
+_COVERS = (
+    "every model of every round, the final one included, and anything computed from them",
+    "attackers who know everything from elsewhere, all other {unit}s included",
+    "messages repeated after an interruption, which are counted as further releases",
+)
+
+_DOES_NOT_COVER = (
+    "the search for settings: each run with other settings on the same {unit}s is a further release, and so is "
+    "training again from the start",
+    "test and validation {unit}s: they have no guarantee, and curves or scores computed on them are not noised",
+    "choosing a round or a model by watching validation {unit}s",
+    "statistics of preprocessing that cross {unit}s: the figures assume that there are none",
+    "patients known to two hospitals: the two hospitals' exposures add up",
+    "what a model trained without a patient would have revealed about that patient too",
+    "the public constants: numbers of {unit}s, sampling probabilities, divisors, weights, assignment to nodes",
+)
+
+_TWO_HOSPITALS = "patients known to two hospitals: the two hospitals' exposures add up"
+_NOT_COVERED_IN_SUMS = tuple(
+    "patients known to two hospitals: what single messages cost adds up, and in sums both are under the same noise"
+    if text == _TWO_HOSPITALS
+    else text
+    for text in _DOES_NOT_COVER
+)
+
+_PUBLIC = (
+    "Before any {unit} of this cohort took part, a network was trained on simulated patients, who are nobody; starting "
+    "weights or features come from it (sha256 {digest}). It is a function of no data of this cohort and spends no "
+    "privacy."
+)
+
+
+def claim_sentence(
+    guarantee: str,
+    unit: Unit,
+    epsilon: float,
+    delta: float,
+    run: Run | None = None,
+    alone: Mapping[str, Any] | None = None,
+) -> str:
+    """Say in one sentence what holds, and against whom: the run's threat model, or the server for a total."""
+    if guarantee == "none":
+        return "No guarantee: without noise, a model may reveal whom it was trained on."
+    against = adversary("local", None, 0) if run is None else adversary(run.threat, run.colluding, len(run.nodes))
+    claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, {against}"
+    if alone is not None:
+        return (
+            "Simulated, protecting nobody: with noise that is not from a seed and a protocol for secure aggregation, "
+            f"of which there is none here, training would be {claim}. Against a server that sees single messages, "
+            f"epsilon is {_shown(alone['epsilon'])}."
+        )
+    if guarantee == "simulated":
+        return f"Simulated, protecting nobody: with noise that is not from a seed, training would be {claim}."
+    return f"Training was {claim}."
+
+
+def whole_sentence(whole: Mapping[str, Any] | None) -> str:
+    """Say what a training that draws single images costs the person behind them."""
+    if whole is None or whole["epsilon"] == "inf":
+        return ""
+    seen = " where single messages are seen" if whole["single_messages"] else ""
+    return (
+        f" That is per image and protects no {whole['unit']}: for a {whole['unit']}, behind whom {whole['images']} "
+        f"images stand, the true epsilon at the same delta{seen} is {_shown(whole['epsilon'])}."
+    )
+
+
+def earlier_sentence(together: Mapping[str, Any] | None) -> str:
+    """Say what earlier attempts released, and what all cost together."""
+    if together is None:
+        return ""
+    epsilon = together["epsilon_together"]
+    cost = "no guarantee, because not all had noise" if epsilon == "inf" else f"epsilon {_shown(epsilon)}"
+    cost += f", counting {together['counted']}" if "counted" in together else ""
+    seeded = (
+        f" In {together['seeded']} of those attempts the noise came from a seed, which protects nobody."
+        if together["seeded"]
+        else ""
+    )
+    return (
+        f" This model was trained from its start {together['number']} time(s) before, and what was released then stays "
+        f"released: together {cost}.{seeded}"
+    )
+
+
+def total_sentences(
+    claim: str, private: Sequence[Run], broken: Sequence[str], unit: Unit, shared: Mapping[str, int]
+) -> str:
+    """Complete the claim of all runs with noise by what else counts in the total, and what breaks it."""
+    text = claim
+    if private:
+        text = f"{len(private)} private run(s) together: {text}"
+    if any(run.threat == "central" for run in private):
+        text += " Where all data lay with one holder, that is against whoever sees its models, not against the holder."
+    if private and broken:
+        text += f" Everything together: no guarantee, because of {len(broken)} release(s) without noise."
+    if summed := sum(run.threat == SECURE_AGGREGATION for run in private):
+        text += (
+            f" Secure aggregation was simulated in {summed} of the private runs: no protocol hid their messages, "
+            "so they count with what their single messages cost."
+        )
+    if by_image := sum(bool(run.images) for run in private):
+        text += (
+            f" In {by_image} of the private runs single images were drawn; they count with what they cost a "
+            f"{unit} with all images."
+        )
+    for other, count in shared.items():
+        text += f" The runs of cohort {other} are counted as well: it holds {count} of the same training records."
+    return text
+
+
+def public_sentences(unit: Unit, backbone: str) -> str:
+    """Say what the public network with this hash was trained on."""
+    return _PUBLIC.format(unit=unit, digest=backbone)
+
+
+def assumption(run: Run, audience: Audience) -> str:
+    """Say who an audience is, and what its figure assumes."""
+    if audience == "server" and run.threat == SECURE_AGGREGATION:
+        return _SUMS.format(colluding=run.colluding)
+    return _AUDIENCES[audience]
+
+
+def covers(unit: Unit) -> list[str]:
+    """Return what the guarantee of a run covers."""
+    return [text.format(unit=unit) for text in _COVERS]
+
+
+def does_not_cover(unit: Unit, *, summed: bool = False) -> list[str]:
+    """Return what the guarantee of a run does not cover; ``summed`` where the server sees nothing but sums."""
+    return [text.format(unit=unit) for text in (_NOT_COVERED_IN_SUMS if summed else _DOES_NOT_COVER)]
+
+
+def setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str, Any]:
+    """Return the words that fix what the figures are about: unit, neighbours, sampling and noise."""
+    return {
+        "unit": unit,
+        "neighbours": (
+            f"One {unit}'s contribution is replaced by zero. The number of {unit}s, the sampling probability, the "
+            "divisor and the assignment to nodes are public constants."
+        ),
+        "sampling": (
+            f"In every round each {unit} is drawn independently with the node's sampling probability, by the node, "
+            "which keeps the draw to itself."
+        ),
+        "noise_source": noise_source,
+        "noise": _NOISE[noise_source] if noisy else "none was added",
+    }
+
+
+def plain_text(statement: Mapping[str, Any]) -> str:
+    """Return a statement as text for a reader who knows hospitals better than differential privacy."""
+    lines = [
+        statement["statement"],
+        "",
+        *([f"Threat model: {statement['threat']['assumes']}"] if "threat" in statement else []),
+        f"Neighbours: {statement['neighbours']}",
+        f"Sampling: {statement['sampling']}",
+        f"Noise: {statement['noise']}.",
+        *([f"Public: {statement['public']}"] if statement.get("public") else []),
+        "",
+        *(_total_lines(statement) if statement["kind"] == "total" else _run_lines(statement)),
+        "Not covered:",
+        *(f"  - {text}" for text in statement["does_not_cover"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _total_lines(statement: Mapping[str, Any]) -> list[str]:
+    private, everything, delta = statement["private_rows"], statement["all_rows"], statement["delta"]
+    if everything["guarantee"] == "none":
+        verdict = f"none, because without noise: {', '.join(everything['without_noise'])}."
+    else:
+        verdict = f"epsilon {_shown(everything['epsilon'])} at delta {delta:g}."
+    return [
+        f"The {private['runs']} private run(s) alone: epsilon {_shown(private['epsilon'])} at delta {delta:g}.",
+        *(_further_lines(private, statement["unit"]) if private["runs"] else ()),
+        f"All {everything['runs']} run(s): {verdict}",
+    ]
+
+
+def _run_lines(statement: Mapping[str, Any]) -> list[str]:
+    if statement["guarantee"] == "none":
+        return ["No figures: without noise every epsilon is infinite."]
+    rounds, delta = statement["rounds"], statement["delta"]
+    return [
+        f"Rounds: {rounds['declared']} declared, {rounds['happened']} happened, {rounds['replayed']} repeated. "
+        "The figures hold for the declared number; stopping early lowers nothing.",
+        f"Epsilon at delta {delta:g}, by who is looking:",
+        *(f"  {_shown(row['epsilon'])}: {row['assumption']}" for row in statement["audiences"].values() if row),
+        *_further_lines(statement, statement["unit"]),
+        "Covered:",
+        *(f"  - {text}" for text in statement["covers"]),
+    ]
+
+
+def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
+    """Return what stands beside the quoted epsilon: smaller deltas, several records, and odds."""
+    lines = [
+        *(f"At delta {row['delta']:g}: epsilon {_shown(row['epsilon'])}." for row in figures["smaller_deltas"]),
+        *(
+            f"A person with {row['records']} records on {row['nodes']} node(s): epsilon {_shown(row['epsilon'])}."
+            for row in figures["records_of_one_person"] or ()
+        ),
+    ]
+    if figures["trade_off"] is None:
+        return lines
+    misses = dict(zip(figures["trade_off"]["false_alarms"], figures["trade_off"]["misses"], strict=True))
+    return [
+        *lines,
+        f"Whoever looks for one {unit} in the models, by whatever method, and suspects",
+        *(
+            f"  {rate:.0%} of the {unit}s that took no part overlooks at least {_percent_down(misses[rate])} of those "
+            "that did"
+            for rate in _FALSE_ALARMS_IN_TEXT
+        ),
+    ]
+
+
+def _shown(value: float | str) -> str:
+    """Return an epsilon for reading, or that there is none."""
+    return "no guarantee" if float(value) == math.inf else rounded_up(value, digits=3)
+
+
+def _percent_down(rate: float) -> str:
+    return f"{math.floor(rate * 1000) / 10:.1f} %"
