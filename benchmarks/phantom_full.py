@@ -37,9 +37,10 @@ from zetadp.figurestyle import (
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
+from zetadp.notes import or_none
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.provenance import origin
-from zetadp.rendering import MISSING, Sheet, or_none, to_csv, to_markdown
+from zetadp.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.storage import write_text
 from zetadp.tables import PAPER_TABLE_1
 

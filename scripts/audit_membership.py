@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.audit.membership import MembershipSettings, audit_membership, refutation
+from zetadp.audit.membership import audit_membership, refutation
+from zetadp.audit.membership_models import MembershipSettings
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.cohort.scanners import CHANNELS
 from zetadp.dataset import pick_device, to_records

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zetadp import rendering, tables
+from zetadp.notes import notes
 from zetadp.provenance import origin, seeds_shown
 from zetadp.storage import read_json, write_text
 from zetadp.workflow import run
@@ -35,7 +36,7 @@ def main(
     ``planned`` is the number of runs of the experiment; a table of fewer says that the others follow.
     """
     runs = tables.collect([path.parent for path in metrics])
-    below = rendering.notes(runs, cohort_label, read_json(total), planned)
+    below = notes(runs, cohort_label, read_json(total), planned)
     table = tables.table1(runs, cohort_label)
     sheet = rendering.accuracy_sheet(table, below)
     trained = [read_json(path).get("environment", {}) for path in metrics]

@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, rounded_up
+from zetadp.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
-from zetadp.rendering import INFINITY_NOTE, MISSING, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE, Sheet, to_markdown
+from zetadp.rendering import MISSING, Sheet, to_markdown
 from zetadp.tables import is_simulated
 
 if TYPE_CHECKING:

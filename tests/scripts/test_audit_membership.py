@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from zetadp.audit.membership import MembershipSettings
+from zetadp.audit.membership_models import MembershipSettings
 from zetadp.audit.roc import RATES
 from zetadp.validation import UserError
 

@@ -11,6 +11,7 @@ from zetadp import figures, rendering, tables
 from zetadp.confusionfigure import confusion_matrices
 from zetadp.modelcard import model_card
 from zetadp.nn.models import NetworkSettings
+from zetadp.notes import notes
 from zetadp.storage import read_json
 
 NETWORK = asdict(NetworkSettings())
@@ -42,11 +43,11 @@ def test_tables_name_it_and_print_what_holds_without_it(folders):
         "federated": "local",
         "secure": "secure_aggregation",
     }
-    notes = rendering.notes(runs, "simulated cohort")
-    (said,) = [note for note in notes if "Arm secure" in note]
+    below = notes(runs, "simulated cohort")
+    (said,) = [note for note in below if "Arm secure" in note]
     assert "41.5 at ε = 3" in said
     assert "at most 2 node(s)" in said
-    printed = rendering.to_markdown(rendering.accuracy_sheet(table, notes))
+    printed = rendering.to_markdown(rendering.accuracy_sheet(table, below))
     assert f"| {SHOWN} |" in printed
     assert "| federated |" in printed
 
@@ -89,9 +90,9 @@ def test_a_guarantee_per_image_is_called_one_beside_the_figure_of_a_patient(tmp_
         "complex": 3.0,
         "mine": float(whole),
     }
-    notes = rendering.notes(runs, "simulated cohort")
-    assert any("Network mine: ε is per image" in note and f"{shown} at ε = 3" in note for note in notes)
-    assert "| mine (per image) |" in rendering.to_markdown(rendering.accuracy_sheet(table, notes))
+    below = notes(runs, "simulated cohort")
+    assert any("Network mine: ε is per image" in note and f"{shown} at ε = 3" in note for note in below)
+    assert "| mine (per image) |" in rendering.to_markdown(rendering.accuracy_sheet(table, below))
     metrics = read_json(folder / "metrics.json")
     card = model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL)
     assert f"per patient at δ = 0.001 is {shown}." in card

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
+from zetadp.notes import notes
 from zetadp.rendering import (
     Sheet,
     accuracy_sheet,
     frame_sheet,
-    notes,
     to_csv,
     to_html,
     to_latex,

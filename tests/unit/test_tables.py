@@ -7,7 +7,7 @@ import pytest
 from run_builder import write_run
 
 from zetadp.epsilon import epsilon_label
-from zetadp.rendering import notes
+from zetadp.notes import notes
 from zetadp.tables import (
     PAPER_TABLE_1,
     collect,

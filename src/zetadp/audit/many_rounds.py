@@ -35,12 +35,11 @@ from torch.nn import functional
 from zetadp.audit.canary import CANARY, CLASSES, SILENT
 from zetadp.audit.detection import (
     FALSE_ALARM,
-    POWER,
     AuditResult,
     count_errors,
     result_of_epsilon,
-    trials_for_curve,
 )
+from zetadp.audit.power import POWER, trials_for_curve
 from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
@@ -219,7 +218,7 @@ def training_trials(
     shortfall
         The noise that is to be caught is the claimed one divided by this.
     false_alarm, power
-        As in `detection.trials_needed`.
+        As in `power.trials_needed`.
     """
     faulty = error_rates(probability, noise_multiplier / shortfall, rounds)
     mechanisms = {(probability, noise_multiplier): rounds}

@@ -11,7 +11,8 @@ from scipy.optimize import brentq
 
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy import gaussian
-from zetadp.privacy.accounting import SMALLEST_DELTA, NodeRelease, central_limit_mu, effective_noise, epsilon
+from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, epsilon
+from zetadp.privacy.audience import NodeRelease, effective_noise
 from zetadp.validation import UserError, in_range, positive
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def noise_for_sum(
     A server that sees nothing but the sum of the messages :math:`(S_j + N_j) / R_j`, and to which `colluding` nodes
     tell theirs, faces the noise of the others. With equal nodes each adds :math:`\sigma / \sqrt{n - t}`, where
     :math:`\sigma` is what one that hides alone would add. With unequal ones a patient of a node that divides by a small
-    R weighs more in the sum, and `accounting.effective_noise` says how much noise stands against that.
+    R weighs more in the sum, and `audience.effective_noise` says how much noise stands against that.
 
     Parameters
     ----------

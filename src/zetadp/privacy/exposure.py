@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from zetadp.epsilon import UNCLIPPED
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Audience, Exposure, Grouped, NodeRelease
+from zetadp.privacy.accounting import Exposure, Grouped
+from zetadp.privacy.audience import Audience, NodeRelease, effective_noise
 from zetadp.privacy.events import Mechanism, NodeHistory, Round, histories, least_noise
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat
@@ -230,7 +231,7 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
             # Such a declaration is one for all nodes: a round that is louder than the least at one is so at all.
             louder = sigma / history.least_noise if 0 < history.least_noise < math.inf else 1.0
             releases = [release(other, sigma if other == name else louder * least[other]) for other in names]
-            noise = accounting.effective_noise(releases, index, audience, run.colluding)
+            noise = effective_noise(releases, index, audience, run.colluding)
             if noise is None:
                 return None
             seen[name][probability, noise] += count - history.unshielded.get((probability, sigma), 0)

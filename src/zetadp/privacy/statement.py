@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from zetadp.privacy import accounting, wording
-from zetadp.privacy.accounting import Audience, Exposure, Mechanisms
+from zetadp.privacy.accounting import Exposure, Mechanisms
+from zetadp.privacy.audience import Audience
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, seen_by
 from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, adversary, assumptions

@@ -10,7 +10,7 @@ from zetadp.epsilon import rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION, adversary
 
 if TYPE_CHECKING:
-    from zetadp.privacy.accounting import Audience
+    from zetadp.privacy.audience import Audience
     from zetadp.privacy.exposure import Run
     from zetadp.privacy.statement import NoiseSource, Unit
 

@@ -10,19 +10,9 @@ import torch
 import training_builder as builder
 from scipy.stats import norm
 
-from zetadp.audit import membership
-from zetadp.audit.membership import (
-    Arm,
-    MembershipSettings,
-    Models,
-    arms,
-    audit_membership,
-    claims_of,
-    likelihood_ratios,
-    most_exposed,
-    refutation,
-    train_models,
-)
+from zetadp.audit import membership, membership_models
+from zetadp.audit.membership import audit_membership, claims_of, likelihood_ratios, most_exposed, refutation
+from zetadp.audit.membership_models import Arm, MembershipSettings, Models, arms, train_models
 from zetadp.core.training import train
 from zetadp.epsilon import UNCLIPPED
 from zetadp.federation.partition import node_name
@@ -126,12 +116,12 @@ def test_a_patient_that_is_out_leaves_no_trace_and_the_constants_alone():
 def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
     results = []
     monkeypatch.setattr(
-        membership, "train", lambda *given, **named: results.append(train(*given, **named)) or results[-1]
+        membership_models, "train", lambda *given, **named: results.append(train(*given, **named)) or results[-1]
     )
     full = replace(SMALL, sampling_probability=1.0)
     models = train_models(Arm("open", UNCLIPPED, 3), full, LINEAR, RECORDS, np.zeros((1, 4), dtype=bool))
     start = build(LINEAR, builder.CLASSES, builder.SIZE, stream(SMALL.seed, Purpose.WEIGHTS))
-    assert models.confidence[0] == pytest.approx(membership._shown(start, RECORDS)[0], rel=1e-6)
+    assert models.confidence[0] == pytest.approx(membership_models._shown(start, RECORDS)[0], rel=1e-6)
     # By the rule for gradients that are not finite, not because the gradient of an empty image happens to be zero.
     assert results[0].not_finite == 4 * 3
 
@@ -149,7 +139,7 @@ def test_trainings_share_the_start_and_no_draw():
 def test_confidence_is_the_mean_log_odds_of_the_true_class():
     network = builder.NETWORKS["complex pooled"]
     model = builder.network(network)
-    confidence, accuracy = membership._shown(model, RECORDS)
+    confidence, accuracy = membership_models._shown(model, RECORDS)
     with torch.no_grad():
         probabilities = model(RECORDS.images[2].unsqueeze(1)).double().softmax(dim=1)
     true = probabilities[torch.arange(len(RECORDS.labels)), RECORDS.labels]
@@ -182,7 +172,7 @@ def test_networks_from_scratch_and_exact_noise_are_attacked_alike(noise):
 
 
 def test_trainings_leave_no_files_and_no_lines_in_the_log(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(membership, "_scratch", lambda: tmp_path)
+    monkeypatch.setattr(membership_models, "_scratch", lambda: tmp_path)
     with caplog.at_level(logging.INFO, logger="zetadp"):
         train_models(Arm("open", UNCLIPPED, 2), SMALL, LINEAR, RECORDS, np.zeros((2, 4), dtype=bool))
     assert not list(tmp_path.iterdir())
@@ -198,7 +188,7 @@ def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():
 
 
 def test_models_that_diverge_are_named(monkeypatch):
-    monkeypatch.setattr(membership, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
+    monkeypatch.setattr(membership_models, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
     with pytest.raises(UserError, match=r"audit\.membership\.learning_rate"):
         train_models(Arm("open", UNCLIPPED, 1), SMALL, LINEAR, RECORDS, np.ones((1, 4), dtype=bool))
 

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 from scipy.stats import binom, norm
 
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.accounting import NodeRelease
+from zetadp.privacy.audience import NodeRelease, effective_noise
 from zetadp.privacy.events import NodeHistory, Round, histories
 from zetadp.validation import UserError
 
@@ -317,9 +317,9 @@ def test_a_delta_beyond_the_accuracy_of_the_accountant_is_refused(delta):
 )
 def test_audiences_of_eleven_nodes_have_their_published_epsilons(epsilon, node, reader):
     nodes = [NodeRelease(1, 24, PRINTED[epsilon])] * 11
-    assert accounting.effective_noise(nodes, 3, "server") == PRINTED[epsilon]
+    assert effective_noise(nodes, 3, "server") == PRINTED[epsilon]
     for audience, published in (("node", node), ("reader", reader)):
-        noise = accounting.effective_noise(nodes, 3, audience)
+        noise = effective_noise(nodes, 3, audience)
         assert accounting.epsilon_pld({(P, noise): ROUNDS}, 1e-3) == pytest.approx(published, abs=0.006)
 
 
@@ -329,29 +329,29 @@ def test_effective_noise_is_that_of_the_average_in_units_of_one_clip():
     rng = np.random.default_rng(1)
     noise = [n.weight / n.expected * rng.normal(0, n.noise_multiplier * n.clip, 200_000) for n in nodes]
     unit = 0.5 / 30 * 0.5
-    assert accounting.effective_noise(nodes, 1, "reader") == pytest.approx(sum(noise).std() / unit, rel=0.01)
+    assert effective_noise(nodes, 1, "reader") == pytest.approx(sum(noise).std() / unit, rel=0.01)
     without_the_loudest = (noise[1] + noise[2]).std() / unit
     without_the_other = (noise[0] + noise[1]).std() / unit
     worst = min(without_the_loudest, without_the_other)
-    assert accounting.effective_noise(nodes, 1, "node") == pytest.approx(worst, rel=0.01)
-    assert accounting.effective_noise(nodes, 1, "server") == 1.5
+    assert effective_noise(nodes, 1, "node") == pytest.approx(worst, rel=0.01)
+    assert effective_noise(nodes, 1, "server") == 1.5
 
 
 def test_a_lone_node_has_no_other_node_and_its_reader_sees_what_the_server_sees():
     lone = [NodeRelease(1, 24, 12.85)]
-    assert accounting.effective_noise(lone, 0, "node") is None
-    assert accounting.effective_noise(lone, 0, "reader") == pytest.approx(12.85)
+    assert effective_noise(lone, 0, "node") is None
+    assert effective_noise(lone, 0, "reader") == pytest.approx(12.85)
 
 
 def test_two_nodes_cannot_hide_behind_each_other():
     pair = [NodeRelease(1, 24, 5.0), NodeRelease(1, 24, 50.0)]
-    assert accounting.effective_noise(pair, 0, "node") == pytest.approx(5.0)
+    assert effective_noise(pair, 0, "node") == pytest.approx(5.0)
 
 
 def test_an_unclipped_node_hides_nobody_and_is_hidden_by_nobody():
     nodes = [NodeRelease(1, 24, 0.0, math.inf), NodeRelease(1, 24, 5.0)]
-    assert accounting.effective_noise(nodes, 0, "reader") == 0
-    assert accounting.effective_noise(nodes, 1, "reader") == pytest.approx(5.0)
+    assert effective_noise(nodes, 0, "reader") == 0
+    assert effective_noise(nodes, 1, "reader") == pytest.approx(5.0)
 
 
 # Events

@@ -1,0 +1,268 @@
+"""Models for membership inference: trainings in which each candidate takes part by its own coin, and what they show."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from zetadp.audit.quiet import quiet_trainings
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.epsilon import UNCLIPPED
+from zetadp.evaluation import class_scores
+from zetadp.federation.node import Records
+from zetadp.federation.partition import node_name
+from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.privacy.exposure import recorded_runs
+from zetadp.validation import UserError, in_range, one_of, positive
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zetadp.nn.models import NetworkSettings
+    from zetadp.privacy.exposure import Run
+
+logger = logging.getLogger(__name__)
+
+_IMAGES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class MembershipSettings:
+    """What is trained, and how often, to attack it.
+
+    Attributes
+    ----------
+    epsilon
+        Target of the private arm, against the server.
+    patients, nodes
+        Candidates, each in a training with probability one half, and the nodes that hold them in equal numbers.
+    slices, size
+        Images of each sequence, and their side; of use to whoever makes the patients.
+    sampling_probability
+        Chance of a patient to be drawn in a round.
+    rounds
+        Rounds of a training.
+    overfitted
+        The unclipped arm trains this many times as long.
+    learning_rate, clip
+        Learning rate of the server's optimiser, and clipping norm.
+    shadows
+        Shadow models of each arm.
+    trainings
+        Attacked models of each arm: as many trials.
+    seed
+        Seed of everything that is not noise from the operating system.
+    noise
+        As in `TrainingSettings`.
+    """
+
+    epsilon: float = 8.0
+    patients: int = 8
+    nodes: int = 2
+    slices: int = 4
+    size: int = 16
+    sampling_probability: float = 0.5
+    rounds: int = 10
+    overfitted: int = 3
+    learning_rate: float = 0.05
+    clip: float = 1.0
+    shadows: int = 100
+    trainings: int = 400
+    seed: int = 0
+    noise: str = "seeded"
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(epsilon=self.epsilon, nodes=self.nodes, rounds=self.rounds, overfitted=self.overfitted)
+        positive(sampling_probability=self.sampling_probability, learning_rate=self.learning_rate, clip=self.clip)
+        positive(slices=self.slices, size=self.size)
+        in_range(0, 1, sampling_probability=self.sampling_probability)
+        in_range(16, math.inf, shadows=self.shadows, trainings=self.trainings)
+        one_of(("seeded", "os"), noise=self.noise)
+        if self.patients < self.nodes or self.patients % self.nodes:
+            msg = f"Expected the same number of patients at each of {self.nodes} nodes, found {self.patients} patients."
+            raise ValueError(msg)
+
+    @property
+    def population(self) -> int:
+        """Patients of one node, N."""
+        return self.patients // self.nodes
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One kind of training that is attacked.
+
+    Attributes
+    ----------
+    name
+        What the arm is called in tables.
+    epsilon
+        As in `RunName`: a number, ``inf`` or ``unclipped``.
+    rounds
+        Rounds of a training.
+    noise_multiplier
+        sigma; zero adds no noise.
+    """
+
+    name: str
+    epsilon: str
+    rounds: int
+    noise_multiplier: float = 0.0
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is claimed of its models."""
+        return self.noise_multiplier > 0
+
+
+@dataclass(frozen=True)
+class Models:
+    """What a set of finished models shows, and who was in them.
+
+    Attributes
+    ----------
+    members
+        Whether each patient was in each training, shape (training, patient).
+    confidence
+        Mean log odds of the true class over a patient's images, shape (training, patient).
+    accuracy
+        Share of a patient's images that the model tells right, shape (training, patient).
+    exposure
+        What the ledgers of the trainings recorded, which was the same for all.
+    """
+
+    members: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    exposure: Run
+
+    def split(self, first: int) -> tuple[Models, Models]:
+        """Return the first trainings, and the rest."""
+        return self._part(slice(first)), self._part(slice(first, None))
+
+    def _part(self, part: slice) -> Models:
+        return Models(self.members[part], self.confidence[part], self.accuracy[part], self.exposure)
+
+
+def arms(settings: MembershipSettings, delta: float) -> list[Arm]:
+    """Return what is attacked: a private arm, the same without noise, and one neither clipped nor stopped in time."""
+    sigma = noise_for_epsilon(settings.epsilon, delta, settings.sampling_probability, settings.rounds)
+    return [
+        Arm(f"private, epsilon {settings.epsilon:g}", f"{settings.epsilon:g}", settings.rounds, sigma),
+        Arm("clipped, no noise", "inf", settings.rounds),
+        Arm("unclipped, overfitted", UNCLIPPED, settings.rounds * settings.overfitted),
+    ]
+
+
+def train_models(
+    arm: Arm, settings: MembershipSettings, network: NetworkSettings, records: Records, members: np.ndarray
+) -> Models:
+    """Train one model for each row of ``members``, shape (training, patient), and record what each of them shows."""
+    if members.shape[1] != settings.patients or len(records.images) != settings.patients:
+        found = f"{len(records.images)} records and memberships of {members.shape[1]}"
+        msg = f"Expected records and memberships of {settings.patients} patients, found {found}."
+        raise ValueError(msg)
+    # What stands in for a patient that is out: its gradient is not finite, so it contributes zero.
+    nobody = torch.full_like(records.images[:1], math.nan)
+    with_nobody = Records(torch.cat([records.images, nobody]), records.labels)
+    training = TrainingSettings(
+        rounds=arm.rounds,
+        images_per_patient=len(records.labels),
+        optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
+        clip=settings.clip,
+        noise=settings.noise,
+    )
+    shown: list[tuple[np.ndarray, np.ndarray]] = []
+    exposures: list[Run] = []
+    reported = time.monotonic()
+    with quiet_trainings():
+        for number, row in enumerate(members):
+            model, run = _train_one(arm, settings, network, training, with_nobody, row, number)
+            shown.append(_shown(model, records))
+            exposures.append(run)
+            if time.monotonic() - reported > 10:
+                reported = time.monotonic()
+                logger.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
+    if len({_mechanisms(run) for run in exposures}) != 1:
+        msg = f"Expected every training of the arm {arm.name!r} to record the same releases."
+        raise RuntimeError(msg)
+    confidence, accuracy = (np.stack(part) for part in zip(*shown, strict=True))
+    if not np.isfinite(confidence).all():
+        msg = f"Models of the arm {arm.name!r} diverged. Lower audit.membership.learning_rate or overfitted."
+        raise UserError(msg)
+    return Models(members, confidence, accuracy, exposures[0])
+
+
+def _train_one(
+    arm: Arm,
+    settings: MembershipSettings,
+    network: NetworkSettings,
+    training: TrainingSettings,
+    records: Records,
+    members: np.ndarray,
+    number: int,
+) -> tuple[nn.Module, Run]:
+    """Train one model in a folder of its own, and return it with what its ledger recorded."""
+    nobody, size = len(members), settings.population
+    expected = settings.sampling_probability * size
+    plan = Plan(
+        run=RunName(network.family, "federated", arm.epsilon, settings.seed),
+        network=network,
+        training=training,
+        nodes=tuple(
+            NodeConstants(node_name(node), size, expected, arm.noise_multiplier) for node in range(settings.nodes)
+        ),
+        # Trainings of other numbers draw independently; the seed alone would only set the starting weights.
+        cohort=f"attacked for membership, training {number}",
+    )
+    holdings = [
+        Holding([(i if members[i] else nobody,) for i in range(node * size, (node + 1) * size)])
+        for node in range(settings.nodes)
+    ]
+    with TemporaryDirectory(prefix="zetadp-membership-", dir=_scratch()) as folder:
+        ledger = Path(folder) / "ledger.jsonl"
+        trained = train(
+            plan,
+            TrainingData(records, holdings),
+            TrainingFiles(ledger, Path(folder) / "checkpoint.safetensors"),
+            performance=Performance(evaluate_every=arm.rounds, checkpoint_seconds=1e9, chunk=_IMAGES_AT_ONCE),
+        )
+        (run,) = recorded_runs(ledger)
+    return trained.model, run
+
+
+def _scratch() -> Path | None:
+    """Return a folder in memory for ledgers that are thrown away: on a disk, syncing them takes most of the time."""
+    memory = Path("/dev/shm")  # noqa: S108  (the folder made in it has a name of its own and is the user's alone)
+    return memory if os.access(memory, os.W_OK) else None
+
+
+def _shown(model: nn.Module, records: Records) -> tuple[np.ndarray, np.ndarray]:
+    """Return a model's confidence and accuracy on each patient."""
+    patients = len(records.images)
+    scores = class_scores(model, records.images.flatten(0, 1)).double()
+    labels = records.labels.repeat(patients)[:, None]
+    true = scores.gather(1, labels)[:, 0]
+    # From the scores, not from the probabilities, which round to one where a model is sure.
+    odds = true - scores.scatter(1, labels, -math.inf).logsumexp(dim=1)
+    right = (scores.argmax(dim=1) == labels[:, 0]).double()
+    return odds.view(patients, -1).mean(dim=1).cpu().numpy(), right.view(patients, -1).mean(dim=1).cpu().numpy()
+
+
+def _mechanisms(run: Run) -> tuple[object, ...]:
+    """Return all that the claims depend on, to compare."""
+    nodes = {name: (tuple(sorted(Counter(h.mechanisms).items())), h.releases) for name, h in run.nodes.items()}
+    return run.declared_rounds, tuple(sorted(nodes.items()))
