@@ -74,6 +74,11 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         target=True,
         noise=True,
     )
+    _add_ledger(commands)
+    _add_permit(commands)
+
+
+def _add_ledger(commands: Any) -> None:  # noqa: ANN401
     ledger = commands.add_parser(
         "ledger",
         help="the statement of one ledger, or of several together, in plain words",
@@ -103,6 +108,9 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     )
     ledger.add_argument("--json", action="store_true", help="print JSON")
     ledger.set_defaults(run=_ledger)
+
+
+def _add_permit(commands: Any) -> None:  # noqa: ANN401
     permit = commands.add_parser(
         "permit",
         help="permit another training of a finished run on real patients",
