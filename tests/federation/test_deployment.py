@@ -23,7 +23,7 @@ from training_builder import backbone
 from zetadp.core.plan import Plan
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import DESCENT, LEAST_SQUARES
-from zetadp.federation.flower.prepared import load_site
+from zetadp.federation.flower.site_folders import load_site
 from zetadp.federation.flower.updates import size_of
 from zetadp.federation.node import Records
 from zetadp.nn.models import NetworkSettings

@@ -19,8 +19,8 @@ from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.certificates import read_public_key
 from zetadp.federation.flower.coordinator import Coordinator, Patience
 from zetadp.federation.flower.grid_line import GridLine
-from zetadp.federation.flower.prepared import load_site
 from zetadp.federation.flower.settings import read_settings
+from zetadp.federation.flower.site_folders import load_site
 from zetadp.federation.node import Records
 from zetadp.pretrained import save_model
 from zetadp.privacy.account import Permission

@@ -1,4 +1,4 @@
-"""A site's own patients: from its own folder, by its own slicing, transform and whitening, once.
+"""A site's folder of its own patients: written from one cohort, and read by the site's own slicing and whitening, once.
 
 All checks of content happen here, before the site joins: later, stopping would be a function of one patient.
 """
@@ -8,19 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from zetadp.cohort.decathlon import SEQUENCES, read_task
-from zetadp.cohort.index import index_cohort
+from zetadp.cohort.folders import folder_written_whole
+from zetadp.cohort.index import PATIENT_KEY, index_cohort
 from zetadp.dataset import to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.publicstart import record_features
-from zetadp.storage import ImageStack, read_stack, write_stack
+from zetadp.storage import ImageStack, read_json, read_stack, write_json, write_stack
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -33,6 +36,37 @@ if TYPE_CHECKING:
     from zetadp.nn.backbone import Backbone
 
 logger = logging.getLogger(__name__)
+
+FIELDS = {"train": "training", "test": "test"}
+
+
+def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str) -> None:
+    """Write the folder of one site in Decathlon layout; volumes are links to those of the cohort.
+
+    Parameters
+    ----------
+    target
+        The folder; replaced if it is there.
+    task
+        Folder of the cohort, the one that holds ``dataset.json``.
+    records
+        The site's rows of the cohort's index, with the columns ``patient`` and ``file``.
+    part
+        ``train`` for a hospital's patients, ``test`` for those that the server watches.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    modality = read_json(task / "dataset.json")["modality"]
+    files = sorted(records["file"])
+    with folder_written_whole(target) as folder:
+        for file in files:
+            link = folder / PurePosixPath(file)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((task / file).resolve())
+        listed = [{"image": f"./{file}"} for file in files] if part == "train" else [f"./{file}" for file in files]
+        content = {"modality": modality, "training": [], "test": [], FIELDS[part]: listed}
+        write_json(folder / "dataset.json", json.loads(json.dumps(content)))
+        key = records[["file", "patient"]].sort_values("file")
+        key.to_csv(folder / PATIENT_KEY, sep="\t", index=False)
 
 
 def load_site(
