@@ -10,10 +10,8 @@ import pandas as pd
 
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import Credentials, make_credentials
-from zetadp.federation.flower.coordinator import Patience
-from zetadp.federation.flower.hospital import HospitalSettings
 from zetadp.federation.flower.launcher import Federation
-from zetadp.federation.flower.server_app import ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
 from zetadp.federation.flower.site_folders import write_site_folder
 from zetadp.federation.partition import read_partition
 from zetadp.nn.backbone import load_backbone

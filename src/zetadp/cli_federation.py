@@ -189,7 +189,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
 def _run_serve(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.certificates import Credentials
     from zetadp.federation.flower.launcher import Federation
-    from zetadp.federation.flower.server_app import ServerSettings
+    from zetadp.federation.flower.settings import ServerSettings
 
     settings = ServerSettings.read(given.settings)
     _, keys = settings.agreed()
@@ -225,9 +225,9 @@ def _run_node(given: argparse.Namespace) -> None:
     from zetadp.dataset import pick_device
     from zetadp.federation.flower.certificates import check_certificate, check_node_key
     from zetadp.federation.flower.exclusive import folder_in_use
-    from zetadp.federation.flower.hospital import HospitalSettings
     from zetadp.federation.flower.launcher import start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, silent_environment
+    from zetadp.federation.flower.settings import HospitalSettings
     from zetadp.privacy.promise import check_promise
 
     settings = HospitalSettings.read(given.settings)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Self
 from federation.sites import write_hospital_folder
 
 from zetadp.federation.flower.certificates import make_credentials
-from zetadp.federation.flower.coordinator import Patience
-from zetadp.federation.flower.hospital import HospitalSettings
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.processes import FORGE
-from zetadp.federation.flower.server_app import ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
 from zetadp.privacy.ledger import Attempt, read_ledger
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.federation.flower.hospital import Hospital, HospitalSettings
+from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
+from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.node import Records
 from zetadp.nn.models import NetworkSettings
 

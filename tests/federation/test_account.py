@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from federation.sites import DirectLine, make_hospital, make_plan, random_records
 
-from zetadp.federation.flower.coordinator import Coordinator, Patience
+from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
+from zetadp.federation.flower.settings import Patience
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.server import Server
 from zetadp.privacy.events import histories

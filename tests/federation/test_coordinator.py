@@ -15,8 +15,9 @@ from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import CLASS_MEANS, DESCENT, LEAST_SQUARES
-from zetadp.federation.flower.coordinator import Coordinator, Patience
+from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
+from zetadp.federation.flower.settings import Patience
 from zetadp.federation.flower.updates import encode
 from zetadp.federation.node import Records, single_images
 from zetadp.nn.models import NetworkSettings

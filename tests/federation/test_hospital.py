@@ -8,8 +8,9 @@ import torch
 from federation.sites import assembly, make_hospital, make_plan
 
 from zetadp.epsilon import rounded_up
-from zetadp.federation.flower.hospital import Hospital, HospitalSettings
+from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
+from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.flower.updates import decode, encode
 from zetadp.federation.messages import MessageStore
 from zetadp.privacy.ledger import Ledger, read_ledger

@@ -19,9 +19,8 @@ import yaml
 from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.cli import main
-from zetadp.federation.flower.hospital import HospitalSettings
 from zetadp.federation.flower.processes import free_port
-from zetadp.federation.flower.server_app import ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.privacy.ledger import read_ledger
 from zetadp.tensors import load_tensors
 

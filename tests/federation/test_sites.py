@@ -14,8 +14,7 @@ from federation.sites import make_plan, write_hospital_folder
 from zetadp.cli import main
 from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import Plan
-from zetadp.federation.flower.hospital import HospitalSettings
-from zetadp.federation.flower.server_app import ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.flower.site_folders import load_site, write_site_folder
 from zetadp.federation.flower.worker import load_hospital
 from zetadp.kspace.fourier import to_kspace

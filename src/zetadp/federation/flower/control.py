@@ -22,7 +22,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from zetadp.federation.flower.exclusive import OPERATOR
-from zetadp.federation.flower.server_app import SETTINGS
+from zetadp.federation.flower.settings import SETTINGS
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:

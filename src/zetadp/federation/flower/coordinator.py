@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +25,7 @@ from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.validation import UserError, one_of, positive
+from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,50 +35,11 @@ if TYPE_CHECKING:
     from zetadp.core.plan import Plan
     from zetadp.core.training import TrainingFiles
     from zetadp.federation.flower.protocol import Line
+    from zetadp.federation.flower.settings import Patience
     from zetadp.federation.node import Records
     from zetadp.privacy.events import Round
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Patience:
-    """What the server does about nodes that do not answer.
-
-    Attributes
-    ----------
-    missing
-        ``wait``: a round is complete only with every node. ``continue``: after ``round_seconds`` the round goes on
-        with the nodes that answered.
-    least_nodes
-        With ``continue``, the fewest nodes that make a round; with fewer the server waits.
-    round_seconds
-        How long a round may take before it goes on without the missing.
-    give_up_seconds
-        How long a round may take at all. Then the run ends with an error, and can be resumed.
-    tries
-        How often a node may fail in one round before it counts as missing from it.
-    poll_seconds
-        Time between two looks at what has arrived.
-    """
-
-    missing: str = "wait"
-    least_nodes: int = 1
-    round_seconds: float = 600.0
-    give_up_seconds: float = 3600.0
-    tries: int = 3
-    poll_seconds: float = 0.25
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        one_of(("wait", "continue"), missing=self.missing)
-        positive(
-            least_nodes=self.least_nodes,
-            round_seconds=self.round_seconds,
-            give_up_seconds=self.give_up_seconds,
-            tries=self.tries,
-            poll_seconds=self.poll_seconds,
-        )
 
 
 class Coordinator:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,13 +17,12 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.round import Site, do_round
 from zetadp.dataset import pick_device
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
-from zetadp.federation.flower.settings import read_settings
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient, single_images
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.promise import check_promise
-from zetadp.validation import UserError, one_of, positive
+from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,91 +31,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.core.plan import Plan
+    from zetadp.federation.flower.settings import HospitalSettings
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class HospitalSettings:
-    """What a hospital decides for itself, in a file of its own that no other site can change.
-
-    Attributes
-    ----------
-    name
-        The node's name in the plan.
-    plan
-        The hospital's copy of the plan.
-    images
-        Folder in the layout of the Medical Segmentation Decathlon with this hospital's patients and nobody else's.
-    state
-        Folder for the ledger, the kept messages and the prepared images. The ledger in it must never be deleted.
-    attempts
-        How often the training may be begun from its first round. Each attempt is paid for by the same patients.
-    most_epsilon
-        The most that all attempts together may cost a patient, at the plan's delta. Whatever it says, a plan that costs
-        more than its own epsilon is refused. Null for no limit beside that.
-    backbone
-        File of the public backbone, where the plan names one; null takes the one that comes with the package.
-    answer_seconds
-        Answers leave at whole multiples of so many seconds after a request came, because how long a round took tells
-        how many patients were drawn. It should be above the time of a round in which everybody is drawn.
-    limit_seconds
-        A computation that takes longer is ended, and the server told so.
-    device
-        ``auto``, ``cpu`` or ``cuda``.
-    threads
-        Threads of PyTorch; null leaves the choice to it.
-    chunk
-        Images in one pass at most; null for as many as hold half a GiB. Exact noise takes one patient a pass.
-    simulation
-        True for simulated patients only: permits seeded noise and runs without noise. It says that nobody needs
-        protection.
-    """
-
-    name: str
-    plan: Path
-    images: Path
-    state: Path
-    attempts: int = 1
-    most_epsilon: float | None = None
-    backbone: Path | None = None
-    answer_seconds: float = 10.0
-    limit_seconds: float = 3600.0
-    device: str = "auto"
-    threads: int | None = None
-    chunk: int | None = None
-    simulation: bool = False
-
-    def __post_init__(self) -> None:
-        """Check every setting, and refuse those that would protect nobody, unless nobody is there to protect."""
-        positive(attempts=self.attempts, limit_seconds=self.limit_seconds)
-        one_of(("auto", "cpu", "cuda"), device=self.device)
-        if self.most_epsilon is not None:
-            positive(most_epsilon=self.most_epsilon)
-        if not self.simulation and not self.answer_seconds > 0:
-            msg = (
-                f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
-                "an answer would tell how many patients were drawn."
-            )
-            raise UserError(msg)
-
-    @classmethod
-    def read(cls, path: Path) -> HospitalSettings:
-        """Read settings from a YAML or JSON file; paths in it are relative to its folder.
-
-        Raises
-        ------
-        UserError
-            If the file cannot be read or has a key too many or too few.
-        """
-
-        def build(content: dict[str, Any]) -> HospitalSettings:
-            for key in ("plan", "images", "state", "backbone"):
-                if key != "backbone" or content.get(key) is not None:
-                    content[key] = (path.parent / content[key]).resolve()
-            return cls(**content)
-
-        return read_settings(path, "a hospital's node", build)
 
 
 class Hospital:

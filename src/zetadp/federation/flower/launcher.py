@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from zetadp.federation.flower.hospital import HospitalSettings
-    from zetadp.federation.flower.server_app import ServerSettings
+    from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 
 logger = logging.getLogger(__name__)
 

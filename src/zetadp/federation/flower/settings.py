@@ -1,18 +1,257 @@
-"""Settings files of sites: YAML or JSON, read with one message for whatever is wrong."""
+"""What each site decides for itself, in a YAML or JSON file of its own; one message tells whatever is wrong there."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from zetadp.validation import UserError
+from zetadp.core.plan import Plan
+from zetadp.federation.flower.certificates import read_public_key
+from zetadp.privacy.account import Permission
+from zetadp.storage import write_json
+from zetadp.validation import UserError, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 Settings = TypeVar("Settings")
+
+SETTINGS = "settings"
+"""Key of the run's configuration that names the server's settings file."""
+
+
+@dataclass(frozen=True)
+class HospitalSettings:
+    """What a hospital decides for itself, in a file of its own that no other site can change.
+
+    Attributes
+    ----------
+    name
+        The node's name in the plan.
+    plan
+        The hospital's copy of the plan.
+    images
+        Folder in the layout of the Medical Segmentation Decathlon with this hospital's patients and nobody else's.
+    state
+        Folder for the ledger, the kept messages and the prepared images. The ledger in it must never be deleted.
+    attempts
+        How often the training may be begun from its first round. Each attempt is paid for by the same patients.
+    most_epsilon
+        The most that all attempts together may cost a patient, at the plan's delta. Whatever it says, a plan that costs
+        more than its own epsilon is refused. Null for no limit beside that.
+    backbone
+        File of the public backbone, where the plan names one; null takes the one that comes with the package.
+    answer_seconds
+        Answers leave at whole multiples of so many seconds after a request came, because how long a round took tells
+        how many patients were drawn. It should be above the time of a round in which everybody is drawn.
+    limit_seconds
+        A computation that takes longer is ended, and the server told so.
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    threads
+        Threads of PyTorch; null leaves the choice to it.
+    chunk
+        Images in one pass at most; null for as many as hold half a GiB. Exact noise takes one patient a pass.
+    simulation
+        True for simulated patients only: permits seeded noise and runs without noise. It says that nobody needs
+        protection.
+    """
+
+    name: str
+    plan: Path
+    images: Path
+    state: Path
+    attempts: int = 1
+    most_epsilon: float | None = None
+    backbone: Path | None = None
+    answer_seconds: float = 10.0
+    limit_seconds: float = 3600.0
+    device: str = "auto"
+    threads: int | None = None
+    chunk: int | None = None
+    simulation: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every setting, and refuse those that would protect nobody, unless nobody is there to protect."""
+        positive(attempts=self.attempts, limit_seconds=self.limit_seconds)
+        one_of(("auto", "cpu", "cuda"), device=self.device)
+        if self.most_epsilon is not None:
+            positive(most_epsilon=self.most_epsilon)
+        if not self.simulation and not self.answer_seconds > 0:
+            msg = (
+                f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
+                "an answer would tell how many patients were drawn."
+            )
+            raise UserError(msg)
+
+    @classmethod
+    def read(cls, path: Path) -> HospitalSettings:
+        """Read settings from a YAML or JSON file; paths in it are relative to its folder.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be read or has a key too many or too few.
+        """
+
+        def build(content: dict[str, Any]) -> HospitalSettings:
+            for key in ("plan", "images", "state", "backbone"):
+                if key != "backbone" or content.get(key) is not None:
+                    content[key] = (path.parent / content[key]).resolve()
+            return cls(**content)
+
+        return read_settings(path, "a hospital's node", build)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """What the server does about nodes that do not answer.
+
+    Attributes
+    ----------
+    missing
+        ``wait``: a round is complete only with every node. ``continue``: after ``round_seconds`` the round goes on
+        with the nodes that answered.
+    least_nodes
+        With ``continue``, the fewest nodes that make a round; with fewer the server waits.
+    round_seconds
+        How long a round may take before it goes on without the missing.
+    give_up_seconds
+        How long a round may take at all. Then the run ends with an error, and can be resumed.
+    tries
+        How often a node may fail in one round before it counts as missing from it.
+    poll_seconds
+        Time between two looks at what has arrived.
+    """
+
+    missing: str = "wait"
+    least_nodes: int = 1
+    round_seconds: float = 600.0
+    give_up_seconds: float = 3600.0
+    tries: int = 3
+    poll_seconds: float = 0.25
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        one_of(("wait", "continue"), missing=self.missing)
+        positive(
+            least_nodes=self.least_nodes,
+            round_seconds=self.round_seconds,
+            give_up_seconds=self.give_up_seconds,
+            tries=self.tries,
+            poll_seconds=self.poll_seconds,
+        )
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What the server decides for itself, in a file of its own.
+
+    Attributes
+    ----------
+    plan
+        The server's copy of the plan.
+    keys
+        For each node of the plan, the file of its public key in PEM.
+    model, history, ledger
+        Where the finished model, the training history and a sealed copy of the account go.
+    ledger_file
+        The live account. It outlives failed runs and must never be deleted.
+    checkpoint
+        Where an interrupted training goes on from; removed at the end.
+    watched
+        Folder in Decathlon layout with test patients of the server, looked at while training; null for none.
+    watched_patients
+        Declared number of its patients.
+    cache
+        Folder for the prepared images of the watched.
+    backbone
+        File of the public backbone, where the plan names one; null takes the one that comes with the package.
+    evaluate_every, checkpoint_seconds
+        Rounds between two looks at the watched patients; seconds between two checkpoints.
+    threads
+        Threads of PyTorch; null leaves the choice to it.
+    patience
+        What to do about nodes that do not answer.
+    permission
+        Whether the training may be begun from its first round again; null leaves that to the nodes.
+    """
+
+    plan: Path
+    keys: dict[str, Path]
+    model: Path
+    history: Path
+    ledger: Path
+    ledger_file: Path
+    checkpoint: Path
+    watched: Path | None = None
+    watched_patients: int = 0
+    cache: Path | None = None
+    backbone: Path | None = None
+    evaluate_every: int = 20
+    checkpoint_seconds: float = 30.0
+    threads: int | None = None
+    patience: Patience = field(default_factory=Patience)
+    permission: Permission | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> ServerSettings:
+        """Read settings from a YAML or JSON file; paths in it are relative to its folder.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be read or has a key too many or too few.
+        """
+
+        def build(content: dict[str, Any]) -> ServerSettings:
+            for key in (
+                "plan",
+                "model",
+                "history",
+                "ledger",
+                "ledger_file",
+                "checkpoint",
+                "watched",
+                "cache",
+                "backbone",
+            ):
+                if content.get(key) is not None:
+                    content[key] = (path.parent / content[key]).resolve()
+            content["keys"] = {name: (path.parent / key).resolve() for name, key in content["keys"].items()}
+            permission = content.get("permission")
+            parts = {
+                "patience": Patience(**content.get("patience", {})),
+                "permission": Permission(**permission) if permission else None,
+            }
+            return cls(**{**content, **parts})
+
+        return read_settings(path, "a federation's server", build)
+
+    def agreed(self) -> tuple[Plan, dict[str, bytes]]:
+        """Return the plan and the public key of each of its nodes.
+
+        Raises
+        ------
+        UserError
+            If a file cannot be read, or plan and keys do not agree.
+        """
+        plan = Plan.read(self.plan)
+        if set(self.keys) != {node.name for node in plan.nodes}:
+            msg = f"Expected a key for each of {[node.name for node in plan.nodes]}, found {sorted(self.keys)}."
+            raise UserError(msg)
+        keys = {name: read_public_key(path) for name, path in self.keys.items()}
+        if len({key.strip() for key in keys.values()}) < len(keys):
+            msg = f"Expected a key of its own for each of {sorted(keys)}, found one key at several nodes."
+            raise UserError(msg)
+        return plan, keys
+
+    def write(self, path: Path) -> None:
+        """Write the settings as JSON, with absolute paths."""
+        write_json(path, asdict(self))
 
 
 def read_settings(path: Path, what: str, build: Callable[[dict[str, Any]], Settings]) -> Settings:
