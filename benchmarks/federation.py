@@ -37,8 +37,7 @@ from zetadp.core.plan import UPDATES
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.envelopes import pack_reply, pack_request
-from zetadp.federation.flower.protocol import Answer, Request
+from zetadp.federation.flower.protocol import Answer, Request, pack_reply, pack_request
 from zetadp.federation.flower.settings import Patience
 from zetadp.federation.flower.updates import decode, encode
 from zetadp.federation.node import Node, Records

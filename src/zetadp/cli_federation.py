@@ -224,9 +224,8 @@ def _run_node(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.dataset import pick_device
     from zetadp.federation.flower.certificates import check_certificate, check_node_key
-    from zetadp.federation.flower.exclusive import folder_in_use
     from zetadp.federation.flower.launcher import start_node
-    from zetadp.federation.flower.processes import Processes, ended_by_signal, silent_environment
+    from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
     from zetadp.federation.flower.settings import HospitalSettings
     from zetadp.privacy.promise import check_promise
 

@@ -24,9 +24,8 @@ from federation.sites import make_plan, write_hospital_folder
 from zetadp.cli import main
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.control import Control, RunState
-from zetadp.federation.flower.exclusive import folder_in_use, require_free_port
 from zetadp.federation.flower.launcher import Federation
-from zetadp.federation.flower.processes import free_port
+from zetadp.federation.flower.processes import folder_in_use, free_port, require_free_port
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -203,7 +202,7 @@ def test_a_port_that_is_not_permitted_is_named(monkeypatch):
 
 def test_a_folder_in_use_is_free_when_its_process_ends_however_that_happens(tmp_path):
     hold = (
-        "import sys, time; from pathlib import Path; from zetadp.federation.flower.exclusive import folder_in_use\n"
+        "import sys, time; from pathlib import Path; from zetadp.federation.flower.processes import folder_in_use\n"
         "with folder_in_use(Path(sys.argv[1]), '--folder'): print('held', flush=True); time.sleep(1000)"
     )
     folder = tmp_path / "new" / "folder"

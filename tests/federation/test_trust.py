@@ -19,9 +19,8 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from zetadp.federation.flower import control
 from zetadp.federation.flower.certificates import make_credentials, make_node_key
 from zetadp.federation.flower.control import OwnSuperLinkOnly
-from zetadp.federation.flower.exclusive import OPERATOR
 from zetadp.federation.flower.processes import free_port
-from zetadp.federation.flower.superlink import NodesOnlyFromOutside
+from zetadp.federation.flower.superlink import OPERATOR, NodesOnlyFromOutside
 from zetadp.validation import UserError
 
 
@@ -87,8 +86,8 @@ def test_the_server_speaks_no_plain_text(consortium):
 @pytest.mark.processes
 def test_code_that_a_server_sends_is_not_run_by_nodes(consortium, tmp_path, monkeypatch):
     mark = tmp_path / "was-here"
-    evil = f"open({str(mark)!r}, 'w').close()\nfrom zetadp.federation.flower.bundled import app\n"
-    project = control.BUNDLE.replace("zetadp.federation.flower.bundled:app", "evil:app")
+    evil = f"open({str(mark)!r}, 'w').close()\nfrom zetadp.federation.flower.hospital import bundled as app\n"
+    project = control.BUNDLE.replace("zetadp.federation.flower.hospital:bundled", "evil:app")
     assert project != control.BUNDLE
 
     def bundle() -> bytes:

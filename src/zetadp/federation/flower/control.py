@@ -21,8 +21,8 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from zetadp.federation.flower.exclusive import OPERATOR
 from zetadp.federation.flower.settings import SETTINGS
+from zetadp.federation.flower.superlink import OPERATOR
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ publisher = "zetadp"
 
 [tool.flwr.app.components]
 serverapp = "zetadp.federation.flower.server_app:app"
-clientapp = "zetadp.federation.flower.bundled:app"
+clientapp = "zetadp.federation.flower.hospital:bundled"
 
 [tool.flwr.app.config]
 {SETTINGS} = ""

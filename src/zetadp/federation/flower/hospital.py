@@ -2,6 +2,9 @@
 
 Nothing in a request decides what is computed, except the weights. What is sent is the privatised sum and the lines
 that the node's ledger gained, which hold public constants; never a count, a loss, a time or an error's text.
+
+Computing happens in a process of its own. It can be ended when it takes too long, and whatever becomes of it, the
+server is answered, at a time that does not tell how long it took.
 """
 
 from __future__ import annotations
@@ -9,23 +12,38 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import multiprocessing
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
 from zetadp.core.assembly import Assembly
 from zetadp.core.round import Site, do_round
 from zetadp.dataset import pick_device
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
+from zetadp.federation.flower.processes import die_with_parent
+from zetadp.federation.flower.protocol import (
+    Answer,
+    Reason,
+    Refusal,
+    Request,
+    WrongEnvelopeError,
+    pack_reply,
+    unpack_request,
+)
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient, single_images
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.promise import check_promise
+from zetadp.ticks import wait_for_tick
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from torch import Tensor
@@ -34,6 +52,8 @@ if TYPE_CHECKING:
     from zetadp.federation.flower.settings import HospitalSettings
 
 logger = logging.getLogger(__name__)
+
+MALFORMED = Request(plan="", attempt="", round=0, checkpointed=0, head="", weights=b"")
 
 
 class Hospital:
@@ -192,3 +212,65 @@ def _lines_after(path: Path, head: str) -> list[str]:
         return lines
     heads: list[Any] = [json.loads(line)["chain"] for line in lines]
     return lines[heads.index(head) + 1 :]
+
+
+def node_app(hospital: Hospital) -> ClientApp:
+    """Return the app of a hospital's node."""
+    app = ClientApp()
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        begun = time.monotonic()
+        try:
+            request = unpack_request(message.content)
+        except WrongEnvelopeError as error:
+            logger.warning("not a request: %s", error)
+            reply: Answer | Refusal = hospital.refuse(MALFORMED, Reason.PLAN)
+        else:
+            reply = _computed(hospital, request)
+        wait_for_tick(begun, hospital.settings.answer_seconds)
+        return Message(pack_reply(reply), reply_to=message)
+
+    return app
+
+
+def _computed(hospital: Hospital, request: Request) -> Answer | Refusal:
+    """Return the hospital's reply, computed in a child that is ended when its time is up."""
+    forking = multiprocessing.get_context("fork")
+    receiver, sender = forking.Pipe(duplex=False)
+    child = forking.Process(target=_compute, args=(hospital, request, sender), daemon=True)
+    child.start()
+    sender.close()
+    try:
+        if receiver.poll(hospital.settings.limit_seconds):
+            reply: Answer | Refusal = receiver.recv()
+            return reply
+        logger.error("round %d took longer than %g s", request.round, hospital.settings.limit_seconds)
+        return hospital.refuse(request, Reason.TIME)
+    except EOFError:
+        logger.error("round %d: the computation died", request.round)
+        return hospital.refuse(request, Reason.FAILED)
+    finally:
+        receiver.close()
+        child.kill()
+        child.join()
+
+
+def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
+    die_with_parent()
+    sender.send(hospital.reply(request))
+
+
+bundled = ClientApp()
+"""What the bundle that Flower carries names as the app of nodes.
+
+Nodes of this project never load an app that a server names (`zetadp.federation.flower.worker`). A plain SuperNode would
+load this one, and would have neither the hospital's plan nor its permissions.
+"""
+
+
+@bundled.train()
+def refuse(message: Message, context: Context) -> Message:
+    """Refuse."""
+    msg = "Start this node with `zetadp federation node`: a plain SuperNode knows no plan and no ledger."
+    raise RuntimeError(msg)

@@ -13,8 +13,14 @@ import httpx
 
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.control import FINISHED, Control, RunState
-from zetadp.federation.flower.exclusive import folder_in_use, require_free_port
-from zetadp.federation.flower.processes import FORGE, Processes, free_port, silent_environment
+from zetadp.federation.flower.processes import (
+    FORGE,
+    Processes,
+    folder_in_use,
+    free_port,
+    require_free_port,
+    silent_environment,
+)
 from zetadp.storage import write_json
 from zetadp.validation import UserError
 

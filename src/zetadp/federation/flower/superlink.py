@@ -21,13 +21,13 @@ from flwr.superlink.cli import flower_superlink
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
-from zetadp.federation.flower.exclusive import OPERATOR
-
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 FOR_NODES = "/v1/fleet/"
 FOR_OPERATORS = "/v1/control/"
+OPERATOR = "x-zetadp-operator"
+"""Header by which a SuperLink and its operators know each other: their secret, in requests and in the answers."""
 
 
 class NodesOnlyFromOutside:

@@ -30,8 +30,7 @@ from flwr.superlink.runtime.run_serverapp import run_serverapp
 import zetadp.federation.flower.server_app  # noqa: F401  (so that children find it loaded)
 from zetadp.core.plan import Plan
 from zetadp.dataset import pick_device
-from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.node_app import node_app
+from zetadp.federation.flower.hospital import Hospital, node_app
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.pulling import ask_again_soon
 from zetadp.federation.flower.settings import HospitalSettings

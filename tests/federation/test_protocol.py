@@ -3,16 +3,19 @@ from __future__ import annotations
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from zetadp.federation.flower.envelopes import (
+from zetadp.federation.flower.protocol import (
     FACTS,
     VECTORS,
+    Answer,
+    Reason,
+    Refusal,
+    Request,
     WrongEnvelopeError,
     pack_reply,
     pack_request,
     unpack_reply,
     unpack_request,
 )
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
 
 REQUEST = Request("plan", "attempt", 3, 1, "", b"weights")
 REPLIES = [
