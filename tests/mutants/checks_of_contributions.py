@@ -105,10 +105,14 @@ def check_no_patient_adds_more_than_the_clip(folder: Path) -> None:
     too small for half of all gradients, exceeds B for one of them.
     """
     for name, (model, data) in _hostile().items():
-        norms = _contributions(folder / name, data, model, CLIP).norm(dim=1)
-        longest = float(norms.max())
-        assert longest <= CLIP, f"{name}: a patient adds {longest:.6f} at a clip of {CLIP}"
-        assert longest > CLIP * (1 - 1e-4), f"{name}: no gradient was long enough to be clipped"
+        clipped_at(CLIP, _contributions(folder / name, data, model, CLIP), name)
+
+
+def clipped_at(clip: float, contributions: Tensor, where: str) -> None:
+    """Compare the longest of contributions, shape (patient, dimension), with the clip that it should reach."""
+    longest = float(contributions.norm(dim=1).max())
+    assert longest <= clip, f"{where}: a patient adds {longest:.6f} at a clip of {clip}"
+    assert longest > clip * (1 - 1e-4), f"{where}: no gradient was long enough to be clipped"
 
 
 @certain
@@ -155,10 +159,10 @@ def check_a_contribution_does_not_depend_on_others(folder: Path) -> None:
     data = random_records(3, images_per_class=2, scale=10.0, seed=5)
     with pytest.MonkeyPatch.context() as threads:
         threads.setattr(torch, "get_num_threads", lambda: 2)
-        _add_up(folder, data)
+        _independent(folder, data)
 
 
-def _add_up(folder: Path, data: Records) -> None:
+def _independent(folder: Path, data: Records) -> None:
     """Compare what patients add together with what each adds alone, for every network."""
     for name, model in _networks().items():
 
@@ -173,8 +177,13 @@ def _add_up(folder: Path, data: Records) -> None:
         alone = torch.stack([message(patient) for patient in range(3)])
         assert float(message().abs().max()) == 0
         for members in ((0, 1), (1, 2), (0, 2), (0, 1, 2)):
-            off = float((message(*members) - alone[list(members)].sum(dim=0)).norm()) / 0.05
-            assert off < 1e-3, f"{name}: patients {members} together differ from the sum of each by {off:.3f} clips"
+            add_up(message(*members), alone[list(members)], 0.05, f"{name}: patients {members}")
+
+
+def add_up(together: Tensor, alone: Tensor, clip: float, whose: str) -> None:
+    """Compare what patients add together with the sum of what each adds alone, shape (patient, dimension)."""
+    off = float((together - alone.sum(dim=0)).norm()) / clip
+    assert off < 1e-3, f"{whose} together differ from the sum of each by {off:.3f} clips"
 
 
 @certain

@@ -12,7 +12,7 @@ from training_builder import Held, train_run
 
 from mutants.installing import certain, statistical
 from mutants.margins import FALSE_ALARM, correlation_limit, count_is_plausible, variance_limits
-from mutants.stub import Federation, federation, random_records
+from mutants.stub import Messages, federation, random_records
 from zetadp.core.plan import RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
@@ -31,12 +31,12 @@ DEVIATIONS = (1, 2, 3.1)
 PAIR = [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def _noise_is_as_stated(fed: Federation, messages: Tensor) -> None:
+def noise_is_as_stated(fed: Messages, messages: Tensor) -> None:
     """Compare messages that are all noise with what the ledger states: mean squares, and how many lie far out."""
-    stated = {(event.round, event.node): event for event in fed.attempt().events}
+    stated = {(event.round, event.node): event for event in fed.events()}
     standard = torch.empty(messages.shape, dtype=torch.float64)
     for number, node in _places(messages):
-        event = stated[number, fed.nodes[node].mechanism.node]
+        event = stated[number, fed.names[node]]
         standard[number, node] = messages[number, node] * (event.expected / (event.noise_multiplier * event.clip))
     parts = fed.parts(standard)
     alarm = FALSE_ALARM / (len(parts) * (1 + len(DEVIATIONS) + len(_places(messages))))
@@ -61,7 +61,7 @@ def _places(messages: Tensor) -> list[tuple[int, int]]:
     return [(number, node) for number in range(messages.shape[0]) for node in range(messages.shape[1])]
 
 
-def _independent(vectors: Tensor, alarm: float, what: str) -> None:
+def independent(vectors: Tensor, alarm: float, what: str) -> None:
     """Compare the cosines of all pairs of rows with what independent normal vectors can show."""
     rows = torch.nn.functional.normalize(vectors.double(), dim=1)
     pairs = math.comb(len(rows), 2)
@@ -82,7 +82,7 @@ def check_noise_is_as_stated(folder: Path) -> None:
     2e-9, below the alarm of 8e-8.
     """
     with federation(folder, PAIR, expected=EXPECTED, sigma=OVERWHELMING) as fed:
-        _noise_is_as_stated(fed, fed.rounds(ROUNDS))
+        noise_is_as_stated(fed, fed.rounds(ROUNDS))
 
 
 @statistical
@@ -92,7 +92,7 @@ def check_exact_noise_is_as_stated(folder: Path) -> None:
     Of 260 x 15 = 3900 draws a part, the mean square strays by less than 13 %.
     """
     with federation(folder, PAIR[:1], expected=EXPECTED, sigma=OVERWHELMING, exact=True) as fed:
-        _noise_is_as_stated(fed, fed.rounds(EXACT_ROUNDS))
+        noise_is_as_stated(fed, fed.rounds(EXACT_ROUNDS))
 
 
 @statistical
@@ -103,7 +103,7 @@ def check_a_round_without_patients_sends_noise(folder: Path) -> None:
     coordinates. That none is empty has probability below 1e-60.
     """
     with federation(folder, [[0], [1]], expected=0.02, sigma=1.0) as fed:
-        _noise_is_as_stated(fed, fed.rounds(ROUNDS))
+        noise_is_as_stated(fed, fed.rounds(ROUNDS))
 
 
 @statistical
@@ -129,7 +129,7 @@ def check_noise_is_never_the_same(folder: Path) -> None:
     """
     with federation(folder, PAIR, expected=EXPECTED, sigma=OVERWHELMING) as fed:
         parts = fed.parts(fed.rounds(5))
-        _independent(torch.cat([part.flatten(0, 1) for part in parts.values()]), FALSE_ALARM, "noises of one run")
+        independent(torch.cat([part.flatten(0, 1) for part in parts.values()]), FALSE_ALARM, "noises of one run")
 
 
 @statistical
@@ -137,7 +137,7 @@ def check_exact_noise_is_never_the_same(folder: Path) -> None:
     """Exact noise from the operating system is independent across 4 rounds, 2 nodes, and the parts of a message."""
     with federation(folder, PAIR, expected=EXPECTED, sigma=OVERWHELMING, exact=True) as fed:
         parts = fed.parts(fed.rounds(4))
-        _independent(torch.cat([part.flatten(0, 1) for part in parts.values()]), FALSE_ALARM, "noises of one run")
+        independent(torch.cat([part.flatten(0, 1) for part in parts.values()]), FALSE_ALARM, "noises of one run")
 
 
 @statistical
@@ -169,7 +169,7 @@ def check_trainings_share_no_noise(folder: Path) -> None:
             after_round=lambda _, messages: sent.append(messages.clone()),
         )
     assert len(sent) == len(runs) * settings.rounds
-    _independent(torch.cat(sent), FALSE_ALARM, "noises of trainings")
+    independent(torch.cat(sent), FALSE_ALARM, "noises of trainings")
 
 
 @statistical
@@ -190,7 +190,7 @@ def check_a_repeated_round_shows_nothing_bare(folder: Path) -> None:
     different = [a for n, a in enumerate(messages) if not any(torch.equal(a, b) for b in messages[:n])]
     assert paid >= 2 * len(different), f"{2 * len(different)} messages left the nodes, {paid} were paid for"
     if len(different) > 1:
-        _independent(torch.stack(different), FALSE_ALARM, "releases of one round")
+        independent(torch.stack(different), FALSE_ALARM, "releases of one round")
 
 
 @certain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,16 @@ from zetadp.core.training import TrainingFiles
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import Run, recorded_runs
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.mechanism import Draw, SampledGaussian
+from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.privacy.statement import Terms, run_statement
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from torch import Tensor
+
+    from zetadp.privacy.mechanism import Draw
 
 ROUNDS = 8
 NODES = 2
@@ -164,35 +168,37 @@ def check_every_release_stays_counted(folder: Path) -> None:
     counted("a torn line")
 
 
-class Watched(SampledGaussian):
-    """The shipped mechanism, which before each release looks at what has reached the disk."""
+@contextmanager
+def releases_watched() -> Iterator[None]:
+    """Before each release in the block, look at what of its ledger has reached the disk."""
+    synced: dict[int, bytes] = {}
+    fsync, release = os.fsync, SampledGaussian.release
 
-    on_disk: bytes = b""
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        status = os.fstat(descriptor)
+        with suppress(OSError):  # folders, and files that nobody can read by this descriptor
+            synced[status.st_ino] = os.pread(descriptor, status.st_size, 0)
 
-    def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
+    def watched(self: SampledGaussian, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         path = self.ledger.path
         known = read_ledger(path)[-1].events if path.exists() else []
         assert draw.event in known, f"round {draw.event.round} is released and not yet in the ledger"
-        assert path.read_bytes() == self.on_disk, f"round {draw.event.round} is released and not yet synced"
-        return super().release(draw, clipped_sum, again=again)
+        assert synced.get(path.stat().st_ino) == path.read_bytes(), (
+            f"round {draw.event.round} is released and not yet synced"
+        )
+        return release(self, draw, clipped_sum, again=again)
+
+    with pytest.MonkeyPatch.context() as watching:
+        watching.setattr(os, "fsync", noted)
+        watching.setattr(SampledGaussian, "release", watched)
+        yield
 
 
 @certain
 def check_the_ledger_is_on_disk_before_a_release(folder: Path) -> None:
     """When a node releases, the file on disk, as last synced, names the round, the first one too."""
-    original = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        original(descriptor)
-        ledger = folder / "ledger.jsonl"
-        if os.path.samestat(os.fstat(descriptor), ledger.stat()):
-            Watched.on_disk = ledger.read_bytes()
-
-    with (
-        pytest.MonkeyPatch.context() as watching,
-        federation(folder, [[0, 1], [2, 3]], expected=1.0, sigma=1.0, kind=Watched) as fed,
-    ):
-        watching.setattr(os, "fsync", fsync)
+    with releases_watched(), federation(folder, [[0, 1], [2, 3]], expected=1.0, sigma=1.0) as fed:
         for number in range(3):
             try:
                 fed.round(number)

@@ -6,7 +6,9 @@ import pytest
 pytest.register_assert_rewrite(
     "mutants.checks_of_audit",
     "mutants.checks_of_contributions",
+    "mutants.checks_of_hospitals",
     "mutants.checks_of_noise",
     "mutants.checks_of_records",
     "mutants.checks_of_sampling",
+    "mutants.hospitals",
 )

@@ -93,7 +93,7 @@ def install(mutation: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a mutant where the shipped code looks its function up, for one test.
 
     A method has one such place, its class. A function of a module has one in every module that imported it by name,
-    checks included.
+    checks included. Where a target names a module that only imports the function, it is replaced in that module alone.
     """
     module_name, _, path = mutation.target.partition(":")
     module = importlib.import_module(module_name)
@@ -104,6 +104,9 @@ def install(mutation: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
         return
     original = getattr(module, leaf)
     replacement = mutation.make(original)
+    if original.__module__ != module_name:
+        monkeypatch.setattr(module, leaf, replacement)
+        return
     for name, importer in list(sys.modules.items()):
         if name.split(".")[0] in ("zetadp", "mutants") and getattr(importer, leaf, None) is original:
             monkeypatch.setattr(importer, leaf, replacement)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mutants import (
     mutants_of_contributions,
+    mutants_of_hospitals,
     mutants_of_kernels,
     mutants_of_noise,
     mutants_of_records,
@@ -18,9 +19,17 @@ from mutants import (
 )
 from mutants.installing import CHECKS, MUTANTS, Check, Mutant, installed
 
-MODULES = (mutants_of_noise, mutants_of_sampling, mutants_of_contributions, mutants_of_kernels, mutants_of_records)
+MODULES = (
+    mutants_of_noise,
+    mutants_of_sampling,
+    mutants_of_contributions,
+    mutants_of_kernels,
+    mutants_of_records,
+    mutants_of_hospitals,
+)
 KILLER, FAILS, PASSES = "**K**", "x", "·"
 UNREPEATABLE = frozenset(name for name in CHECKS if "exact" in name) | {
+    "check_a_hospital_answers_a_round_once",
     "check_every_release_stays_counted",
     "check_the_statement_is_that_of_all_rounds_seen",
 }

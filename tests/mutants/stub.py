@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from zetadp.privacy.events import Round
+
 CLASSES = 4
 CLIP = 2.0
 """Not one: noise that is not scaled by the clip cannot be told from right noise at one."""
@@ -73,9 +75,36 @@ class Chosen(SampledGaussian):
         return Draw(event=event, members=np.asarray(self.members, dtype=np.int64))
 
 
+class Messages:
+    """What nodes send in rounds, and what their ledgers say of it, in whatever way they are asked."""
+
+    names: Sequence[str]
+    """Names of the nodes."""
+    layout: Layout
+
+    def round(self, number: int) -> Tensor:
+        """Return the messages of all nodes in a round, shape (node, dimension)."""
+        raise NotImplementedError
+
+    def events(self) -> list[Round]:
+        """Return what the ledger files say was released."""
+        raise NotImplementedError
+
+    def rounds(self, count: int) -> Tensor:
+        """Return the messages of the first rounds at fixed weights, shape (round, node, dimension)."""
+        return torch.stack([self.round(number) for number in range(count)])
+
+    def parts(self, messages: Tensor) -> dict[str, Tensor]:
+        """Split messages of shape (..., dimension) into real parts, imaginary parts and real parameters, if any."""
+        twice = [size for size, is_complex in zip(self.layout.sizes, self.layout.complex, strict=True) if is_complex]
+        paired, real = messages[..., : sum(twice)], messages[..., sum(twice) :]
+        found = {"real part": paired[..., 0::2], "imaginary part": paired[..., 1::2], "real parameters": real}
+        return {name: part for name, part in found.items() if part.shape[-1]}
+
+
 @dataclass
-class Federation:
-    """Nodes, model and ledger, ready for rounds."""
+class Federation(Messages):
+    """Nodes, model and ledger, ready for rounds of the simulation."""
 
     nodes: list[Node]
     model: nn.Module
@@ -85,6 +114,9 @@ class Federation:
     store: MessageStore | None
     images_per_patient: int
 
+    def __post_init__(self) -> None:
+        self.names = [node.mechanism.node for node in self.nodes]
+
     def round(self, number: int) -> Tensor:
         """Return the messages of all nodes in a round, shape (node, dimension)."""
         contribution = Contribution(self.model, self.layout, self.images_per_patient)
@@ -92,19 +124,13 @@ class Federation:
         messages, _ = rounds.do_round(contribution, site, number)
         return messages
 
-    def rounds(self, count: int) -> Tensor:
-        """Return the messages of the first rounds at fixed weights, shape (round, node, dimension)."""
-        return torch.stack([self.round(number) for number in range(count)])
-
     def attempt(self) -> Attempt:
         """Return what the ledger file says."""
         return read_ledger(self.ledger.path)[-1]
 
-    def parts(self, messages: Tensor) -> dict[str, Tensor]:
-        """Split messages of shape (..., dimension) into real parts, imaginary parts and real parameters."""
-        twice = [size for size, is_complex in zip(self.layout.sizes, self.layout.complex, strict=True) if is_complex]
-        paired, real = messages[..., : sum(twice)], messages[..., sum(twice) :]
-        return {"real part": paired[..., 0::2], "imaginary part": paired[..., 1::2], "real parameters": real}
+    def events(self) -> list[Round]:
+        """Return what the ledger file says was released in the last attempt."""
+        return self.attempt().events
 
 
 @contextmanager

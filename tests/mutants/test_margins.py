@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+from mutants import checks_of_hospitals
 from mutants.checks_of_noise import DEVIATIONS, EXACT_ROUNDS, EXPECTED, PAIR, ROUNDS
 from mutants.checks_of_sampling import NODES, PATIENTS
 from mutants.checks_of_sampling import ROUNDS as DRAWN_ROUNDS
+from mutants.hospitals import Hospitals
 from mutants.margins import (
     FALSE_ALARM,
     correlation_limit,
@@ -20,6 +24,9 @@ from mutants.margins import (
     variance_power,
 )
 from mutants.stub import Stub
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 POWER = 0.99
 PARTS = 3
@@ -32,6 +39,13 @@ QUESTIONS = (PATIENTS + 1) + 2 * PATIENTS + math.comb(PATIENTS, 2) + PATIENTS**2
 def test_a_part_of_the_stub_is_as_many_coordinates_as_the_checks_say() -> None:
     assert PART == sum(p.numel() for p in Stub().complex_map.parameters()) == 260
     assert QUESTIONS == 35
+
+
+def test_a_part_of_a_hospitals_message_is_as_many(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path, PAIR, expected=EXPECTED)
+    parts = hospitals.parts(torch.zeros(hospitals.layout.dimension))
+    assert {name: len(part) for name, part in parts.items()} == {"real part": PART, "imaginary part": PART}
+    assert checks_of_hospitals.ROUNDS == ROUNDS
 
 
 @pytest.mark.parametrize("alarm", [0.1, 0.01])

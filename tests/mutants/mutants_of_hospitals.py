@@ -1,0 +1,110 @@
+"""Wrong code of a hospital alone: how it builds a round, what it answers, and what its ledger says."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mutants.checks_of_hospitals import (
+    check_a_hospital_answers_a_round_once,
+    check_a_hospital_records_a_round_before_it_releases,
+    check_a_hospitals_patients_add_up_to_the_clip_each,
+    check_hospitals_add_exact_noise_as_stated,
+    check_hospitals_add_noise_as_stated,
+    check_hospitals_share_no_noise,
+    check_hospitals_without_patients_send_noise,
+)
+from mutants.installing import mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zetadp.federation.flower.hospital import Hospital
+    from zetadp.federation.flower.protocol import Request
+    from zetadp.federation.node import Node
+    from zetadp.privacy.ledger import Ledger
+
+HOSPITAL = "zetadp.federation.flower.hospital"
+ROUND = f"{HOSPITAL}:do_round"
+
+
+def _with_node(original: Any, alter: Callable[[Node], None]) -> Any:
+    """Return a hospital's way to its round, with the node that it has built altered."""
+
+    def do_round(contribution: Any, site: Any, number: int) -> Any:
+        for node in site.nodes:
+            alter(node)
+        return original(contribution, site, number)
+
+    return do_round
+
+
+@mutant(ROUND, check_hospitals_add_noise_as_stated)
+def hospital_divides_by_the_realised_batch(original: Any) -> Any:
+    def do_round(contribution: Any, site: Any, number: int) -> Any:
+        messages, bad = original(contribution, site, number)
+        mechanism = site.nodes[0].mechanism
+        return messages * mechanism.expected / max(1, len(mechanism.draw(number).members)), bad
+
+    return do_round
+
+
+@mutant(ROUND, check_hospitals_add_exact_noise_as_stated)
+def noise_divided_among_hospitals(original: Any) -> Any:
+    def alter(node: Node) -> None:
+        node.mechanism.noise_multiplier /= 2**0.5
+
+    return _with_node(original, alter)
+
+
+@mutant(ROUND, check_hospitals_without_patients_send_noise)
+def hospital_breaks_an_empty_round_off(original: Any) -> Any:
+    def do_round(contribution: Any, site: Any, number: int) -> Any:
+        if not len(site.nodes[0].mechanism.draw(number).members):
+            msg = "found a batch without patients"
+            raise ValueError(msg)
+        return original(contribution, site, number)
+
+    return do_round
+
+
+@mutant(ROUND, check_hospitals_share_no_noise)
+def hospitals_seeded_alike(original: Any) -> Any:
+    def alter(node: Node) -> None:
+        node.mechanism.place = 0
+
+    return _with_node(original, alter)
+
+
+@mutant(ROUND, check_a_hospitals_patients_add_up_to_the_clip_each)
+def hospital_without_noise_does_not_clip(original: Any) -> Any:
+    def alter(node: Node) -> None:
+        if node.mechanism.noise_multiplier == 0:
+            node.mechanism.clip = float("inf")
+
+    return _with_node(original, alter)
+
+
+@mutant(f"{HOSPITAL}:Ledger", check_a_hospital_records_a_round_before_it_releases)
+def hospitals_ledger_not_synced(original: Any) -> Any:
+    class Unsynced(original):
+        def _append(self, content: Any, *, sync: bool = True) -> None:
+            super()._append(content, sync=False)
+
+    return Unsynced
+
+
+@mutant(f"{HOSPITAL}:Hospital._refuse_repetition", check_a_hospital_answers_a_round_once)
+def hospital_answers_a_round_again(original: Any) -> Any:
+    return lambda self, ledger, store, request: None
+
+
+@mutant(f"{HOSPITAL}:Hospital._begin", check_a_hospital_answers_a_round_once)
+def hospital_begins_anew_whenever_asked(original: Any) -> Any:
+    def begin(self: Hospital, ledger: Ledger, request: Request, parts: Any) -> None:
+        generous = copy.copy(self)
+        generous.settings = replace(self.settings, attempts=self.settings.attempts + ledger.attempts)
+        original(generous, ledger, request, parts)
+
+    return begin
