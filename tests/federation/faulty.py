@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from flwr.superlink.grid import http_grid
 
-from zetadp.federation.flower import forge
+from zetadp.federation.flower import programs
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 
@@ -60,4 +60,4 @@ http_grid.push_objects = push
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    forge.main()
+    programs.main()

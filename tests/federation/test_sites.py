@@ -14,9 +14,9 @@ from federation.sites import make_plan, write_hospital_folder
 from zetadp.cli import main
 from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import Plan
+from zetadp.federation.flower.hospital import load_hospital
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.flower.site_folders import load_site, write_site_folder
-from zetadp.federation.flower.worker import load_hospital
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten

@@ -18,9 +18,8 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 
 from zetadp.federation.flower import control
 from zetadp.federation.flower.certificates import make_credentials, make_node_key
-from zetadp.federation.flower.control import OwnSuperLinkOnly
+from zetadp.federation.flower.patches import OPERATOR, NodesOnlyFromOutside, OwnSuperLinkOnly
 from zetadp.federation.flower.processes import free_port
-from zetadp.federation.flower.superlink import OPERATOR, NodesOnlyFromOutside
 from zetadp.validation import UserError
 
 

@@ -21,15 +21,13 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from zetadp.federation.flower.patches import OwnSuperLinkOnly
 from zetadp.federation.flower.settings import SETTINGS
-from zetadp.federation.flower.superlink import OPERATOR
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
-
-    from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 FINISHED = "finished"
 """Status of a run that is over."""
@@ -58,25 +56,6 @@ class RunState:
     details: str
     sent: int
     received: int
-
-
-class OwnSuperLinkOnly:
-    """Shows the operators' secret to a SuperLink, and stops where the SuperLink does not show it, too."""
-
-    def __init__(self, address: str, secret: str) -> None:
-        self.address, self.secret = address, secret
-
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        """Send a request and check who answered; errors of the server itself carry no proof and stay errors."""
-        context.request.headers[OPERATOR] = self.secret
-        response = call_next(context)
-        if not response.is_server_error and response.headers.get(OPERATOR) != self.secret:
-            msg = (
-                f"Another server than that of this federation answers at {self.address}. End that server, or name "
-                "another port (--port)."
-            )
-            raise UserError(msg)
-        return response
 
 
 class Control:

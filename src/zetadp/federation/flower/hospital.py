@@ -21,6 +21,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from zetadp.core.assembly import Assembly
+from zetadp.core.plan import Plan
 from zetadp.core.round import Site, do_round
 from zetadp.dataset import pick_device
 from zetadp.federation.flower.processes import die_with_parent
@@ -33,11 +34,14 @@ from zetadp.federation.flower.protocol import (
     pack_reply,
     unpack_request,
 )
+from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.site_folders import load_site
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.federation.messages import MessageStore
 from zetadp.federation.node import Node, Records, check_images_per_patient, single_images
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.promise import check_promise
+from zetadp.publicstart import backbone_of, starting_weights
 from zetadp.ticks import wait_for_tick
 from zetadp.validation import UserError
 
@@ -48,8 +52,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zetadp.core.plan import Plan
-    from zetadp.federation.flower.settings import HospitalSettings
 
 logger = logging.getLogger(__name__)
 
@@ -214,6 +216,24 @@ def _lines_after(path: Path, head: str) -> list[str]:
     return lines[heads.index(head) + 1 :]
 
 
+def load_hospital(path: Path) -> Hospital:
+    """Read a hospital's settings, check and prepare its patients."""
+    settings = HospitalSettings.read(path)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    plan = Plan.read(settings.plan)
+    backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
+    records, patients = load_site(
+        settings.images,
+        plan,
+        settings.state / "images",
+        part="train",
+        patients=plan.nodes[plan.place(settings.name)].population // plan.units_of_a_person,
+        backbone=backbone,
+    )
+    return Hospital(settings, plan, records, patients, starting_weights(plan.network, backbone))
+
+
 def node_app(hospital: Hospital) -> ClientApp:
     """Return the app of a hospital's node."""
     app = ClientApp()
@@ -264,8 +284,8 @@ def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
 bundled = ClientApp()
 """What the bundle that Flower carries names as the app of nodes.
 
-Nodes of this project never load an app that a server names (`zetadp.federation.flower.worker`). A plain SuperNode would
-load this one, and would have neither the hospital's plan nor its permissions.
+Nodes of this project never load an app that a server names (`zetadp.federation.flower.patches.load_only`). A plain
+SuperNode would load this one, and would have neither the hospital's plan nor its permissions.
 """
 
 

@@ -21,11 +21,11 @@ from zetadp.validation import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import zetadp.federation.flower.forge  # noqa: F401  (started by name; a rule that starts it depends on its code)
+    import zetadp.federation.flower.programs  # noqa: F401  (started by name; a rule that starts it depends on its code)
 
 LIBRARY = Path(__file__).parents[3]
 SET_PARENT_DEATH_SIGNAL = 1
-FORGE = "zetadp.federation.flower.forge"
+FORGE = "zetadp.federation.flower.programs"
 
 SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -1,0 +1,226 @@
+"""The programs of a federation: SuperLink, SuperNode and worker, and the forge, from which they are forked.
+
+The forge is a warm process: Flower and PyTorch are imported once on a machine, not by each program. It reads one order
+a line from its standard input, as JSON, and writes the number of the new process; it ends with its input, and with it
+all that it forked.
+
+A worker is where the apps of a site run: it forks a child for every task that Flower has for it. Flower's own way is a
+new Python for every task of every round, which imports everything anew, and it runs whatever code the server sends
+along. Here the site's installed code is imported once, a node's patients are read once, and what the server sends is
+never unpacked, let alone run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from queue import Queue
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import flwr.superlink.main  # noqa: F401  (so that forks find it loaded)
+import httpx
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.superlink.cli import flower_superlink
+from flwr.superlink.runtime.run_serverapp import run_serverapp
+from flwr.supernode.cli import flower_supernode
+from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+import zetadp.federation.flower.server_app  # noqa: F401  (so that forks find it loaded)
+from zetadp.federation.flower.hospital import load_hospital, node_app
+from zetadp.federation.flower.patches import (
+    ask_again_soon,
+    load_only,
+    look_every,
+    serve_nodes_alone_outside,
+    sign_off_first,
+)
+from zetadp.federation.flower.processes import die_with_parent
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from flwr.clientapp import ClientApp
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS = 1.0
+POLL_SECONDS = {TaskType.CLIENT_APP: 0.1, TaskType.SERVER_APP: 1.0}
+"""A node has a task every round, the server one a run."""
+ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+
+
+def superlink() -> None:
+    """Run a SuperLink with the arguments of ``flower-superlink``, and ``--operator-secret-file``."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--operator-secret-file", type=Path, required=True)
+    given, sys.argv[1:] = parser.parse_known_args()
+    serve_nodes_alone_outside(given.operator_secret_file.read_bytes().hex())
+    flower_superlink()
+
+
+def supernode() -> None:
+    """Run a SuperNode with the arguments of ``flower-supernode``, ``--idle-seconds`` and ``--memory``."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--idle-seconds", type=float, default=IDLE_SECONDS)
+    parser.add_argument("--memory", type=Path)
+    given, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    look_every(given.idle_seconds)
+    ask_again_soon()
+    if given.memory is not None:
+        sign_off_first(given.memory)
+    flower_supernode()
+
+
+def serve(runtime: str, secret: bytes, root: bytes | None, kind: TaskType, work: Callable[[str], None]) -> NoReturn:
+    """Fetch tasks for ever and fork a child for each.
+
+    Parameters
+    ----------
+    runtime
+        Address of the runtime interface, ``host:port``.
+    secret
+        Shared with the process that serves it: nobody else on the machine may fetch tasks.
+    root
+        Certificate that its certificate must go back to; None for one without TLS on the loopback interface.
+    kind
+        Which tasks.
+    work
+        What to do with a task's token, in the child.
+    """
+    client = RuntimeHttpClient.from_server_address(
+        server_address=runtime,
+        insecure=root is None,
+        root_certificates=root,
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE),
+        ],
+    )
+    while True:
+        _reap()
+        try:
+            response = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+        except httpx.HTTPError as error:
+            logger.debug("no task: %s", error)
+            time.sleep(1.0)
+            continue
+        if response.HasField("task") and response.token:
+            _fork(partial(work, response.token))
+        else:
+            time.sleep(POLL_SECONDS[kind])
+
+
+def _reap() -> None:
+    """Take note of children that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def _fork(action: Callable[[], None]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not os.fork():
+        _end_after(action)
+
+
+def answer_as_node(app: ClientApp, runtime: str, token: str) -> None:
+    """Do a node's task with the site's own app; what the server sent as an app is neither unpacked nor loaded."""
+    load_only(app)
+    run_clientapp(runtime, token, insecure=True, parent_pid=os.getppid())
+
+
+def run_as_server(runtime: str, root: bytes, token: str) -> None:
+    """Do the server's task."""
+    run_serverapp(runtime, Queue(), token, insecure=False, certificates=root, parent_pid=os.getppid())
+
+
+def worker() -> int:
+    """Serve a hospital's node or the server, as the arguments say."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runtime", required=True)
+    parser.add_argument("--secret", type=Path, required=True)
+    site = parser.add_mutually_exclusive_group(required=True)
+    site.add_argument("--hospital", type=Path)
+    site.add_argument("--root", type=Path)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    ask_again_soon()
+    secret = given.secret.read_bytes()
+    if given.root is not None:
+        root = given.root.read_bytes()
+        serve(given.runtime, secret, root, TaskType.SERVER_APP, partial(run_as_server, given.runtime, root))
+    try:
+        app = node_app(load_hospital(given.hospital))
+    except UserError as error:
+        logger.error("%s", error)
+        return 1
+    serve(given.runtime, secret, None, TaskType.CLIENT_APP, partial(answer_as_node, app, given.runtime))
+
+
+PROGRAMS: Mapping[str, Callable[[], int | None]] = {"superlink": superlink, "supernode": supernode, "worker": worker}
+
+
+def main() -> None:
+    """Run the forge: fork what is ordered until the input ends."""
+    die_with_parent()
+    # The kernel takes note of children that end; each child has this set back for its own children.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        print(_forked(json.loads(line)), flush=True)  # noqa: T201  (the answer to the order)
+
+
+def _forked(order: Mapping[str, Any]) -> int:
+    process = os.fork()
+    if not process:
+        _end_after(partial(_obey, order))
+    return process
+
+
+def _obey(order: Mapping[str, Any]) -> int | None:
+    """Run the program of an order in this process, a session of its own that writes its own log."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.environ.update(order["environment"])
+    sys.argv = [f"flower-{order['program']}", *order["arguments"]]
+    return PROGRAMS[order["program"]]()
+
+
+def _end_after(action: Callable[[], int | None]) -> NoReturn:
+    """Do what this child was forked for, then end it."""
+    code = 1
+    try:
+        die_with_parent()
+        code = action() or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001  (a child must not go on as its parent)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
