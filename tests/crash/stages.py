@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
 
 if TYPE_CHECKING:
@@ -26,15 +28,16 @@ RUN = f"{RESULTS}/runs/complex/federated/eps-8/seed-0"
 NETWORK = {"widths": [2, 4], "convolutions": 1, "head": "pooled", "groups": 2}
 PHANTOM = {"train_patients": 5, "test_patients": 4, "seed": 7, "grid": [12, 12, 4], "scanners": 2}
 ROUNDS = 6
-PLAN = {"sizes": [3, 2], "expected": [1.0, 1.0], "rounds": ROUNDS}
-TRAINING = {
-    "images_per_patient": 4,
-    "learning_rate": 0.01,
-    "drop_after": 0.6,
-    "drop_factor": 10,
-    "evaluate_every": 2,
-    "checkpoint_seconds": 0.03,
-}
+SIZES = [3, 2]
+PLAN = Plan(
+    RunName("complex", "federated", "8", 0),
+    NetworkSettings(**NETWORK),
+    TrainingSettings(ROUNDS, 4, OptimiserSettings(0.01)),
+    tuple(NodeConstants(f"node-0{n + 1}", size, 1.0) for n, size in enumerate(SIZES)),
+    cohort="tiny",
+    task={"slices": 2, "size": 8},
+).to_json()
+PERFORMANCE = asdict(Performance(evaluate_every=2, checkpoint_seconds=0.03))
 LABEL = "a tiny cohort"
 DELTA = 1e-3
 RECEIPT = f"{COHORT}/receipts/shard-00.json"
@@ -47,6 +50,7 @@ SLICES, KSPACE, WHITENED = (f"{COHORT}/{kind}/shard-00.h5" for kind in ("slices"
 PARTITION = f"{COHORT}/partitions/tiny.csv"
 DUPLICATES = f"{COHORT}/duplicates/tiny.csv"
 MODEL, HISTORY, SEALED = f"{RUN}/model.safetensors", f"{RUN}/history.csv", f"{RUN}/ledger.jsonl"
+AGREED = f"{RUN}/plan.json"
 METRICS, PRIVACY = f"{RUN}/metrics.json", f"{RUN}/privacy.json"
 TOTAL = f"{RESULTS}/privacy_total.json"
 NOISE = f"{RESULTS}/noise/eps-8.json"
@@ -138,7 +142,7 @@ STAGES = {
             "partition",
             inputs={"table": INDEX},
             outputs={"partition": PARTITION},
-            params={"settings": {"nodes": 2, "validation_patients": 1, "seed": 0}, "sizes": PLAN["sizes"]},
+            params={"settings": {"nodes": 2, "validation_patients": 1, "seed": 0}, "sizes": SIZES},
         ),
         Stage(
             "find_duplicates",
@@ -148,21 +152,15 @@ STAGES = {
         Stage(
             "calibrate",
             outputs={"noise": NOISE},
-            params={"calibration": "eps-8", "delta": DELTA, "target": {"plan": PLAN, "epsilon": "8"}},
+            params={"calibration": "eps-8", "plan": PLAN},
         ),
         Stage(
             "train_model",
             inputs={"images": [WHITENED], "partition": PARTITION, "table": INDEX, "noise": [NOISE], "backbone": []},
-            outputs={"model": MODEL, "history": HISTORY, "ledger": SEALED},
+            outputs={"model": MODEL, "history": HISTORY, "ledger": SEALED, "agreed": AGREED},
             params={
-                **NAME,
-                "settings": NETWORK,
-                "training": TRAINING,
                 "plan": PLAN,
-                "threat": "local",
-                "cohort": "tiny",
-                "division": {"by": "uniform"},
-                "noise_source": "seeded",
+                "performance": PERFORMANCE,
                 "finish_seconds": 0,
                 "device": "cpu",
                 "ledger_file": LEDGER,

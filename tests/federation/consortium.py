@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Self
 
 from federation.sites import write_hospital_folder
@@ -67,6 +68,12 @@ class Consortium:
         for name in (*self.names, "server"):
             for file in ("fault", "released", "announced"):
                 (self.state(name) / file).unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Let no hospital know of earlier attempts, which would draw otherwise."""
+        for name in self.names:
+            for part in ("ledgers", "messages"):
+                shutil.rmtree(self.state(name) / part, ignore_errors=True)
 
     def server(self, **patience: object) -> ServerSettings:
         """Return the settings of a new training, or of the last one, to go on."""

@@ -19,6 +19,14 @@ from zetadp.federation.flower.protocol import Answer, Refusal, Request
 FAULTS = "FAULTS"
 """Variable of the environment: the server's state folder."""
 
+SPOILED = {
+    "nan": lambda update: np.where(np.arange(len(update)) == 3, np.float32(np.nan), update),
+    "short": lambda update: update[:-1],
+    "real": lambda update: update[::2],  # one number for each complex weight
+    "long": lambda update: np.concatenate([update, update[:5]]),
+    "double": lambda update: update.astype(np.float64),
+}
+
 honest = Hospital.reply
 push_objects = http_grid.push_objects
 
@@ -36,15 +44,9 @@ def reply(self: Hospital, request: Request) -> Answer | Refusal:
         time.sleep(1000)
     if isinstance(answer, Refusal):
         return answer
-    update = np.frombuffer(answer.update, "<f4")
-    spoiled = {
-        "nan": np.where(np.arange(len(update)) == 3, np.float32(np.nan), update),
-        "short": update[:-1],
-        "real": update[::2],  # one number for each complex weight
-        "long": np.concatenate([update, update[:5]]),
-        "double": update.astype(np.float64),
-    }
-    return replace(answer, update=spoiled[fault].tobytes()) if fault in spoiled else answer
+    if fault not in SPOILED:
+        return answer
+    return replace(answer, update=SPOILED[fault](np.frombuffer(answer.update, "<f4")).tobytes())
 
 
 def push(*args: object, **kwargs: object) -> None:

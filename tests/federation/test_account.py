@@ -7,8 +7,9 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from federation.sites import DirectLine, make_hospital, make_plan, random_records
+from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
 
+from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
 from zetadp.federation.flower.settings import Patience
@@ -31,8 +32,8 @@ class KilledError(BaseException):
 
 
 def coordinator(plan, line, folder, patience) -> Coordinator:
-    paths = {"ledger_path": folder / "server/ledger.jsonl", "checkpoint_path": folder / "server/checkpoint.safetensors"}
-    return Coordinator(plan, patience, line, random_records(0, 9), **paths)
+    files = TrainingFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
+    return Coordinator(plan, patience, line, random_records(0, 9), files, performance=OFTEN)
 
 
 class Storm:

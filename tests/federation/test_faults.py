@@ -132,8 +132,10 @@ def test_a_node_that_joins_late_is_waited_for(three):
 
 
 def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
+    three.forget()
     straight = three.server()
     three.federation.run(straight)
+    three.forget()
     settings = three.server()
     three.federation.begin(settings)
     wait_until(lambda: settings.ledger_file.exists() and '"round": 1' in settings.ledger_file.read_text())

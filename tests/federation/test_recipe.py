@@ -114,6 +114,7 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
             site = tmp_path / name
             write_hospital_folder(site / "images", plan.nodes[place].population, place)
             own = yaml.safe_load(NODE) | {"name": name, "images": "images", "state": "state", "answer_seconds": 0.2}
+            own["most_epsilon"] = 20
             shutil.copy(tmp_path / "plan.json", site)
             (site / "node.yaml").write_text(yaml.safe_dump(own))
             keys = ["--authority", "../keys/authority.pem", "--key", f"../keys/{name}.key"]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from decathlon_builder import write_tiny_task
-from federation.sites import make_plan, write_hospital_folder
+from federation.sites import SIZE, SLICES, make_plan, write_hospital_folder
 
 from zetadp.cli import main
 from zetadp.cohort.index import index_cohort
@@ -31,19 +31,19 @@ SMOKE = ["config.yaml", "workflow/scenarios/smoke.yaml"]
 def test_a_hospital_prepares_its_own_patients_as_the_stages_do(tmp_path):
     plan = make_plan()
     folder = write_hospital_folder(tmp_path / "images", 3)
-    records, patients = load_site(folder, plan, tmp_path / "cache", part="train", patients=3)
+    records, patients = load_site(folder, plan, tmp_path / "cache", part="train", patients=3, backbone=None)
     assert patients == [(0,), (1,), (2,)]
     files = sorted((folder / "imagesTr").iterdir())
     order = ("FLAIR", "T1w", "T1gd", "T2w")
     for place, file in enumerate(files):
-        expected = whiten(to_kspace(read_centre_slices(file, order, plan.slices, plan.size)))
-        np.testing.assert_array_equal(records.images[place].numpy(), expected.reshape(-1, plan.size, plan.size))
+        expected = whiten(to_kspace(read_centre_slices(file, order, SLICES, SIZE)))
+        np.testing.assert_array_equal(records.images[place].numpy(), expected.reshape(-1, SIZE, SIZE))
 
 
 def test_prepared_images_are_kept_and_made_again_when_files_change(tmp_path):
     plan = make_plan()
     folder = write_hospital_folder(tmp_path / "images", 2)
-    options = {"part": "train", "patients": 2}
+    options = {"part": "train", "patients": 2, "backbone": None}
     first, _ = load_site(folder, plan, tmp_path / "cache", **options)
     (kept,) = (tmp_path / "cache").iterdir()
     before = kept.stat().st_mtime_ns
@@ -60,7 +60,7 @@ def test_a_bad_volume_keeps_a_hospital_out(tmp_path):
     folder = write_hospital_folder(tmp_path / "images", 3)
     (folder / "imagesTr/PAT_00_002.nii.gz").write_bytes(b"no volume")
     with pytest.raises(UserError, match=r"PAT_00_002\.nii\.gz to be gzip-compressed"):
-        load_site(folder, make_plan(), tmp_path / "cache", part="train", patients=3)
+        load_site(folder, make_plan(), tmp_path / "cache", part="train", patients=3, backbone=None)
 
 
 def test_the_folders_of_sites_hold_their_own_patients_alone(tmp_path):

@@ -133,6 +133,7 @@ def test_a_second_node_of_the_same_state_or_folder_is_refused_and_the_first_goes
     put_node(site, "elsewhere.yaml", state="elsewhere")
     rest = ["--server", f"127.0.0.1:{free_port()}", "--authority", "keys/authority.pem", "--key", "keys/node-01.key"]
     first = run(site, "node", "node.yaml", "--folder", "run", *rest)
+    assert first.stdout.readline().startswith("node-01: epsilon ")
     assert first.stdout.readline().startswith("node-01 is starting")
     same_state = mistake(capsys, "node", "node.yaml", "--folder", "run-2", *rest)
     assert f"The folder {site / 'state'} is in use" in same_state

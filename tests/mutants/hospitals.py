@@ -94,6 +94,8 @@ class Hospitals(Messages):
             for place, (count, mean) in enumerate(sizes)
         ]
         data = random_records(1 + max(max(own) for own in held), side=SIDE) if records is None else records
+        # A head takes features: images of one row.
+        data = Records(data.images.flatten(2).unsqueeze(2), data.labels)
         self.hospitals = _hospitals(folder, held, self.declared, data, exact=exact)
         contribution = Assembly.of(self.hospitals[0].plan, self.hospitals[0].records).contribution
         self.layout, self.weights = contribution.layout, contribution.weights()

@@ -237,6 +237,22 @@ class Plan:
         sizes = [[node.population, float(node.expected)] for node in self.nodes]
         return [self.run.epsilon, self.delta, self.training.rounds, self.threat, self.colluding, sizes]
 
+    def bare(self) -> Self:
+        """Return the plan with nothing of its own but what its noise follows from, as `calibration` lists it."""
+        return replace(
+            self,
+            run=RunName("any", "any", self.run.epsilon, 0),
+            network=NetworkSettings("linear"),
+            training=TrainingSettings(self.training.rounds),
+            cohort="",
+            task={},
+            partition={},
+            unit="patient",
+            units_of_a_person=1,
+            public={},
+            update="float32",
+        )
+
     @property
     def seeding(self) -> str:
         """Hash of a fixed list of values, version `SEEDING`, that tells seeded runs apart.
