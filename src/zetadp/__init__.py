@@ -17,6 +17,7 @@ _PUBLIC = {
     "Plan": "zetadp.core.plan",
     "Records": "zetadp.federation.node",
     "RunName": "zetadp.core.plan",
+    "Terms": "zetadp.privacy.statement",
     "TrainingData": "zetadp.core.training",
     "TrainingFiles": "zetadp.core.training",
     "TrainingSettings": "zetadp.core.settings",

@@ -171,8 +171,10 @@ def test_a_disk_that_fills_up_during_training_costs_neither_ledger_nor_checkpoin
     zygote, reference, tmp_path, noise, room
 ):
     """It fills up before a write of the ledger, of a message, of the checkpoint, and of the final outputs."""
-    changes = {"params": STAGES["train_model"].params | {"noise_source": noise}}
-    changes["params"]["training"] = changes["params"]["training"] | {"checkpoint_seconds": 0}
+    params = STAGES["train_model"].params
+    plan = params["plan"] | {"training": params["plan"]["training"] | {"noise": noise}}
+    performance = params["performance"] | {"checkpoint_seconds": 0}
+    changes = {"params": params | {"plan": plan, "performance": performance}}
     place = reference.prepare("train_model", tmp_path / "dry")
     points = zygote.run(call_as_job, job("train_model", **changes), cwd=place, points=True).points
     everything = Counter(read_ledger(place / LEDGER)[-1].releases())
