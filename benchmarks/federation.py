@@ -34,13 +34,13 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import zetadp.core.round as rounds
 from zetadp.core.plan import UPDATES
+from zetadp.core.records import Node, Records
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Request, pack_reply, pack_request
 from zetadp.federation.flower.settings import Patience
 from zetadp.federation.flower.updates import decode, encode
-from zetadp.federation.node import Node, Records
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian

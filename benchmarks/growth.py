@@ -33,10 +33,10 @@ from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
 from zetadp.core.contribution import Contribution
+from zetadp.core.records import Node, Records
 from zetadp.core.round import Site, do_round
+from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.federation.node import Node, Records
-from zetadp.federation.server import Server
 from zetadp.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.memory import keep_freed_memory
 from zetadp.nn.models import NetworkSettings, build

@@ -19,7 +19,7 @@ import step
 import torch
 from step import NETWORKS, WARM, Bench
 
-from zetadp.federation.server import Server
+from zetadp.core.server import Server
 from zetadp.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.privacy import clipping

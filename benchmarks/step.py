@@ -42,8 +42,8 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.federation.server import Server
 from zetadp.memory import keep_freed_memory
 from zetadp.nn.layers import per_image
 from zetadp.nn.models import NetworkSettings, build

@@ -27,10 +27,10 @@ from torch.nn import functional
 from updates import COHORT, DELTA, EPSILON, EXPECTED, NODES, POPULATION, cohort
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.evaluation import class_scores
-from zetadp.federation.node import Records
 from zetadp.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.nn.models import NetworkSettings

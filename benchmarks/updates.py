@@ -31,11 +31,11 @@ from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import UPDATES, NodeConstants, Plan, RunName
+from zetadp.core.records import Node, Records
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.evaluation import accuracy_and_loss
 from zetadp.federation.flower.updates import decode, encode
-from zetadp.federation.node import Node, Records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from zetadp.core.plan import Plan
+from zetadp.core.records import single_images
 from zetadp.core.settings import Performance
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.dataset import load_role, pick_device, to_records
-from zetadp.federation.node import single_images
 from zetadp.federation.partition import read_partition
 from zetadp.memory import keep_freed_memory
 from zetadp.nn.backbone import load_backbone

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.plan import NodeConstants, Plan
+from zetadp.core.records import Records
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.federation.node import Records
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout

@@ -15,7 +15,7 @@ _PUBLIC = {
     "OptimiserSettings": "zetadp.core.settings",
     "Performance": "zetadp.core.settings",
     "Plan": "zetadp.core.plan",
-    "Records": "zetadp.federation.node",
+    "Records": "zetadp.core.records",
     "RunName": "zetadp.core.plan",
     "Terms": "zetadp.privacy.statement",
     "TrainingData": "zetadp.core.training",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from zetadp.federation.node import Records
+from zetadp.core.records import Records
 from zetadp.precision import set_tf32
 from zetadp.storage import ImageStack, read_stack
 from zetadp.validation import UserError

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from zetadp.federation.node import Records
+    from zetadp.core.records import Records
 
 IMAGES_AT_ONCE = 80
 """Images of a pass. What convolutions make of so many stays in the cache of a processor: 512 take 1.4 times as long."""

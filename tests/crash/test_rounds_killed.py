@@ -19,16 +19,16 @@ ALSO = [
     "zetadp.privacy.ledger:Ledger.note_sent",
     "zetadp.privacy.mechanism:SampledGaussian.draw",
     "zetadp.privacy.mechanism:SampledGaussian.release",
-    "zetadp.federation.messages:MessageStore.keep",
-    "zetadp.federation.messages:MessageStore.discard",
-    "zetadp.federation.server:Server.step",
+    "zetadp.core.messages:MessageStore.keep",
+    "zetadp.core.messages:MessageStore.discard",
+    "zetadp.core.server:Server.step",
     "zetadp.core.checkpoint:Checkpoint.save",
 ]
 
 
 def train_tiny(folder: str, noise: str, checkpoint_seconds: float) -> None:
     """Train, finish as the workflow's script does, and keep what reached the server beside it."""
-    from zetadp.federation.server import Server
+    from zetadp.core.server import Server
 
     here = Path(folder)
     here.mkdir(exist_ok=True)

@@ -12,11 +12,11 @@ from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.node import Records
 from zetadp.nn.models import NetworkSettings
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
 
+from zetadp.core.messages import MessageStore
+from zetadp.core.server import Server
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
 from zetadp.federation.flower.settings import Patience
-from zetadp.federation.messages import MessageStore
-from zetadp.federation.server import Server
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import declared, over_runs, recorded_runs
 from zetadp.privacy.ledger import read_ledger

@@ -12,6 +12,7 @@ from federation.sites import OFTEN, SIZE, DirectLine, assembly, make_hospital, m
 from training_builder import NETWORKS, backbone
 
 from zetadp.core.plan import Plan
+from zetadp.core.records import Records, single_images
 from zetadp.core.settings import Performance
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import CLASS_MEANS, DESCENT, LEAST_SQUARES
@@ -19,7 +20,6 @@ from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
 from zetadp.federation.flower.settings import Patience
 from zetadp.federation.flower.updates import encode
-from zetadp.federation.node import Records, single_images
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
@@ -402,7 +402,7 @@ def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, m
         if request.round == 1 and not failed:
             failed.append(True)
             with monkeypatch.context() as patched:
-                patched.setattr("zetadp.federation.messages.MessageStore.keep", lambda *_: 1 / 0)
+                patched.setattr("zetadp.core.messages.MessageStore.keep", lambda *_: 1 / 0)
                 return original(request)
         return original(request)
 

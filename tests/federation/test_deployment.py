@@ -21,11 +21,11 @@ from federation.sites import OFTEN, TINY, make_plan
 from training_builder import backbone
 
 from zetadp.core.plan import Plan
+from zetadp.core.records import Records
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import DESCENT, LEAST_SQUARES
 from zetadp.federation.flower.site_folders import load_site
 from zetadp.federation.flower.updates import size_of
-from zetadp.federation.node import Records
 from zetadp.nn.models import NetworkSettings
 from zetadp.pretrained import BACKBONE
 from zetadp.privacy.ledger import read_ledger

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from mutants.installing import certain
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
+from zetadp.core.records import Records
 from zetadp.dataset import to_records
-from zetadp.federation.node import Records
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.grid import Grid, to_grid

@@ -9,12 +9,12 @@ import torch
 from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
 from zetadp.core.settings import TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.flower.updates import decode, encode
-from zetadp.federation.node import Records
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import read_ledger

@@ -23,7 +23,7 @@ from zetadp.privacy.mechanism import Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from zetadp.federation.node import Node
+    from zetadp.core.records import Node
 
 SUMS = "zetadp.privacy.clipping:clipped_sums"
 FACTORS = "zetadp.privacy.clipping:clip_factors"
@@ -172,7 +172,7 @@ def gradient_without_conjugate(original: Any) -> Any:
     return fold
 
 
-@mutant("zetadp.federation.node:choose_images", check_a_contribution_does_not_depend_on_others)
+@mutant("zetadp.core.records:choose_images", check_a_contribution_does_not_depend_on_others)
 def images_chosen_for_those_drawn_in_turn(original: Any) -> Any:
     def choose(node: Node, draw: Draw, labels: np.ndarray, images_per_patient: int) -> Any:
         # The first drawn gets what the stream gives first, whoever it is.

@@ -20,9 +20,9 @@ from mutants.installing import mutant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zetadp.core.records import Node
     from zetadp.federation.flower.hospital import Hospital
     from zetadp.federation.flower.protocol import Request
-    from zetadp.federation.node import Node
     from zetadp.privacy.ledger import Ledger
 
 HOSPITAL = "zetadp.federation.flower.hospital"

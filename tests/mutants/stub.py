@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from zetadp.core import round as rounds
 from zetadp.core.contribution import Contribution
-from zetadp.federation.messages import MessageStore
-from zetadp.federation.node import Node, Records
+from zetadp.core.messages import MessageStore
+from zetadp.core.records import Node, Records
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack

@@ -9,8 +9,8 @@ from torch.nn import functional
 from training_builder import TINY, network, records
 
 import zetadp.evaluation
+from zetadp.core.records import Records
 from zetadp.evaluation import accuracy_and_loss, class_scores, predict
-from zetadp.federation.node import Records
 
 SEQUENCES = ["FLAIR", "T1w", "T2w"]
 

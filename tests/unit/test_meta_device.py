@@ -20,10 +20,10 @@ from torch.utils._pytree import tree_leaves
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.config import images_of_a_patient, load_config, network_of, training_of
+from zetadp.core.records import Node, Records, choose_images, gather
+from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.evaluation import _accuracy_and_loss, class_scores
-from zetadp.federation.node import Node, Records, choose_images, gather
-from zetadp.federation.server import Server
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.pretraining import PretrainingSettings, _step

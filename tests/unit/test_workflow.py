@@ -119,7 +119,7 @@ def test_code_of_every_script_of_this_repository_is_found():
     for script in scripts:
         assert len(code_of(script.relative_to(ROOT).as_posix())) > 1
     training = code_of("scripts/train_model.py")
-    for module in ("privacy/clipping", "privacy/mechanism", "privacy/ledger", "nn/stacked", "federation/node"):
+    for module in ("privacy/clipping", "privacy/mechanism", "privacy/ledger", "nn/stacked", "core/records"):
         assert f"src/zetadp/{module}.py" in training
 
 

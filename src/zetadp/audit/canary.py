@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from zetadp.federation.node import Node, Records
+from zetadp.core.records import Node, Records
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack

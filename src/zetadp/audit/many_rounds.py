@@ -42,10 +42,10 @@ from zetadp.audit.detection import (
 from zetadp.audit.power import POWER, trials_for_curve
 from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
+from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.federation.node import Records
-from zetadp.federation.server import Server
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from zetadp.audit.membership_models import Arm, MembershipSettings, Models
-    from zetadp.federation.node import Records
+    from zetadp.core.records import Records
     from zetadp.nn.models import NetworkSettings
     from zetadp.privacy.exposure import Run
 

@@ -17,11 +17,11 @@ import torch
 
 from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.epsilon import UNCLIPPED
 from zetadp.evaluation import class_scores
-from zetadp.federation.node import Records
 from zetadp.federation.partition import node_name
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import recorded_runs

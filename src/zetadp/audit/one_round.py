@@ -24,8 +24,8 @@ from scipy.special import ndtr
 from zetadp.audit.canary import canary_node, canary_stub
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, result_of_mu
 from zetadp.core.contribution import Contribution
+from zetadp.core.messages import MessageStore
 from zetadp.core.round import Site, do_round
-from zetadp.federation.messages import MessageStore
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import in_range, one_of, positive
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.audit.canary import Stub
-    from zetadp.federation.node import Node
+    from zetadp.core.records import Node
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zetadp.core.contribution import Contribution
+from zetadp.core.server import Server
+from zetadp.core.solver import Solver
 from zetadp.estimators import DESCENT
-from zetadp.federation.server import Server
-from zetadp.federation.solver import Solver
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.low_rank import updates
 from zetadp.nn.models import build
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from zetadp.core.plan import Plan
-    from zetadp.federation.node import Records
+    from zetadp.core.records import Records
     from zetadp.privacy.ledger import Ledger
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from zetadp.federation.node import Node, Records, choose_images, gather
+from zetadp.core.records import Node, Records, choose_images, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.threads import side_by_side
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.core.contribution import Contribution
-    from zetadp.federation.messages import Kept, MessageStore
+    from zetadp.core.messages import Kept, MessageStore
     from zetadp.privacy.ledger import Ledger
     from zetadp.privacy.mechanism import Draw
 

@@ -19,12 +19,12 @@ import pandas as pd
 
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.messages import MessageStore
 from zetadp.core.progress import Progress
+from zetadp.core.records import Node, Records, check_images_per_patient
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import Performance
 from zetadp.evaluation import accuracy_and_loss
-from zetadp.federation.messages import MessageStore
-from zetadp.federation.node import Node, Records, check_images_per_patient
 from zetadp.nn.own import check_own
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.pass_size import images_in_a_pass
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from zetadp.core.contribution import Contribution
     from zetadp.core.plan import Plan
-    from zetadp.federation.server import Server
-    from zetadp.federation.solver import Solver
+    from zetadp.core.server import Server
+    from zetadp.core.solver import Solver
     from zetadp.privacy.account import Permission
 
 logger = logging.getLogger(__name__)

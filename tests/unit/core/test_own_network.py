@@ -14,8 +14,8 @@ from training_builder import SIZE, TINY, Held, network, records, train_run
 
 import zetadp
 from zetadp.core.plan import RunName
+from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.federation.node import Records
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError

@@ -11,9 +11,9 @@ from training_builder import CLASSES, NETWORKS, SIZE, TINY, network, plain_gradi
 
 import zetadp.core.round
 from zetadp.core.contribution import Contribution
+from zetadp.core.messages import MessageStore
+from zetadp.core.records import Node, Records
 from zetadp.core.round import Site, do_round
-from zetadp.federation.messages import MessageStore
-from zetadp.federation.node import Node, Records
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack

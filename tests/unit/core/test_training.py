@@ -17,10 +17,10 @@ import zetadp.core.progress
 import zetadp.core.training
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.plan import RunName
+from zetadp.core.records import Records
 from zetadp.core.round import do_round
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, TrainingFiles
-from zetadp.federation.node import Records
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.precision import set_tf32, tf32_in_convolutions

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import stats
 
-import zetadp.federation.node
+import zetadp.core.records
 import zetadp.privacy.mechanism
-from zetadp.federation.node import Node, choose_images
+from zetadp.core.records import Node, choose_images
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
 from zetadp.nn.parameters import Layout

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from zetadp.core.plan import Plan
+    from zetadp.core.records import Records
     from zetadp.core.training import TrainingFiles
     from zetadp.federation.flower.protocol import Line
     from zetadp.federation.flower.settings import Patience
-    from zetadp.federation.node import Records
     from zetadp.privacy.events import Round
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from zetadp.core.assembly import Assembly
+from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
+from zetadp.core.records import Node, Records, check_images_per_patient, single_images
 from zetadp.core.round import Site, do_round
 from zetadp.dataset import pick_device
 from zetadp.federation.flower.processes import die_with_parent
@@ -37,8 +39,6 @@ from zetadp.federation.flower.protocol import (
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.flower.site_folders import load_site
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
-from zetadp.federation.messages import MessageStore
-from zetadp.federation.node import Node, Records, check_images_per_patient, single_images
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.promise import check_promise
 from zetadp.publicstart import backbone_of, starting_weights

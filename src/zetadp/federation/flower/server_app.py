@@ -14,6 +14,7 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
@@ -28,7 +29,6 @@ from zetadp.federation.flower.protocol import (
 )
 from zetadp.federation.flower.settings import SETTINGS, ServerSettings
 from zetadp.federation.flower.site_folders import load_site
-from zetadp.federation.node import Records
 from zetadp.pretrained import save_model
 from zetadp.publicstart import backbone_of, starting_weights
 from zetadp.storage import written_whole

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from zetadp.core.plan import Plan
-    from zetadp.federation.node import Records
+    from zetadp.core.records import Records
     from zetadp.nn.backbone import Backbone
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zetadp.federation.optimiser import Descent, NAdam
+from zetadp.core.optimiser import Descent, NAdam
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

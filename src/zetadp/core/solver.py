@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Solver:
-    """The weights of a head, before and after its only round; takes the place of `zetadp.federation.server.Server`.
+    """The weights of a head, before and after its only round; takes the place of `zetadp.core.server.Server`.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_builder import records
 
-from zetadp.federation.node import Node, Records, check_images_per_patient, choose_images, gather
+from zetadp.core.records import Node, Records, check_images_per_patient, choose_images, gather
 from zetadp.privacy.events import Round
 from zetadp.privacy.mechanism import Draw, SampledGaussian
 from zetadp.validation import UserError

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.federation.server import Server
 
 
 def messages(count: int, nodes: int = 3, size: int = 10, seed: int = 0) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a node does in a round: draw patients, choose images, sum clipped gradients, add noise, send."""
+"""The records of a site, its nodes, and the choice of the images that make a contribution."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import zetadp.storage
-from zetadp.federation.messages import MessageStore
+from zetadp.core.messages import MessageStore
 from zetadp.validation import UserError
 
 

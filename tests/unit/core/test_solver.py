@@ -11,11 +11,11 @@ import torch
 from training_builder import CLASSES, Held, train_run
 
 from zetadp.core.plan import RunName
+from zetadp.core.records import Records
 from zetadp.core.settings import Performance, TrainingSettings
+from zetadp.core.solver import Solver
 from zetadp.core.training import Trained
 from zetadp.estimators import CLOSED_FORMS
-from zetadp.federation.node import Records
-from zetadp.federation.solver import Solver
 from zetadp.nn.closed_form import closed_form
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import run_of
