@@ -25,8 +25,11 @@ VENV ?= .venv
 
 BIN := $(VENV)/bin
 TORCH := $(shell grep '^torch==' requirements.lock)
-# Snakemake finds the interpreter of its jobs on the path.
-RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
+# Without --no-compile half of the time goes into modules that nothing imports.
+PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
+# Snakemake finds the interpreter of its jobs on the path. What they import is compiled once and kept, also where the
+# caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
+RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .PHONY: results full held-apart test test-cluster test-environments lint unit benchmark accountants install clean
 
@@ -37,8 +40,9 @@ held-apart: export ZETADP_COMMAND := make held-apart
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 
-# The first block of runs comes first, with a table and a figure of its own, then everything else.
-results: install
+# The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
+# named may need any of the packages.
+results: $(VENV)/$(if $(CONFIG),installed,workflow)
 	$(RUN) snakemake headline --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
 	@$(RUN) zetadp report --headline $(if $(CONFIG),--configfile $(CONFIG))
 	$(RUN) snakemake --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
@@ -83,17 +87,21 @@ accountants: install
 
 install: $(VENV)/installed
 
-$(VENV)/installed: requirements.lock pyproject.toml
+$(VENV)/installed: $(VENV)/workflow
+	$(PIP) --requirement requirements.lock
+	@touch $@
+
+# What the workflow needs is little more than half of all packages; `make results` waits for no other.
+$(VENV)/workflow: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "zetadp needs Python 3.11 or newer; $(PYTHON) is older. Name one: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu install the package python3-venv."; exit 1; }
+	$(PIP) setuptools
 ifneq ($(TORCH_INDEX),)
-	$(BIN)/pip install --quiet --no-deps --index-url $(TORCH_INDEX) $(TORCH)
+	$(PIP) --no-deps --index-url $(TORCH_INDEX) $(TORCH)
 endif
-	# Without --no-compile half of the time goes into modules that nothing imports.
-	$(BIN)/pip install --quiet --no-compile --requirement requirements.lock
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(PIP) --no-build-isolation --editable '.[workflow]'
 	@touch $@
 
 # Ledgers stay: they say what was released about the patients, whether or not the results are kept.

@@ -48,7 +48,7 @@ def origin_of(table: str) -> dict[str, str]:
 
 def commands_of(target: str) -> str:
     """Return the commands of a target of the Makefile."""
-    found = re.search(rf"^{target}: install\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    found = re.search(rf"^{target}: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert found, f"the Makefile has no target {target}"
     return found[1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -56,6 +57,17 @@ def test_the_configuration_reference_is_that_of_the_schema() -> None:
 def test_every_key_of_the_schema_is_described() -> None:
     empty = [line for line in describe(yaml.safe_load(SCHEMA.read_text())).splitlines() if re.search(r"` \|  \|", line)]
     assert empty == []
+
+
+@pytest.mark.parametrize(("target", "all_packages"), [("results", False), ("results CONFIG=x", True), ("unit", True)])
+def test_results_wait_for_no_package_of_the_tests_and_jobs_keep_bytecode(target, all_packages, tmp_path):
+    command = ["make", "--dry-run", *target.split(), f"VENV={tmp_path}/venv"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert any("[workflow]" in line for line in lines)
+    assert any("--requirement requirements.lock" in line for line in lines) == all_packages
+    working = [line for line in lines if " snakemake " in line or " pytest " in line]
+    assert working
+    assert all(line.startswith("PYTHONDONTWRITEBYTECODE= ") for line in working)
 
 
 def test_contributors_are_told_all_that_continuous_integration_runs() -> None:
