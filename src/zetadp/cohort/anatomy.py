@@ -102,7 +102,9 @@ def sample(values: np.ndarray, atlas: Atlas, place: np.ndarray) -> np.ndarray:
     return np.asarray(ndimage.map_coordinates(values, index, order=1, output=np.float32, cval=0.0))
 
 
-def healthy_fractions(atlas: Atlas, place: np.ndarray, atrophy: float, vessels: float) -> np.ndarray:
+def healthy_fractions(
+    atlas: Atlas, place: np.ndarray, atrophy: float, vessels: float, brain: np.ndarray | None = None
+) -> np.ndarray:
     """Return the fractions of cerebrospinal fluid, grey matter, white matter and blood.
 
     Parameters
@@ -115,6 +117,8 @@ def healthy_fractions(atlas: Atlas, place: np.ndarray, atrophy: float, vessels: 
         Share of the grey matter that fluid replaces where the two meet, in (-1, 1); negative fills the sulci.
     vessels
         Share of blood in the fluid between gyri, in [0, 1]; four times as much in the fissure between the hemispheres.
+    brain
+        The atlas's map of the brain (n,) in the same voxels, where it is known already.
 
     Returns
     -------
@@ -122,7 +126,7 @@ def healthy_fractions(atlas: Atlas, place: np.ndarray, atrophy: float, vessels: 
     """
     grey, white = sample(atlas.grey, atlas, place), sample(atlas.white, atlas, place)
     # Blurred maps lose weight at the edge of the brain; the mask has been cut already, so nothing there is air.
-    inside = np.maximum(sample(atlas.brain, atlas, place), np.float32(1e-3))
+    inside = np.maximum(sample(atlas.brain, atlas, place) if brain is None else brain, np.float32(1e-3))
     grey, white = np.clip(grey / inside, 0, 1), np.clip(white / inside, 0, 1)
     fluid = np.clip(1 - grey - white, 0, 1)
     lost = np.float32(atrophy) * grey * fluid

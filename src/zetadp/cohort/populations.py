@@ -107,9 +107,10 @@ def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid) -> Brain
 
 def _from_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, vessels: float) -> Brain:
     atlas = load_atlas(blur_of(grid.voxel))
-    inside = sample(atlas.brain, atlas, place) > cut
+    brain = sample(atlas.brain, atlas, place)
+    inside = brain > cut
     place = place[:, inside]
-    healthy = healthy_fractions(atlas, place, atrophy, vessels)
+    healthy = healthy_fractions(atlas, place, atrophy, vessels, brain[inside])
     return Brain(inside, place, healthy, white=lambda at: sample(atlas.white, atlas, at))
 
 
