@@ -50,9 +50,7 @@ except UserError as error:
 assert not [name for name in sys.modules if name.partition(".")[0] == "flwr"]
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert (
-        done.stdout == f"A federation needs Flower {FLOWER}, and found {version}. Run: pip install zetadp[federation]\n"
-    )
+    assert done.stdout == f"A federation needs Flower {FLOWER}, found {version}. Run: pip install zetadp[federation]\n"
 
 
 def test_the_version_of_flower_that_is_changed_is_the_one_that_is_installed():

@@ -31,7 +31,7 @@ rule audit:
         runtime="2h",
     params:
         plans=[
-            plan_of(config, RunName(*run, 0)).to_json()
+            plan_of(config, RunName(*run, 0)).bare().to_json()
             for run in sorted({(run.network, run.arm, run.epsilon) for run in RUNS})
         ],
         delta=config["privacy"]["delta"],

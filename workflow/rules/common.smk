@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 # The library beside this workflow works without being installed, also under --use-conda. It goes before one that is
@@ -127,7 +127,12 @@ def calibration(plan):
 
 
 CALIBRATIONS = {
-    calibration(plan): plan.bare().to_json()
+    calibration(plan): replace(
+        plan.bare(),
+        run=RunName("any", "any", plan.run.epsilon, 0),
+        unit="patient",
+        units_of_a_person=1,
+    ).to_json()
     for plan in (plan_of(config, run) for run in RUNS)
     if math.isfinite(epsilon_value(plan.run.epsilon))
 }

@@ -238,17 +238,14 @@ class Plan:
         return [self.run.epsilon, self.delta, self.training.rounds, self.threat, self.colluding, sizes]
 
     def bare(self) -> Self:
-        """Return the plan with nothing of its own but what its noise follows from, as `calibration` lists it."""
+        """Return the plan with its name, its unit and what its noise follows from, and nothing else of its own."""
         return replace(
             self,
-            run=RunName("any", "any", self.run.epsilon, 0),
             network=NetworkSettings("linear"),
             training=TrainingSettings(self.training.rounds),
             cohort="",
             task={},
             partition={},
-            unit="patient",
-            units_of_a_person=1,
             public={},
             update="float32",
         )
