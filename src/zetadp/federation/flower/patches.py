@@ -29,7 +29,6 @@ import httpx
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
 from flwr.superlink import extensions
-from flwr.supernode import start_client_internal
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -71,6 +70,9 @@ def look_every(seconds: float) -> None:
     Flower's three seconds are written into its code, and a round of a training waits for them: an hour in a thousand
     rounds.
     """
+    # Its import brings a database's migrations along, which speak up in logs: only nodes pay for it.
+    from flwr.supernode import start_client_internal
+
     vars(start_client_internal)["time"] = SimpleNamespace(sleep=lambda wanted: time.sleep(min(wanted, seconds)))
 
 
