@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -18,8 +19,6 @@ from zetadp.core.checkpoint import Checkpoint
 from zetadp.privacy.ledger import read_ledger
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from checkouts import Checkout
     from cluster.slurm import Slurm
 
