@@ -29,12 +29,13 @@ import torch
 sys.path[0] = str(Path(__file__).parents[1] / "tests")
 
 from federation.consortium import Consortium
-from federation.sites import DirectLine, assembly, make_hospital, make_plan, random_records
+from federation.sites import SLICES, DirectLine, assembly, make_hospital, make_plan, random_records
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import zetadp.core.round as rounds
+from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.plan import UPDATES
-from zetadp.core.records import Node, Records
+from zetadp.core.records import Node, Records, items_of
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
@@ -56,7 +57,7 @@ NETWORK = NetworkSettings(widths=(16, 32, 64), convolutions=1, head="pooled", gr
 LARGE = 2 * 93_412
 OWN_COMPUTING = [
     (rounds, "clipped_sums"),
-    (rounds, "choose_images"),
+    (rounds, "choose_items"),
     (rounds, "gather"),
     (SampledGaussian, "draw"),
     (SampledGaussian, "_privatised"),
@@ -97,7 +98,7 @@ def plan_of(nodes: int, rounds: int, network: NetworkSettings = NETWORK) -> Plan
 def simulated(plan: Plan, folder: Path) -> tuple[list[float], list[float]]:
     """Return the seconds of each round of the simulation, and of them the nodes' own computing."""
     parts = [random_records(node.population, place) for place, node in enumerate(plan.nodes)]
-    records = Records(torch.cat([part.images for part in parts]), parts[0].labels)
+    records = Records.joined(*parts)
     assembled = assembly(plan)
     server = assembled.receiver()
     totals, computing = [], []
@@ -106,7 +107,8 @@ def simulated(plan: Plan, folder: Path) -> tuple[list[float], list[float]]:
         nodes, first = [], 0
         for node in plan.nodes:
             mechanism = assembled.mechanism(node.name, plan.entropy(), ledger)
-            nodes.append(Node(mechanism, [(first + i,) for i in range(node.population)]))
+            own = items_of([(first + i,) for i in range(node.population)], len(SEQUENCES) * SLICES)
+            nodes.append(Node(mechanism, own))
             first += node.population
         site = rounds.Site(nodes, records, ledger, chunk=64)
         for number in range(plan.training.rounds):

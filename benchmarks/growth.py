@@ -33,7 +33,7 @@ from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
 from zetadp.core.contribution import Contribution
-from zetadp.core.records import Node, Records
+from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Site, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
@@ -90,7 +90,7 @@ class Round:
         self.server = Server(start, OptimiserSettings(), 1000)
         shape = (RECORDS, images, side, side)
         values = torch.complex(*(torch.from_numpy(random.standard_normal(shape, dtype=np.float32)) for _ in range(2)))
-        self.records = Records(values, torch.arange(4).repeat_interleave(images // 4))
+        self.records = Records.stacked(values.unsqueeze(2), torch.arange(4).repeat_interleave(images // 4))
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.ledger.start({"benchmark": "growth"})
         own = [range(place, patients, nodes) for place in range(nodes)]
@@ -106,7 +106,7 @@ class Round:
                     seed=0,
                     ledger=self.ledger,
                 ),
-                [(member % RECORDS,) for member in members],
+                items_of([(member % RECORDS,) for member in members], images),
             )
             for place, members in enumerate(own)
         ]

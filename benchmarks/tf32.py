@@ -24,13 +24,13 @@ import pandas as pd
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from updates import COHORT, DELTA, EPSILON, EXPECTED, NODES, POPULATION, cohort
+from updates import COHORT, DELTA, EPSILON, EXPECTED, NODES, POPULATION, TASK, cohort, units
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.evaluation import class_scores
+from zetadp.evaluation import outputs_of
 from zetadp.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.nn.models import NetworkSettings
@@ -83,16 +83,16 @@ class _Rounded(torch.autograd.Function):
 
 
 def predicted(epsilon: str, seed: int, records: Records, test: Records, *, rounded: bool) -> Tensor:
-    """Return the classes that one training's network gives the test images, shape (record, image)."""
+    """Return the classes that one training's network gives the test images, shape (item,)."""
     sigma = noise_for_epsilon(EPSILON, DELTA, EXPECTED / POPULATION, SETTINGS.rounds) if epsilon != "inf" else 0.0
     nodes = tuple(NodeConstants(f"node-{node + 1:02d}", POPULATION, EXPECTED, sigma) for node in range(NODES))
-    holdings = [Holding([(node * POPULATION + patient,) for patient in range(POPULATION)]) for node in range(NODES)]
-    plan = Plan(RunName("complex", "federated", epsilon, seed), NETWORK, SETTINGS, nodes, delta=DELTA)
+    holdings = [Holding(units(node)) for node in range(NODES)]
+    plan = Plan(RunName("complex", "federated", epsilon, seed), NETWORK, SETTINGS, nodes, delta=DELTA, task=TASK)
     rounding = patch.object(layers, "_PatientConv2d", _Rounded) if rounded else nullcontext()
     with tempfile.TemporaryDirectory() as name, rounding:
         files = TrainingFiles(Path(name) / "ledger.jsonl", Path(name) / "checkpoint.safetensors")
         model = train(plan, TrainingData(records, holdings), files).model
-    return class_scores(model, test.images.flatten(0, 1)).argmax(dim=1).view(test.images.shape[:2])
+    return outputs_of(model, test.inputs).argmax(dim=1)
 
 
 def declared(seeds: int = SEEDS) -> tuple[str, str]:
@@ -117,7 +117,7 @@ def main() -> None:
     for epsilon in (f"{EPSILON:g}", "inf"):
         for seed in range(chosen.seeds):
             plain, rounded = (predicted(epsilon, seed, records, test, rounded=how) for how in (False, True))
-            accuracies = [100 * float((found == test.labels).float().mean()) for found in (plain, rounded)]
+            accuracies = [100 * float((found == test.targets).float().mean()) for found in (plain, rounded)]
             changed = 100 * float((plain != rounded).float().mean())
             lines.append([epsilon, seed, *accuracies, accuracies[1] - accuracies[0], changed])
             said = "epsilon {}, seed {}: {:.2f} % in float32, {:.2f} % in TF32 ({:+.2f}), {:.2f} % of answers changed"

@@ -31,10 +31,11 @@ from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import UPDATES, NodeConstants, Plan, RunName
-from zetadp.core.records import Node, Records
+from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.evaluation import accuracy_and_loss
+from zetadp.core.task import task_of
+from zetadp.evaluation import watched
 from zetadp.federation.flower.updates import decode, encode
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area
@@ -96,6 +97,7 @@ class Case:
         return f"{noise}, `{self.update}`{who}"
 
 
+TASK = {"name": "brain_sequences", "slices": SLICES, "size": SIZE}
 PRECISION = [Case(epsilon, update) for epsilon in ("8", "inf") for update in UPDATES]
 MISSING = [Case("8", away=1, share=0.3), Case("8", away=3, share=0.3), Case("8", away=3, share=1.0)]
 
@@ -109,7 +111,14 @@ def cohort(folder: Path) -> tuple[Records, Records]:
         np.save(path, whiten(to_kspace(resize_area(np.stack(slices).astype(np.float32), SIZE))))
     values = torch.from_numpy(np.load(path)).flatten(1, 2)
     labels = torch.arange(len(SEQUENCES)).repeat_interleave(SLICES)
-    return Records(values[: COHORT.train_patients], labels), Records(values[COHORT.train_patients :], labels)
+    parts = values.unsqueeze(2).split([COHORT.train_patients, COHORT.test_patients])
+    train_records, test_records = (Records.stacked(part, labels) for part in parts)
+    return train_records, test_records
+
+
+def units(node: int, population: int = POPULATION) -> list[list[int]]:
+    """Return the items of each patient of a node; nodes hold records one after the other."""
+    return items_of([(node * population + i,) for i in range(population)], len(SEQUENCES) * SLICES)
 
 
 def plan_of(case: Case, seed: int) -> Plan:
@@ -121,7 +130,7 @@ def plan_of(case: Case, seed: int) -> Plan:
         cohort="phantom-updates",
         network=NETWORK,
         training=TrainingSettings(rounds=ROUNDS, images_per_patient=4, optimiser=optimiser),
-        task={"slices": SLICES, "size": SIZE},
+        task=TASK,
         nodes=tuple(NodeConstants(f"node-{n + 1:02d}", POPULATION, EXPECTED, sigma) for n in range(NODES)),
         update=case.update,
     )
@@ -135,7 +144,7 @@ def train(plan: Plan, records: Records, away: Sequence[set[str]], folder: Path, 
     plan
         What is trained; patients lie in the records in the order of the nodes.
     records
-        Images of all training patients, one record each.
+        Items of all training patients, one record each.
     away
         For each round, who is away.
     folder
@@ -147,9 +156,9 @@ def train(plan: Plan, records: Records, away: Sequence[set[str]], folder: Path, 
     server, dimension = parts.receiver(), parts.contribution.dimension
     with Ledger(folder / "ledger.jsonl") as ledger:
         ledger.start({})
-        nodes, first = [], 0
+        each, nodes, first = len(records.inputs) // sum(node.population for node in plan.nodes), [], 0
         for planned in plan.nodes:
-            own = [(first + i,) for i in range(planned.population)]
+            own = items_of([(first + i,) for i in range(planned.population)], each)
             nodes.append(Node(parts.mechanism(planned.name, plan.entropy(), ledger), own))
             first += planned.population
         site = Site(nodes, records, ledger, chunk=chunk)
@@ -207,7 +216,7 @@ def measured(cases: Sequence[Case], seeds: int, folder: Path) -> pd.DataFrame:
             begun = time.perf_counter()
             with tempfile.TemporaryDirectory() as name:
                 model = train(plan_of(case, seed), train_records, absences(case, seed), Path(name))
-            accuracy, loss = accuracy_and_loss(model, test_records)
+            accuracy, loss = watched(task_of(TASK), model, test_records)
             rows.append({"case": case.label, "seed": seed, "accuracy": 100 * accuracy, "loss": loss})
             pd.DataFrame(rows).to_csv(path, index=False)
             print(

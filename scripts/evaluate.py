@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from torch import Tensor
 
-from zetadp.dataset import load_role, pick_device
-from zetadp.evaluation import predict
+from zetadp.core.task import Held
+from zetadp.dataset import pick_device
+from zetadp.evaluation import outputs_of, predict, watched
 from zetadp.federation.partition import read_partition
-from zetadp.metrics import summarise
 from zetadp.modelcard import model_card
 from zetadp.nn.backbone import load_backbone
 from zetadp.pretrained import load_model
@@ -82,39 +81,39 @@ def evaluate(
     device: str,
     tf32: bool,
 ) -> None:
-    """Write predictions and metrics on the server's test patients, and the accuracy at each node's own.
+    """Write predictions and metrics on the server's test patients, and the metric at each node's own.
 
     A network that started from public weights is also measured as it started: what it gained is the difference.
     ``tf32`` tells whether a GPU was let round in training; here all is float32.
     """
     place = pick_device(device)
     finished = load_model(model, place)
-    table = read_partition(partition)
+    task, table = finished.task, read_partition(partition)
 
-    def given(role: str) -> tuple[tuple[Tensor, pd.Series, tuple[str, ...]], pd.DataFrame]:
-        stack, rows = load_role(images, table, role)
-        return (finished.prepare(stack.values).to(place), rows["patient"], stack.sequences), rows
+    def given(role: str) -> tuple[Held, pd.DataFrame]:
+        held = task.load(images, table, role, place)
+        return held, held.items.drop(columns=["record", "role", "node"])
 
-    test, _ = given("test")
-    tested = predict(finished.network, *test)
+    test = given("test")
+    tested = predict(task, finished.network, test[0].records, test[1])
     public = {}
     if finished.settings.start == "public":
-        before = predict(public_start(finished, load_backbone(backbone[0], place)), *test)
-        public = {"public_start_accuracy": float((before["sequence"] == before["predicted"]).mean())}
+        start = public_start(finished, load_backbone(backbone[0], place))
+        public = {"public_start": watched(task, start, test[0].records)[0]}
     nodes = {}
     if (table["role"] == "validation").any():
-        validation, rows = given("validation")
-        watched = predict(finished.network, *validation)
-        right = (watched["sequence"] == watched["predicted"]).groupby(watched["patient"]).mean()
-        nodes = right.groupby(rows.drop_duplicates("patient").set_index("patient")["node"]).mean().to_dict()
+        held, _ = given("validation")
+        scores = task.scores(outputs_of(finished.network, held.records.inputs), held.records.targets)
+        nodes = pd.Series(scores.cpu().double().numpy()).groupby(held.items["node"].to_numpy()).mean().to_dict()
     with written_whole(predictions) as temporary:
         tested.to_csv(temporary, index=False)
     write_json(
         metrics,
-        summarise(tested, finished.sequences)
+        task.summarise(tested)
         | {
             "run": name,
-            "node_accuracy": nodes,
+            "task": finished.task_name,
+            "node_metric": nodes,
             **public,
             "environment": environment(place) | ({"tf32": "in convolutions, while training"} if tf32 else {}),
         },

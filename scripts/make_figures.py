@@ -27,9 +27,10 @@ def main(
     folders = [path.parent for path in metrics]
     runs = tables.collect(folders)
     table = tables.table1(runs, cohort_label)
-    save_svg(figures.accuracy_against_epsilon(table, cohort_label), accuracy)
+    chance = 100 / len(runs["classes"].iloc[0])
+    save_svg(figures.accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
     save_svg(confusion_matrices(runs, cohort_label), confusion)
-    save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label), curves)
+    save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label, chance=chance), curves)
     save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)
 
 

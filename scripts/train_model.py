@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from zetadp.core.plan import Plan
-from zetadp.core.records import single_images
+from zetadp.core.records import single_items
 from zetadp.core.settings import Performance
+from zetadp.core.task import Held, pipeline_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.dataset import load_role, pick_device, to_records
+from zetadp.dataset import pick_device
 from zetadp.federation.partition import read_partition
 from zetadp.memory import keep_freed_memory
 from zetadp.nn.backbone import load_backbone
@@ -49,19 +48,18 @@ def main(
     begun = time.monotonic()
     keep_freed_memory()
     place = pick_device(device)
-    roles = read_partition(partition)
-    stack, rows = load_role(images, roles, "train")
-    watched, _ = load_role(images, roles, "validation")
     claim(Path(ledger_file).parent, table)
     public = load_backbone(backbone[0], place) if backbone else None
     declared = with_public(calibrated(plan, noise), public)
+    task, roles = pipeline_task_of(declared.task), read_partition(partition)
+    held, watched = (task.load(images, roles, role, place) for role in ("train", "validation"))
     logger = logging.getLogger(__name__)
-    logger.info("%s: %d training records, %d rounds, on %s", declared.run, len(rows), declared.training.rounds, place)
+    logger.info("%s: %d items, %d rounds, on %s", declared.run, len(held.items), declared.training.rounds, place)
     permission = Permission(declared.delta) if declared.exact else None
     files = TrainingFiles(Path(ledger_file), Path(checkpoint), permission)
     trained = train(
         declared,
-        TrainingData(to_records(stack, place), holdings(rows, declared), to_records(watched, place)),
+        TrainingData(held.records, holdings(held, declared), watched.records),
         files,
         start=starting_weights(declared.network, public),
         performance=Performance(**performance),
@@ -75,7 +73,7 @@ def main(
         model,
         trained.model,
         declared,
-        sequences=stack.sequences,
+        inputs=held.records.inputs.shape[-1],
         ledger_head=trained.ledger_head,
         backbone=public,
     )
@@ -92,15 +90,12 @@ def calibrated(plan: dict[str, Any], noise: list[Path]) -> Plan:
     return declared.with_noise(read_json(noise[0])["noise_multiplier"]) if noise else declared
 
 
-def holdings(rows: pd.DataFrame, plan: Plan) -> list[Holding]:
+def holdings(held: Held, plan: Plan) -> list[Holding]:
     """Return who is at each node; a central holder is one node that holds everybody."""
-    names = [plan.nodes[0].name] * len(rows) if plan.threat == "central" else list(rows["node"])
     result = []
     for node in plan.nodes:
-        own = rows[[name == node.name for name in names]]
-        patients = [tuple(map(int, group.index)) for _, group in own.groupby("patient", sort=True)]
-        units = (patients,) if plan.unit == "patient" else single_images(patients, plan.units_of_a_person)
-        result.append(Holding(*units))
+        units = held.units(None if plan.threat == "central" else held.items["node"] == node.name)
+        result.append(Holding(single_items(units, plan.units_of_a_person) if plan.unit == "image" else units))
     return result
 
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from zetadp.metrics import summarise
+from zetadp.metrics import summarise, volume_accuracy
 from zetadp.storage import write_json
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
@@ -30,12 +30,14 @@ def write_run(
     folder.mkdir(parents=True, exist_ok=True)
     table = predictions(right, slices)
     table.to_csv(folder / "predictions.csv", index=False)
-    metrics = summarise(table, SEQUENCES)
+    metrics = summarise(table, SEQUENCES, "sequence")
+    metrics["task"] = "brain_sequences"
+    metrics["volume_accuracy"] = volume_accuracy(table, SEQUENCES)
     metrics["run"] = {"network": network, "arm": arm, "epsilon": epsilon, "seed": seed}
     metrics["environment"] = {"torch": "9.8.7", "python": "3.99", "commit": "0a1b2c3d4e5f-dirty"}
     if public is not None:
-        metrics["public_start_accuracy"] = public
-    metrics["node_accuracy"] = {"node-01": 0.5, "node-02": 0.75}
+        metrics["public_start"] = public
+    metrics["node_metric"] = {"node-01": 0.5, "node-02": 0.75}
     write_json(folder / "metrics.json", metrics)
     spent = "inf" if epsilon in ("inf", "unclipped") else float(epsilon)
     statement = {

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.plan import NodeConstants, Plan
-from zetadp.core.records import Records
+from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zetadp.privacy.account import Permission
 
 CLASSES, SIZE = 4, 8
+CLASSIFICATION = {"name": "classification", "classes": CLASSES, "balanced": True}
 TINY = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
 NETWORKS = {
     "complex hidden": NetworkSettings(widths=(2, 4), convolutions=1, hidden=3, groups=2),
@@ -51,14 +52,19 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Held:
-    """A node of a test: its public constants, and who is there."""
+    """A node of a test: its public constants, and which records are whose; ``single`` draws images by themselves."""
 
     name: str
     patients: Sequence[Sequence[int]]
     population: int
     expected: float
     noise_multiplier: float
-    images: Sequence[int] | None = None
+    single: int | None = None
+
+    def units(self, each: int) -> list[list[int]]:
+        """Return the items of each unit, of records of ``each`` items."""
+        found = items_of(self.patients, each)
+        return found if self.single is None else single_items(found, self.single)
 
 
 def plan_for(
@@ -66,9 +72,9 @@ def plan_for(
 ) -> Plan:
     """Return the plan of a test's training."""
     constants = tuple(NodeConstants(n.name, n.population, n.expected, n.noise_multiplier) for n in nodes)
-    if nodes[0].images is not None:
-        of_a_patient = max(nodes[0].images) + 1
-        more = {"unit": "image", "units_of_a_person": of_a_patient, **more}
+    if nodes[0].single is not None:
+        more = {"unit": "image", "units_of_a_person": nodes[0].single, **more}
+    more = {"task": CLASSIFICATION, **more}
     return Plan(run, network, settings, constants, **more)
 
 
@@ -88,7 +94,8 @@ def train_run(
 ) -> Trained:
     """Train as the library does."""
     plan = plan_for(run, network, settings, nodes, **(of_plan or {}))
-    holdings = [Holding(node.patients, node.images) for node in nodes]
+    each = items_each(data) if data.strata.any() else settings.images_per_patient
+    holdings = [Holding(node.units(each)) for node in nodes]
     files = TrainingFiles(ledger_path, checkpoint_path, permission)
     return train(plan, TrainingData(data, holdings, validation), files, **more)
 
@@ -125,7 +132,25 @@ def records(count: int, images_per_class: int = 1, seed: int = 0) -> Records:
     images, _ = patients(count, CLASSES * images_per_class, seed)
     pattern, _ = patients(1, CLASSES, 12345)
     values = images[:, :, 0] + pattern[:, :, 0].repeat_interleave(images_per_class, dim=1)
-    return Records(images=values, labels=torch.arange(CLASSES).repeat_interleave(images_per_class))
+    return Records.stacked(values.unsqueeze(2), torch.arange(CLASSES).repeat_interleave(images_per_class))
+
+
+def items_each(data: Records) -> int:
+    """Return how many items each record has, which lie stratum after stratum."""
+    ends = np.flatnonzero(np.diff(data.strata) < 0)
+    return int(ends[0]) + 1 if len(ends) else len(data.strata)
+
+
+def by_record(data: Records) -> Tensor:
+    """Return the inputs as a view of shape (record, item, ...)."""
+    return data.inputs.view(-1, items_each(data), *data.inputs.shape[1:])
+
+
+def of_record(data: Records, record: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of one record."""
+    each = items_each(data)
+    own = slice(each * record, each * (record + 1))
+    return data.inputs[own], data.targets[own]
 
 
 def backbone(seed: int = 0) -> Backbone:

@@ -1,4 +1,4 @@
-"""Picture of the confusion of the sequences: a matrix for each network, arm and epsilon, as many as a page holds."""
+"""Picture of the confusion of the classes: a matrix for each network, arm and epsilon, as many as a page holds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAX_MATRICES = 12
 def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
     """Draw the confusion matrix of each network, arm and epsilon in ``runs``, counts summed over seeds.
 
-    The colour and the upper number are the share of the true sequence (row) in %, the lower number counts images. Where
+    The colour and the upper number are the share of the true class (row) in %, the lower number counts images. Where
     a page does not hold all cells, the first of `most_telling` are drawn and the others are named below them.
     """
     not_empty(runs)
@@ -51,7 +51,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
     cells = sorted(ranked[:MAX_MATRICES], key=_place)
     groups = {(str(n), str(a), str(e)): group for (n, a, e), group in runs.groupby(CELL)}
     columns = min(3, len(cells))
-    shown, called = arms_shown(runs), networks_shown(runs)
+    shown, called, word = arms_shown(runs), networks_shown(runs), runs["called"].iloc[0]
     with figure_style():
         figure, panels = panel_grid(len(cells), columns, 3.0, {1: 4.6, 2: 7.0, 3: WIDTH}[columns])
         for panel, (network, arm, epsilon) in zip(panels, cells, strict=True):
@@ -60,8 +60,8 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
             seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
             # What does not fit beside the colour bar would lie upon it.
             name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_name(epsilon)}, {seeds}", 3, 0.58)
-        label_outer(panels, columns, "predicted sequence", "true sequence")
-        figure.colorbar(image, ax=panels, label="share of the true sequence in %", shrink=0.6, aspect=30, pad=0.02)
+        label_outer(panels, columns, f"predicted {word}", f"true {word}")
+        figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
         set_title(figure, f"Confusion on held-out test patients, {cohort_label}")
         left_out = _named(ranked[MAX_MATRICES:], called, shown)
         meaning = [guarantee_shown(runs), without_noise_shown(epsilon for _, _, epsilon in cells)]
@@ -77,7 +77,7 @@ def most_telling(runs: pd.DataFrame) -> list[Cell]:
     First comes the tightest guarantee of every network in every arm, then the same without noise, then what lies
     between. Among these the smaller epsilon goes first, and at one epsilon the more accurate network.
     """
-    accuracy = runs.groupby(CELL)["accuracy"].mean()
+    accuracy = runs.groupby(CELL)["value"].mean()
     cells = [(str(n), str(a), str(e)) for n, a, e in accuracy.index]
     tightest: dict[tuple[str, str], str] = {}
     for network, arm, epsilon in sorted(cells, key=_place):
@@ -106,7 +106,7 @@ def _draw_matrix(panel: Axes, group: pd.DataFrame) -> AxesImage:
         colour = "white" if value > 55 else "black"
         text = f"{value:.1f}\n{counts[row, column]}" if totals[row] else "–"
         panel.text(column, row, text, ha="center", va="center", color=colour, fontsize=8, linespacing=1.3)
-    names = group["sequences"].iloc[0]
+    names = group["classes"].iloc[0]
     panel.set_xticks(range(len(names)), names)
     panel.set_yticks(range(len(names)), names)
     panel.tick_params(length=0)

@@ -45,11 +45,15 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
 
 def to_records(stack: ImageStack, device: torch.device) -> Records:
     """Put an image stack on a device, with the index of the sequence as the class of each image."""
-    values = stack.values if np.iscomplexobj(stack.values) else standardise(stack.values)
-    records, sequences, slices = values.shape[:3]
-    images = torch.from_numpy(values.reshape(records, sequences * slices, *values.shape[3:]))
+    records, sequences, slices = stack.values.shape[:3]
+    images = as_given(stack.values).reshape(records, sequences * slices, 1, *stack.values.shape[3:])
     labels = torch.arange(sequences).repeat_interleave(slices)
-    return Records(images=images.to(device), labels=labels.to(device))
+    return Records.stacked(images, labels).to(device)
+
+
+def as_given(values: np.ndarray) -> torch.Tensor:
+    """Return prepared images as networks take them: real ones standardised, complex ones as they are."""
+    return torch.from_numpy(values if np.iscomplexobj(values) else standardise(values))
 
 
 def standardise(images: np.ndarray) -> np.ndarray:

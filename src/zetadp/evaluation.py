@@ -1,4 +1,4 @@
-"""Predictions of a network on images of patients that it was not trained on."""
+"""What a network says of items that it was not trained on."""
 
 from __future__ import annotations
 
@@ -6,65 +6,54 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
-from torch.nn import functional
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor, nn
 
     from zetadp.core.records import Records
+    from zetadp.core.task import Task
 
-IMAGES_AT_ONCE = 80
-"""Images of a pass. What convolutions make of so many stays in the cache of a processor: 512 take 1.4 times as long."""
+ITEMS_AT_ONCE = 80
+"""Items of a pass. What convolutions make of so many stays in the cache of a processor: 512 take 1.4 times as long."""
 
 
 @torch.no_grad()
-def class_scores(model: nn.Module, images: Tensor) -> Tensor:
-    """Return class scores of shape (image, class) for images of shape (image, row, column)."""
-    parts = [model(part.unsqueeze(1)) for part in torch.split(images, IMAGES_AT_ONCE)]
-    return torch.cat(parts)
+def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return what a network gives for inputs of shape (item, ...)."""
+    return torch.cat([model(part) for part in torch.split(inputs, ITEMS_AT_ONCE)])
 
 
-def accuracy_and_loss(model: nn.Module, records: Records) -> tuple[float, float]:
-    """Return accuracy and mean cross-entropy over all images of all patients; NaN where there is no patient."""
-    if not len(records.images):
+def watched(task: Task, model: nn.Module, records: Records) -> tuple[float, float]:
+    """Return the task's metric and the loss, both as means over all items; NaN where there is none."""
+    if not len(records.inputs):
         return float("nan"), float("nan")
-    accuracy, loss = _accuracy_and_loss(model, records).tolist()
-    return accuracy, loss
+    metric, loss = watched_on_device(task, model, records).tolist()
+    return metric, loss
 
 
-def _accuracy_and_loss(model: nn.Module, records: Records) -> Tensor:
+def watched_on_device(task: Task, model: nn.Module, records: Records) -> Tensor:
     """Return both in one tensor on the device, so that a GPU is waited for once."""
-    scores = class_scores(model, records.images.flatten(0, 1))
-    labels = records.labels.repeat(len(records.images)) if records.labels.ndim == 1 else records.labels.flatten()
-    loss = functional.cross_entropy(scores, labels)
-    return torch.stack(((scores.argmax(dim=1) == labels).float().mean(), loss))
+    outputs = outputs_of(model, records.inputs)
+    return torch.stack([part(outputs, records.targets).mean() for part in (task.scores, task.losses)])
 
 
-def predict(model: nn.Module, images: Tensor, patients: Sequence[str], sequences: Sequence[str]) -> pd.DataFrame:
-    """Predict the pulse sequence of every image.
+def predict(task: Task, model: nn.Module, records: Records, items: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of predictions, one row an item.
 
     Parameters
     ----------
+    task
+        What was learnt.
     model
         The network.
-    images
-        Tensor of shape (patient, sequence, slice, row, column).
-    patients, sequences
-        Names along the first two axes.
+    records
+        Items that it was not trained on.
+    items
+        Whose they are and which, one row an item: ``patient``, and what tells the items of a patient apart.
 
     Returns
     -------
-    Table with one row an image: ``patient``, ``sequence`` (true), ``slice`` (counted from zero among those used),
-    ``predicted`` and ``probability`` (softmax of the predicted class).
+    ``items`` with the columns of `Task.measure`.
     """
-    probabilities = class_scores(model, images.flatten(0, 2)).softmax(dim=1).cpu()
-    best, which = probabilities.max(dim=1)
-    index = pd.MultiIndex.from_product(
-        [list(patients), list(sequences), range(images.shape[2])], names=["patient", "sequence", "slice"]
-    )
-    table = pd.DataFrame(
-        {"predicted": [sequences[i] for i in which.tolist()], "probability": best.numpy()}, index=index
-    )
-    return table.reset_index()
+    found = task.measure(outputs_of(model, records.inputs), records.targets)
+    return items.assign(**found)

@@ -1,4 +1,4 @@
-"""Pictures of the results against epsilon and rounds: accuracy, recall of each sequence, training curves.
+"""Pictures of the results against epsilon and rounds: accuracy, recall of each class, training curves.
 
 Every function returns a matplotlib figure; `figurestyle.save_svg` writes it as the same bytes each time. Only held-out
 patients appear here.
@@ -52,9 +52,9 @@ _PAPER_MEANING = (
 
 
 def accuracy_against_epsilon(
-    table: pd.DataFrame, cohort_label: str, *, paper: bool = True, chance: float = 25.0
+    table: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, chance: float | None = None
 ) -> Figure:
-    """Draw accuracy against epsilon, one panel for each network and one line for each arm.
+    """Draw the task's metric against epsilon, one panel for each network and one line for each arm.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ def accuracy_against_epsilon(
     cohort_label
         Name of the cohort for the title.
     paper
-        Add the paper's printed figures in grey.
+        Add the paper's printed figures in grey; by default where the table has some.
     chance
-        Accuracy in % of a guess.
+        What a guess reaches, in %; no line by default.
 
     Returns
     -------
@@ -73,7 +73,8 @@ def accuracy_against_epsilon(
     A network that starts from public weights has a line at what these reach before any private training.
     """
     not_empty(table)
-    networks, arms = list(table["network"].unique()), list(table["arm"].unique())
+    paper = bool(table["paper_mean"].notna().any()) if paper is None else paper
+    networks, arms, metric = list(table["network"].unique()), list(table["arm"].unique()), table["metric"].iloc[0]
     shown, called = arms_shown(table), networks_shown(table)
     printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if paper else set()
     epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
@@ -91,15 +92,15 @@ def accuracy_against_epsilon(
                 heights = [float(row["mean"]) for _, row in present]
                 look = line_look(index)
                 panel.errorbar([p for p, _ in present], heights, bars, label=shown[arm], capsize=3, **look)
-            panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
+            _draw_chance(panel, chance)
             if paper:
                 _draw_paper(panel, epsilons)
             start = _draw_public_start(panel, own)
             name_panel(panel, f"network {called[network]}{start}", columns)
             epsilon_axis(panel, epsilons, columns)
             percent_axis(panel)
-        label_outer(panels, columns, guarantee_shown(table) or "ε", "test accuracy in %")
-        set_title(figure, f"Accuracy against ε, {cohort_label}")
+        label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric} in %")
+        set_title(figure, f"{metric.capitalize()} against ε, {cohort_label}")
         spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over patients")
         set_legend(
             figure,
@@ -111,18 +112,18 @@ def accuracy_against_epsilon(
     return figure
 
 
-def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float = 25.0) -> Figure:
-    """Draw accuracy on held-out validation patients against rounds, one line for each epsilon.
+def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
+    """Draw the task's metric on held-out validation patients against rounds, one line for each epsilon.
 
     Parameters
     ----------
     histories
-        What `tables.collect_histories` returned; ``validation_accuracy`` is a fraction of one, missing where no patient
-        was watched.
+        What `tables.collect_histories` returned; its ``value`` is a fraction of one, missing where no patient was
+        watched.
     cohort_label
         Name of the cohort for the title.
     chance
-        Accuracy in % of a guess.
+        What a guess reaches, in %; no line by default.
 
     Returns
     -------
@@ -131,7 +132,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     not_empty(histories)
     cells = list(histories.groupby(["network", "arm"], sort=True))
     shown, called = arms_shown(histories), networks_shown(histories)
-    watched = histories.dropna(subset=["validation_accuracy"])
+    watched = histories.dropna(subset=["value"])
     epsilons = sorted(histories["epsilon"].unique(), key=epsilon_order)
     with figure_style():
         # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
@@ -140,15 +141,15 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
         figure, panels = panel_grid(len(cells), columns, 3.1)
         for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
             for index, epsilon in enumerate(epsilons):
-                run = cell[cell["epsilon"] == epsilon].dropna(subset=["validation_accuracy"])
+                run = cell[cell["epsilon"] == epsilon].dropna(subset=["value"])
                 if not run.empty:
                     _draw_curve(panel, run, epsilon_name(epsilon), index, shades[index])
-            panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
+            _draw_chance(panel, chance)
             name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
             percent_axis(panel)
             panel.set_xlim(left=0)
             panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        label_outer(panels, columns, "round", "validation accuracy in %")
+        label_outer(panels, columns, "round", f"validation {histories['metric'].iloc[0]} in %")
         set_title(figure, f"Training, {cohort_label}")
         meaning = "No patients were watched"
         if not watched.empty:
@@ -160,7 +161,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
 
 
 def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
-    """Draw the recall of each sequence against epsilon, one panel for each network and arm.
+    """Draw the recall of each class against epsilon, one panel for each network and arm.
 
     Where there are several seeds, bars span one standard deviation over them to either side.
     """
@@ -168,13 +169,13 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
     cells = list(table.groupby(["network", "arm"], sort=True))
     shown, called = arms_shown(runs), networks_shown(runs)
     epsilons = sorted(table["epsilon"].unique(), key=epsilon_order)
-    names = list(table["sequence"].unique())
+    names, word = list(table["class"].unique()), str(runs["called"].iloc[0])
     with figure_style():
         columns = columns_for(len(cells))
         figure, panels = panel_grid(len(cells), columns, 3.1)
         for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
             for index, name in enumerate(names):
-                rows = cell[cell["sequence"] == name].set_index("epsilon")
+                rows = cell[cell["class"] == name].set_index("epsilon")
                 shift = 0.1 * (index - (len(names) - 1) / 2)
                 present = [(p + shift, rows.loc[e]) for p, e in enumerate(epsilons) if e in rows.index]
                 spread = np.array([row["recall_std"] for _, row in present], dtype=float)
@@ -185,15 +186,21 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
             epsilon_axis(panel, epsilons, columns)
             percent_axis(panel)
         label_outer(panels, columns, guarantee_shown(runs) or "ε", "recall in %")
-        set_title(figure, f"Accuracy by sequence, {cohort_label}")
+        set_title(figure, f"Accuracy by {word}, {cohort_label}")
         meaning = f"Held-out test patients; {spread_shown(table['seeds'], 'bars')}"
         set_legend(figure, panels, meaning, without_noise_shown(epsilons), order=names)
     return figure
 
 
+def _draw_chance(panel: Axes, chance: float | None) -> None:
+    """Draw a line at what a guess reaches, if there is such a thing."""
+    if chance is not None:
+        panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
+
+
 def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: Sequence[float]) -> None:
     """Draw the mean over seeds against rounds, and the band of those that have several."""
-    summary = 100 * run.groupby("round")["validation_accuracy"].agg(["mean", "std"])
+    summary = 100 * run.groupby("round")["value"].agg(["mean", "std"])
     rounds, mean, std = summary.index.to_numpy(), summary["mean"], summary["std"]
     if std.notna().any():
         panel.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)

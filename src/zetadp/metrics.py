@@ -16,66 +16,53 @@ from zetadp.validation import UserError, did_you_mean, in_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
-
-COLUMNS = ("patient", "sequence", "slice", "predicted", "probability")
 REPLICATES = 2000
 LEVEL = 0.95
 
 
-def read_predictions(path: Path) -> pd.DataFrame:
-    """Read ``predictions.csv``: one row an image, patients as text so that ``007`` stays ``007``."""
-    text = {"patient": str, "sequence": str, "predicted": str}
-    try:
-        # A patient or a sequence may be called "NA"; only a probability can be missing.
-        predictions = pd.read_csv(path, dtype=text, keep_default_na=False, na_values={"probability": ["", "nan"]})
-    except (OSError, ValueError) as error:
-        msg = f"Cannot read {path} as a table of predictions: {error}. Delete the file and run again to make it anew."
-        raise UserError(msg) from error
-    missing = [column for column in COLUMNS if column not in predictions.columns]
-    if missing:
-        msg = f"Expected the columns {', '.join(COLUMNS)} in {path}, found no {', '.join(missing)}."
-        raise UserError(msg)
-    return predictions
-
-
-def summarise(predictions: pd.DataFrame, sequences: Sequence[str], *, seed: int = 0) -> dict[str, Any]:
+def summarise(
+    predictions: pd.DataFrame, names: Sequence[str], called: str = "class", *, seed: int = 0
+) -> dict[str, Any]:
     """Summarise the predictions of one run on held-out patients.
 
     Parameters
     ----------
     predictions
-        One row an image, with columns ``patient``, ``sequence`` (the true one), ``slice``, ``predicted`` and
-        ``probability`` (of the predicted sequence).
-    sequences
+        One row an item, with columns ``patient``, what tells the items of a patient apart, ``called`` (the true class),
+        ``predicted`` and ``probability`` (of the predicted class).
+    names
         Names of the classes, in the order of their labels.
+    called
+        What a class is called: ``sequence``, ``digit``.
     seed
         Seed of the bootstrap. Keep it the same over runs, so that their intervals differ by the runs alone.
 
     Returns
     -------
-    Dictionary for ``metrics.json``. All shares are fractions of one. ``confusion`` counts images with true sequences
-    as rows; ``volume_accuracy`` is that of a majority vote over the slices of each patient and sequence. A quantity
-    that the data leave undefined (the recall of an absent sequence, the interval over one patient) is ``None``.
+    Dictionary for ``metrics.json``. All shares are fractions of one. ``confusion`` counts items with true classes as
+    rows. A quantity that the data leave undefined (the recall of an absent class, the interval over one patient) is
+    ``None``.
 
     Raises
     ------
     UserError
-        If there are no predictions, an image occurs twice, a name is unknown or a probability is not in [0, 1].
+        If there are no predictions, an item occurs twice, a name is unknown or a probability is not in [0, 1].
     """
-    _check(predictions, sequences)
-    confusion = confusion_counts(predictions, sequences)
-    correct = (predictions["sequence"] == predictions["predicted"]).to_numpy()
+    _check(predictions, names, called)
+    confusion = confusion_counts(predictions, names, called)
+    correct = (predictions[called] == predictions["predicted"]).to_numpy()
     patients, index = np.unique(predictions["patient"].astype(str).to_numpy(), return_inverse=True)
     right = np.bincount(index, weights=correct, minlength=len(patients))
     images = np.bincount(index, minlength=len(patients))
     low, high = accuracy_interval(right, images, stream(seed, Purpose.BOOTSTRAP))
-    per_class = {name: _class_metrics(confusion, label) for label, name in enumerate(sequences)}
-    present = [per_class[name] for label, name in enumerate(sequences) if confusion[label].sum()]
+    per_class = {name: _class_metrics(confusion, label) for label, name in enumerate(names)}
+    present = [per_class[name] for label, name in enumerate(names) if confusion[label].sum()]
     return {
+        "metric": "accuracy",
         "images": len(predictions),
         "patients": len(patients),
-        "sequences": list(sequences),
+        "classes": list(names),
+        "called": called,
         "accuracy": float(correct.mean()),
         "accuracy_interval": {
             "level": LEVEL,
@@ -88,7 +75,6 @@ def summarise(predictions: pd.DataFrame, sequences: Sequence[str], *, seed: int 
         "macro_f1": float(np.mean([metrics["f1"] for metrics in present])),
         "per_class": per_class,
         "confusion": confusion.tolist(),
-        "volume_accuracy": volume_accuracy(predictions, sequences),
         "per_patient": dict(zip(patients.tolist(), (right / images).tolist(), strict=True)),
         "per_patient_images": dict(zip(patients.tolist(), images.tolist(), strict=True)),
     }
@@ -144,11 +130,11 @@ def accuracy_interval(
     return float(low), float(high)
 
 
-def confusion_counts(predictions: pd.DataFrame, sequences: Sequence[str]) -> np.ndarray:
-    """Count images by true sequence (row) and predicted sequence (column), in the order of ``sequences``."""
-    label = {name: index for index, name in enumerate(sequences)}
+def confusion_counts(predictions: pd.DataFrame, names: Sequence[str], called: str = "class") -> np.ndarray:
+    """Count items by true class (row) and predicted class (column), in the order of ``names``."""
+    label = {name: index for index, name in enumerate(names)}
     counts = np.zeros((len(label), len(label)), dtype=np.int64)
-    np.add.at(counts, (predictions["sequence"].map(label), predictions["predicted"].map(label)), 1)
+    np.add.at(counts, (predictions[called].map(label), predictions["predicted"].map(label)), 1)
     return counts
 
 
@@ -175,21 +161,22 @@ def _class_metrics(confusion: np.ndarray, label: int) -> dict[str, float | None]
     }
 
 
-def _check(predictions: pd.DataFrame, sequences: Sequence[str]) -> None:
+def _check(predictions: pd.DataFrame, names: Sequence[str], called: str) -> None:
     """Refuse predictions that would give a wrong summary."""
     if predictions.empty:
         msg = "Expected predictions for at least one image, found none. Check that the cohort has test patients."
         raise UserError(msg)
-    for column in ("sequence", "predicted"):
-        unknown = sorted(set(predictions[column].astype(str)) - set(sequences))
+    for column in (called, "predicted"):
+        unknown = sorted(set(predictions[column].astype(str)) - set(names))
         if unknown:
-            hint = did_you_mean(unknown[0], sequences)
-            msg = f"Expected {column} to be one of {', '.join(sequences)}, found {unknown[0]!r}.{hint}"
+            hint = did_you_mean(unknown[0], names)
+            msg = f"Expected {column} to be one of {', '.join(names)}, found {unknown[0]!r}.{hint}"
             raise UserError(msg)
-    twice = predictions[predictions.duplicated(["patient", "sequence", "slice"])]
+    which = [column for column in predictions.columns if column not in {"predicted", "probability"}]
+    twice = predictions[predictions.duplicated(which)]
     if not twice.empty:
-        patient, sequence, number = twice.iloc[0][["patient", "sequence", "slice"]]
-        msg = f"Expected one prediction an image, found more for patient {patient}, {sequence}, slice {number}."
+        item = ", ".join(f"{column} {twice.iloc[0][column]}" for column in which)
+        msg = f"Expected one prediction an item, found more for {item}."
         raise UserError(msg)
     if not predictions["probability"].between(0, 1).all():
         msg = "Expected every probability in [0, 1], found one outside or missing. The network's output is not finite."

@@ -45,7 +45,7 @@ def model_card(
     """
     epsilon = epsilon_label(run["epsilon"])
     chosen = epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
-    sequences = [str(name) for name in metrics["sequences"]]
+    sequences = [str(name) for name in metrics["classes"]]
     arm = arm_shown(run["arm"], privacy["threat"]["model"])
     return "\n".join(
         [
@@ -184,24 +184,24 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
 
 
 def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
-    interval, start = metrics["accuracy_interval"], metrics.get("public_start_accuracy")
+    interval, start = metrics["accuracy_interval"], metrics.get("public_start")
     between = "no interval: it needs at least two test patients"
     if interval["low"] is not None:
         low, high = _percent(interval["low"]), _percent(interval["high"])
         between = f"{interval['level']:.0%} interval over patients: {low} to {high} %"
-    columns = ("recall", "precision", "f1")
+    columns, word, by_volume = ("recall", "precision", "f1"), metrics["called"], metrics.get("volume_accuracy")
     rows = tuple(
-        (name, *(_percent(metrics["per_class"][name][column]) for column in columns)) for name in metrics["sequences"]
+        (name, *(_percent(metrics["per_class"][name][column]) for column in columns)) for name in metrics["classes"]
     )
     return [
         "## Accuracy",
         "",
         f"- By image: {_percent(metrics['accuracy'])} % ({between}). A guess reaches {_percent(1 / len(rows))} %.",
-        f"- By volume, majority vote over its slices: {_percent(metrics['volume_accuracy'])} %.",
+        *([f"- By volume, majority vote over its slices: {_percent(by_volume)} %."] if by_volume else []),
         f"- Macro F1: {_percent(metrics['macro_f1'])} %.",
         *([f"- By image, public weights alone, before any private training: {_percent(start)} %."] if start else []),
         "",
-        to_markdown(Sheet("By sequence, in %", ("sequence", *columns), rows)),
+        to_markdown(Sheet(f"By {word}, in %", (word, *columns), rows)),
     ]
 
 

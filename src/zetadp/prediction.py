@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from zetadp.cohort.decathlon import DAMAGED
-from zetadp.evaluation import class_scores
+from zetadp.evaluation import outputs_of
 from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -36,13 +37,17 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If the file is not such a volume, or has too few slices or empty ones.
+        If the model learnt another task, or if the file is not such a volume, or has too few slices or empty ones.
     """
-    channels = _canonical_channels(path)
-    if channels.shape[3] < model.slices:
-        msg = f"Expected at least {model.slices} axial slices in {path}, found {channels.shape[3]}."
+    task = model.task
+    if not isinstance(task, BrainSequences):
+        msg = f"Expected a model that tells pulse sequences, found one of another task ({type(task).__name__})."
         raise UserError(msg)
-    kept = centre_slices(channels.shape[3], model.slices)
+    channels = _canonical_channels(path)
+    if channels.shape[3] < task.slices:
+        msg = f"Expected at least {task.slices} axial slices in {path}, found {channels.shape[3]}."
+        raise UserError(msg)
+    kept = centre_slices(channels.shape[3], task.slices)
     # As in training: rows run from anterior to posterior, columns from left to right.
     slices = np.transpose(channels[:, :, ::-1, kept], (0, 3, 2, 1)).astype(np.float32)
     spread = np.ptp(slices, axis=(2, 3))
@@ -51,16 +56,17 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
         where = f"slice {kept.start + place} of channel {channel}"
         msg = f"Expected finite, varying slices in {path}, found another in {where}."
         raise UserError(msg)
-    images = resize_area(slices, model.size).reshape(-1, model.size, model.size)
-    scores = class_scores(model.network, model.prepare(images)).softmax(dim=1).numpy()
+    images = resize_area(slices, task.size).reshape(-1, task.size, task.size)
+    inputs = prepared_inputs(images, model.settings.domain, model.backbone)
+    scores = outputs_of(model.network, inputs).softmax(dim=1).numpy()
     rows = []
     for channel, part in enumerate(np.split(scores, len(channels))):
-        votes = np.bincount(part.argmax(axis=1), minlength=len(model.sequences)) / model.slices
+        votes = np.bincount(part.argmax(axis=1), minlength=len(task.names)) / task.slices
         winner = int(np.lexsort((part.mean(axis=0), votes))[-1])
         rows.append(
             {
                 "channel": channel,
-                "sequence": model.sequences[winner],
+                "sequence": task.names[winner],
                 "votes": float(votes[winner]),
                 "probability": float(part[:, winner].mean()),
             }

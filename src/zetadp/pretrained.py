@@ -1,15 +1,11 @@
-"""A finished model: the network, what its classes are called, and how its input is prepared."""
+"""A finished model: the network, what it learnt, and what its use needs besides."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from zetadp.dataset import standardise
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.core.task import pipeline_task_of
 from zetadp.nn.backbone import Backbone, from_tensors
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.randomness import Purpose, stream
@@ -17,12 +13,14 @@ from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    import numpy as np
-    from torch import Tensor, nn
+    import torch
+    from torch import nn
 
     from zetadp.core.plan import Plan
+    from zetadp.core.task import PipelineTask
 
 BACKBONE = "backbone."
 """What the names of the public backbone's tensors begin with in a model's file."""
@@ -38,35 +36,20 @@ class FinishedModel:
         The network, in evaluation.
     settings
         Its architecture.
-    sequences
-        Names of the classes, in the order of the scores.
-    size
-        Side of the slices in pixels.
-    slices
-        Centre slices of a volume that it was trained on.
+    task, task_name
+        What it learnt, and the name of that.
+    inputs
+        Length of the last axis of what it takes: pixels a side, or features.
     backbone
-        The public backbone whose features the network takes, if it takes features.
+        The public backbone whose features the network takes, if it takes features of one.
     """
 
     network: nn.Module
     settings: NetworkSettings
-    sequences: tuple[str, ...]
-    size: int
-    slices: int
+    task: PipelineTask
+    task_name: str
+    inputs: int
     backbone: Backbone | None = None
-
-    def prepare(self, values: np.ndarray) -> Tensor:
-        """Turn slices or whitened k-space, shape (..., row, column), into what the network takes.
-
-        Slices are transformed and whitened for a network on k-space; whitened k-space is taken as it is. Features are
-        computed of either; those that were computed already are taken as they are.
-        """
-        if values.dtype.kind != "c" and self.settings.domain == "image":
-            return torch.from_numpy(standardise(values))
-        if self.backbone is not None and values.shape[-2:] == (1, self.backbone.components):
-            return torch.from_numpy(values)
-        kspace = values if values.dtype.kind == "c" else whiten(to_kspace(values))
-        return torch.from_numpy(kspace if self.backbone is None else self.backbone.features(kspace))
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
@@ -80,23 +63,21 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
     tensors, content = load_tensors(path, device)
     try:
         settings = NetworkSettings(**content["network"])
-        sequences, size, slices = tuple(content["sequences"]), content["size"], content["slices"]
-        backbone = None
-        if settings.domain == "features":
+        task, inputs, backbone = pipeline_task_of(content["task"]), int(content["inputs"]), None
+        if "public" in content:
             public = {key.removeprefix(BACKBONE): value for key, value in tensors.items() if key.startswith(BACKBONE)}
             backbone = from_tensors(public, content["public"], device)
-        inputs = size if backbone is None else backbone.components
-        network = build(settings, len(sequences), inputs, stream(0, Purpose.WEIGHTS)).to(device)
+        network = build(settings, task.outputs, inputs, stream(0, Purpose.WEIGHTS)).to(device)
         network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(BACKBONE)})
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         msg = f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
         raise UserError(msg) from error
     network.eval().requires_grad_(requires_grad=False)
-    return FinishedModel(network, settings, sequences, size, slices, backbone)
+    return FinishedModel(network, settings, task, str(content["task"]["name"]), inputs, backbone)
 
 
 def save_model(
-    path: Path, model: nn.Module, plan: Plan, *, sequences: tuple[str, ...], ledger_head: str, backbone: Backbone | None
+    path: Path, model: nn.Module, plan: Plan, *, inputs: int, ledger_head: str, backbone: Backbone | None
 ) -> None:
     """Write a trained network with all that its use needs.
 
@@ -106,8 +87,8 @@ def save_model(
         The file, written whole or not at all.
     model, plan
         The network, and the plan that it was trained by.
-    sequences
-        Names of the classes, in the order of the scores.
+    inputs
+        Length of the last axis of what the network takes.
     ledger_head
         Head of the training's ledger at its end.
     backbone
@@ -118,11 +99,10 @@ def save_model(
     if backbone is not None and plan.network.domain == "features":
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
         content |= {"public": backbone.content()}
-    settings = {**asdict(plan.network), "widths": list(plan.network.widths)}
-    content |= model_content(settings, sequences, plan.task["slices"], plan.task["size"])
+    content |= model_content(plan.network, plan.task, inputs)
     save_tensors(path, tensors, content)
 
 
-def model_content(settings: dict[str, Any], sequences: tuple[str, ...], slices: int, size: int) -> dict[str, Any]:
-    """Return what a model's file says besides its weights: ``slices`` of each sequence, ``size`` pixels a side."""
-    return {"network": settings, "sequences": list(sequences), "slices": slices, "size": size}
+def model_content(network: NetworkSettings, task: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    """Return what a model's file says besides its weights, with ``inputs`` as in `save_model`."""
+    return {"network": {**asdict(network), "widths": list(network.widths)}, "task": dict(task), "inputs": inputs}

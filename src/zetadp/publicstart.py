@@ -81,8 +81,7 @@ def record_features(backbone: Backbone, values: np.ndarray) -> np.ndarray:
 
 def public_start(model: FinishedModel, backbone: Backbone) -> nn.Module:
     """Return the network of a finished model as it was before its training, with the backbone's public weights."""
-    inputs = backbone.components if model.settings.domain == "features" else model.size
-    network = build(model.settings, len(model.sequences), inputs, stream(0, Purpose.WEIGHTS))
+    network = build(model.settings, model.task.outputs, model.inputs, stream(0, Purpose.WEIGHTS))
     # Low-rank updates have no public weights: as drawn, they change nothing.
     network.load_state_dict({**updates(network), **backbone.start(model.settings)})
     return network.to(backbone.centre.device).eval()

@@ -108,7 +108,7 @@ class Sheet:
 
 
 def accuracy_sheet(
-    table: pd.DataFrame, notes: tuple[str, ...] = (), *, title: str = "Test accuracy in %", intervals: bool = True
+    table: pd.DataFrame, notes: tuple[str, ...] = (), *, title: str | None = None, intervals: bool = True
 ) -> Sheet:
     """Lay out `tables.table1` with network and arm as rows and epsilon as columns, the paper's rows below.
 
@@ -119,13 +119,14 @@ def accuracy_sheet(
     notes
         Sentences to print below, as `zetadp.notes.notes` returns them.
     title
-        One line above the table.
+        One line above the table; by default the metric's name.
     intervals
         Print the interval over patients in a second row under each mean.
     """
     if table.empty:
         msg = "Expected at least one row in the table of accuracies, found none. Train first."
         raise UserError(msg)
+    title = title or f"Test {table['metric'].iloc[0]} in %"
     with_paper = bool(table["paper_mean"].notna().any())
     # Where the paper is shown, its whole row is, also for an epsilon that was not run here.
     printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if with_paper else set()

@@ -1,4 +1,4 @@
-"""From finished runs to tables: accuracy against epsilon, by class, by patient and by node.
+"""From finished runs to tables: the task's metric against epsilon, by class, by patient and by node.
 
 Every table is a long-form data frame with shares in percent; `zetadp.rendering` prints them. Tables read the JSON files
 of the runs and nothing else.
@@ -43,18 +43,13 @@ PAPER_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
     },
 }
 
+PAPER_TASK = "brain_sequences"
+"""The task of that table."""
+
 CELL = ["network", "arm", "epsilon"]
-MEASURED = (
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "volume_accuracy",
-    "per_class",
-    "confusion",
-    "sequences",
-    "per_patient",
-    "per_patient_images",
-)
+MEASURED = ("metric", "per_patient", "per_patient_images")
+OF_CLASSES = ("per_class", "confusion", "classes", "called")
+"""What only a classification has."""
 STATED = ("delta", "unit", "noise_source", "statement", "nodes")
 # Calibration stays below the target, so that any excess beyond rounding was not planned and is told to the reader.
 EPSILON_TOLERANCE = 1e-9
@@ -83,11 +78,11 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
     Returns
     -------
-    Data frame sorted by network, arm, epsilon (infinity last) and seed. Accuracies are fractions of one;
-    ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement; against
-    whom, ``threat`` says. ``epsilon_single_messages`` is given where that is a server that sees sums only. The columns
-    ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``sequences``, ``nodes`` and
-    ``node_accuracy`` hold objects.
+    Data frame sorted by network, arm, epsilon (infinity last) and seed. ``value`` is the task's ``metric``, a fraction
+    of one; ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement;
+    against whom, ``threat`` says. ``epsilon_single_messages`` is given where that is a server that sees sums only. The
+    columns ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``classes``, ``nodes`` and
+    ``node_metric`` hold objects; what only a classification has is None for other tasks.
 
     Raises
     ------
@@ -122,6 +117,9 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         privacy = read_json(stated) if stated.exists() else {}
         shown = {key: privacy.get(key, "") for key in ("unit", "delta", "noise_source")}
         shown["threat"] = _threat(privacy)["threat"]
+        watched = [name for name in history.columns if name.startswith("validation_") and name != "validation_loss"]
+        history = history.rename(columns=dict.fromkeys(watched, "value"))
+        shown["metric"] = watched[0].removeprefix("validation_")
         parts.append(history.assign(**_identity(run, directory / "metrics.json"), **shown))
     if not parts:
         msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
@@ -129,8 +127,8 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
     return _ordered(pd.concat(parts, ignore_index=True), "seed", "round")
 
 
-def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: int = 0) -> pd.DataFrame:
-    """Return accuracy against epsilon, one row for each network, arm and epsilon.
+def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, seed: int = 0) -> pd.DataFrame:
+    """Return the task's metric against epsilon, one row for each network, arm and epsilon.
 
     Parameters
     ----------
@@ -139,14 +137,15 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
     cohort_label
         Name of the cohort as readers should see it; that of a simulated cohort contains the word "simulated".
     paper
-        Add the paper's printed figures, ``paper_mean`` and ``paper_std``, where it has some for this arm and epsilon.
+        Add the paper's printed figures, ``paper_mean`` and ``paper_std``, where it has some for this arm and epsilon;
+        by default for pulse sequences, the task that they are of.
         They were measured on its own cohort, with its own network and by its own reading of the guarantee.
     seed
         Seed of the bootstrap.
 
     Returns
     -------
-    Data frame with accuracies in %. ``mean`` and ``std`` (denominator n - 1) are over seeds; ``std`` is missing with
+    Data frame with the metric in %. ``mean`` and ``std`` (denominator n - 1) are over seeds; ``std`` is missing with
     one seed. ``ci_low`` and ``ci_high`` bound the seed-averaged accuracy over the population of patients: patients are
     resampled, the same for all seeds. ``noise`` is "none" without epsilon. ``epsilon_stated`` is the largest.
     ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
@@ -154,21 +153,23 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
     """
     _not_empty(runs)
     rows = []
+    paper = bool((runs["task"] == PAPER_TASK).all()) if paper is None else paper
     for cell, group in _cells(runs):
-        mean, std = _mean_std(group["accuracy"])
+        mean, std = _mean_std(group["value"])
         low, high = _joint_interval(group, seed)
         printed = paper_cell(cell[1], cell[2]) if paper else None
         rows.append(
             {
                 **dict(zip(CELL, cell, strict=True)),
                 "seeds": len(group),
+                "metric": _common(group, "metric"),
                 "mean": mean,
                 "std": std,
                 "ci_low": 100 * low,
                 "ci_high": 100 * high,
                 "paper_mean": printed[0] if printed else math.nan,
                 "paper_std": printed[1] if printed else math.nan,
-                "public_start": 100 * float(group["public_start_accuracy"].mean()),
+                "public_start": 100 * float(group["public_start"].mean()),
                 "cohort": cohort_label,
                 "unit": _common(group, "unit"),
                 "threat": _common(group, "threat"),
@@ -183,12 +184,12 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool = True, seed: i
 
 
 def per_class(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return recall, precision and F1 in % of each sequence, mean and standard deviation over seeds."""
+    """Return recall, precision and F1 in % of each class, mean and standard deviation over seeds."""
 
     def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
         found = []
-        for name in group["sequences"].iloc[0]:
-            row: dict[str, Any] = {"sequence": name, "seeds": len(group)}
+        for name in group["classes"].iloc[0]:
+            row: dict[str, Any] = {"class": name, "seeds": len(group)}
             for metric in ("recall", "precision", "f1"):
                 values = pd.Series([run[name][metric] for run in group["per_class"]], dtype=float)
                 row[metric], row[f"{metric}_std"] = _mean_std(values)
@@ -199,15 +200,15 @@ def per_class(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def per_patient(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy in % of each held-out patient, mean and standard deviation over seeds."""
+    """Return the task's metric in % of each held-out patient, mean and standard deviation over seeds."""
 
     def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
-        found = []
+        found, metric = [], group["metric"].iloc[0]
         for patient in sorted(set().union(*group["per_patient"])):
             values = pd.Series([run[patient] for run in group["per_patient"] if patient in run])
             images = max(run.get(patient, 0) for run in group["per_patient_images"])
             mean, std = _mean_std(values)
-            row = {"patient": patient, "images": images, "seeds": len(values), "accuracy": mean, "accuracy_std": std}
+            row = {"patient": patient, "images": images, "seeds": len(values), metric: mean, f"{metric}_std": std}
             found.append(row)
         return found
 
@@ -215,28 +216,29 @@ def per_patient(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def per_node(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return epsilon and accuracy of each node: nodes of unequal size spend unequal amounts.
+    """Return epsilon of each node, and the task's metric: nodes of unequal size spend unequal amounts.
 
     Returns
     -------
     Data frame with ``epsilon_node``, the largest over seeds, and, over the node's own held-out validation patients,
-    ``accuracy`` and ``accuracy_std`` in %; they are missing where nothing was measured.
+    metric and its standard deviation in %, as ``accuracy`` and ``accuracy_std``; they are missing where nothing was
+    measured.
     """
 
     def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
         # A seed may draw the nodes' sizes anew, so the size is part of what names a row.
         spent: dict[tuple[str, int], list[float]] = {}
-        accuracy: dict[tuple[str, int], list[float | None]] = {}
-        for nodes, measured in zip(group["nodes"], group["node_accuracy"], strict=True):
+        reached: dict[tuple[str, int], list[float | None]] = {}
+        for nodes, measured in zip(group["nodes"], group["node_metric"], strict=True):
             for name, node in nodes.items():
                 key = (name, int(node["population"]))
                 spent.setdefault(key, []).append(float(node["epsilon"]))
-                accuracy.setdefault(key, []).append(measured.get(name))
-        found = []
+                reached.setdefault(key, []).append(measured.get(name))
+        found, metric = [], group["metric"].iloc[0]
         for key, values in spent.items():
-            mean, std = _mean_std(pd.Series(accuracy[key], dtype=float))
+            mean, std = _mean_std(pd.Series(reached[key], dtype=float))
             row = {"node": key[0], "population": key[1], "seeds": len(values), "epsilon_node": max(values)}
-            found.append({**row, "accuracy": mean, "accuracy_std": std})
+            found.append({**row, metric: mean, f"{metric}_std": std})
         return found
 
     return _long(runs, rows)
@@ -245,12 +247,9 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
 def _row(directory: Path) -> dict[str, Any]:
     """Read one run, and refuse one whose privacy statement is about another kind of run."""
     metrics_path, privacy_path = directory / "metrics.json", directory / "privacy.json"
-    measured = ("run", "accuracy", "per_class", "confusion", "sequences", "per_patient", "per_patient_images")
-    metrics = _keys(
-        read_json(metrics_path),
-        metrics_path,
-        *(*measured, "balanced_accuracy", "macro_f1", "volume_accuracy", "accuracy_interval", "node_accuracy"),
-    )
+    metrics = _keys(read_json(metrics_path), metrics_path, "run", *MEASURED, "node_metric")
+    metric = metrics["metric"]
+    _keys(metrics, metrics_path, metric, f"{metric}_interval")
     privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", *STATED, "threat", "of_all_images")
     identity = _identity(metrics["run"], metrics_path)
     target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
@@ -263,16 +262,19 @@ def _row(directory: Path) -> dict[str, Any]:
     return {
         **identity,
         **{key: metrics[key] for key in MEASURED},
-        "public_start_accuracy": metrics.get("public_start_accuracy", math.nan),
-        "accuracy_low": metrics["accuracy_interval"]["low"],
-        "accuracy_high": metrics["accuracy_interval"]["high"],
+        **{key: metrics.get(key) for key in OF_CLASSES},
+        "task": metrics.get("task", PAPER_TASK),
+        "value": metrics[metric],
+        "value_low": metrics[f"{metric}_interval"]["low"],
+        "value_high": metrics[f"{metric}_interval"]["high"],
+        "public_start": metrics.get("public_start", math.nan),
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
         **_threat(privacy),
         "epsilon_per_patient": _per_patient(privacy),
         # Infinity is a string in JSON, which has no word for it.
         "epsilon_rdp": float(privacy["epsilon_rdp"]),
-        "node_accuracy": metrics["node_accuracy"],
+        "node_metric": metrics["node_metric"],
         "directory": directory.as_posix(),
     }
 

@@ -12,7 +12,7 @@ from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records
+from zetadp.core.records import Records, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
@@ -62,7 +62,7 @@ def random_records(count: int, seed: int = 0, sides: tuple[int, int] = (SIZE, SI
     shape = (count, len(SEQUENCES) * SLICES, *sides)
     values = generator.standard_normal((2, *shape)).astype(np.float32)
     labels = torch.arange(len(SEQUENCES)).repeat_interleave(SLICES)
-    return Records(torch.complex(*torch.from_numpy(values)), labels)
+    return Records.stacked(torch.complex(*torch.from_numpy(values)).unsqueeze(2), labels)
 
 
 def make_hospital(
@@ -74,7 +74,8 @@ def make_hospital(
     settings |= {"simulation": True, "chunk": 4}
     own = HospitalSettings(name=node.name, **{**settings, **changes})
     patients = node.population // plan.units_of_a_person
-    return Hospital(own, plan, random_records(patients, place, sides), [(i,) for i in range(patients)], start)
+    units = items_of([(i,) for i in range(patients)], len(SEQUENCES) * SLICES)
+    return Hospital(own, plan, random_records(patients, place, sides), units, start)
 
 
 class DirectLine:

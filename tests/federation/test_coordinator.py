@@ -12,7 +12,7 @@ from federation.sites import OFTEN, SIZE, DirectLine, assembly, make_hospital, m
 from training_builder import NETWORKS, backbone
 
 from zetadp.core.plan import Plan
-from zetadp.core.records import Records, single_images
+from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.settings import Performance
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import CLASS_MEANS, DESCENT, LEAST_SQUARES
@@ -57,11 +57,11 @@ def simulated(plan: Plan, folder, how: Performance = OFTEN, *, start=None, sides
     """Train by the engine of one process."""
     sizes = [node.population // plan.units_of_a_person for node in plan.nodes]
     parts = [random_records(size, place, sides) for place, size in enumerate(sizes)]
-    records = Records(torch.cat([part.images for part in parts]), parts[0].labels)
+    records = Records.joined(*parts)
     ends = np.cumsum(sizes)
-    own = [[(i,) for i in range(end - size, end)] for size, end in zip(sizes, ends, strict=True)]
-    by_image = plan.unit == "image"
-    holdings = [Holding(*single_images(each, plan.units_of_a_person)) if by_image else Holding(each) for each in own]
+    each = len(records.inputs) // sum(sizes)
+    own = [items_of([(i,) for i in range(end - size, end)], each) for size, end in zip(sizes, ends, strict=True)]
+    holdings = [Holding(single_items(u, each) if plan.unit == "image" else u) for u in own]
     files = TrainingFiles(folder / "sim/ledger.jsonl", folder / "sim/checkpoint.safetensors")
     data = TrainingData(records, holdings, random_records(2, 99, sides))
     return train(plan, data, files, start=start, performance=how)
@@ -435,9 +435,9 @@ def test_what_measures_rounding_and_missing_nodes_trains_to_the_coordinators_mod
         hospitals(plan, tmp_path), lambda request, reply: None if reply.name in away[request.round] else reply
     )
     expected = coordinator(plan, line, tmp_path, GO_ON)
-    images = torch.cat([random_records(node.population, place).images for place, node in enumerate(plan.nodes)])
+    data = Records.joined(*(random_records(node.population, place) for place, node in enumerate(plan.nodes)))
     (tmp_path / "short").mkdir()
-    found = benchmark["train"](plan, Records(images, random_records(1).labels), away, tmp_path / "short", 4)
+    found = benchmark["train"](plan, data, away, tmp_path / "short", 4)
     assert torch.equal(flat(found), flat(expected.run()))
     # The account too: of what was asked, released and lost.
     kept = histories(benchmark["account"](plan, away, asked=True))

@@ -22,9 +22,9 @@ from training_builder import backbone
 
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
+from zetadp.core.task import pipeline_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import DESCENT, LEAST_SQUARES
-from zetadp.federation.flower.site_folders import load_site
 from zetadp.federation.flower.updates import size_of
 from zetadp.nn.models import NetworkSettings
 from zetadp.pretrained import BACKBONE
@@ -37,10 +37,10 @@ HERE = Path(__file__).parent
 
 def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[str, torch.Tensor]:
     """Train on the same folders by the engine of one process."""
-    images, holdings, first = [], [], 0
+    parts, holdings, first = [], [], 0
     used = backbone_of(plan, public)
     for node in plan.nodes:
-        records, patients = load_site(
+        held = pipeline_task_of(plan.task).site(
             consortium.images(node.name),
             plan,
             consortium.folder / "again",
@@ -48,11 +48,11 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
             patients=node.population,
             backbone=used,
         )
-        images.append(records.images)
-        holdings.append(Holding([tuple(first + i for i in positions) for positions in patients]))
-        first += len(records.images)
+        parts.append(held.records)
+        holdings.append(Holding([[first + i for i in positions] for positions in held.units()]))
+        first += len(held.records.inputs)
     files = TrainingFiles(consortium.folder / "sim/ledger.jsonl", consortium.folder / "sim/checkpoint.safetensors")
-    data = TrainingData(Records(torch.cat(images), records.labels), holdings)
+    data = TrainingData(Records.joined(*parts), holdings)
     trained = train(plan, data, files, start=starting_weights(plan.network, used), performance=OFTEN)
     return dict(trained.model.named_parameters())
 

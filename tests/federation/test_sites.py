@@ -12,11 +12,14 @@ from decathlon_builder import write_tiny_task
 from federation.sites import SIZE, SLICES, make_plan, write_hospital_folder
 
 from zetadp.cli import main
+from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import Plan
+from zetadp.core.records import items_of
+from zetadp.core.task import pipeline_task_of
 from zetadp.federation.flower.hospital import load_hospital
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.federation.flower.site_folders import load_site, write_site_folder
+from zetadp.federation.flower.site_folders import write_site_folder
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
@@ -28,23 +31,29 @@ ROOT = Path(__file__).parents[2]
 SMOKE = ["config.yaml", "workflow/scenarios/smoke.yaml"]
 
 
+def load_site(folder, plan, cache, **more):
+    return pipeline_task_of(plan.task).site(folder, plan, cache, **more)
+
+
 def test_a_hospital_prepares_its_own_patients_as_the_stages_do(tmp_path):
     plan = make_plan()
     folder = write_hospital_folder(tmp_path / "images", 3)
-    records, patients = load_site(folder, plan, tmp_path / "cache", part="train", patients=3, backbone=None)
-    assert patients == [(0,), (1,), (2,)]
+    held = load_site(folder, plan, tmp_path / "cache", part="train", patients=3, backbone=None)
+    each = len(SEQUENCES) * SLICES
+    assert held.units() == items_of([(0,), (1,), (2,)], each)
     files = sorted((folder / "imagesTr").iterdir())
     order = ("FLAIR", "T1w", "T1gd", "T2w")
     for place, file in enumerate(files):
         expected = whiten(to_kspace(read_centre_slices(file, order, SLICES, SIZE)))
-        np.testing.assert_array_equal(records.images[place].numpy(), expected.reshape(-1, SIZE, SIZE))
+        own = held.records.inputs[each * place : each * (place + 1), 0]
+        np.testing.assert_array_equal(own.numpy(), expected.reshape(-1, SIZE, SIZE))
 
 
 def test_prepared_images_are_kept_and_made_again_when_files_change(tmp_path):
     plan = make_plan()
     folder = write_hospital_folder(tmp_path / "images", 2)
     options = {"part": "train", "patients": 2, "backbone": None}
-    first, _ = load_site(folder, plan, tmp_path / "cache", **options)
+    first = load_site(folder, plan, tmp_path / "cache", **options)
     (kept,) = (tmp_path / "cache").iterdir()
     before = kept.stat().st_mtime_ns
     load_site(folder, plan, tmp_path / "cache", **options)
@@ -52,8 +61,8 @@ def test_prepared_images_are_kept_and_made_again_when_files_change(tmp_path):
     write_hospital_folder(folder, 2, seed=5)
     for path in (folder / "imagesTr").glob("PAT_00*"):
         path.unlink()
-    second, _ = load_site(folder, plan, tmp_path / "cache", **options)
-    assert not np.array_equal(first.images.numpy(), second.images.numpy())
+    second = load_site(folder, plan, tmp_path / "cache", **options)
+    assert not np.array_equal(first.records.inputs.numpy(), second.records.inputs.numpy())
 
 
 def test_a_bad_volume_keeps_a_hospital_out(tmp_path):

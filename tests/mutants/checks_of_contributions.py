@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from mutants.installing import certain
-from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
+from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, images_of_a_record, random_records
 from zetadp.core.records import Records
 from zetadp.dataset import to_records
 from zetadp.kspace.whitening import whiten
@@ -53,10 +54,9 @@ class Foreign(nn.Module):
 
 def _contributions(folder: Path, data: Records, model: nn.Module, clip: float) -> Tensor:
     """Return what each record adds to a message if it is a patient alone at a node, shape (record, dimension)."""
-    alone = [[record] for record in range(len(data.images))]
-    with federation(
-        folder, alone, expected=1, clip=clip, records=data, model=model, images_per_patient=data.images.shape[1]
-    ) as fed:
+    each = images_of_a_record(data)
+    alone = [[record] for record in range(len(data.inputs) // each)]
+    with federation(folder, alone, expected=1, clip=clip, records=data, model=model, images_per_patient=each) as fed:
         return fed.round(0).double()
 
 
@@ -70,10 +70,9 @@ def _imaginary(model: Stub) -> Stub:
 def _hostile() -> dict[str, tuple[nn.Module, Records]]:
     """Return networks and patients whose gradients are long, imaginary only, isotropic, or the same in all images."""
     random = random_records(24, scale=100.0)
-    real = Records(images=random.images.real.to(torch.complex64), labels=random.labels)
-    same = Records(images=random.images[:, :1].expand(-1, CLASSES, -1, -1).clone(), labels=torch.zeros(CLASSES).long())
-    # The label of `same` is class 0 for every image; one image of another class keeps four classes declared.
-    same.labels[-1] = CLASSES - 1
+    real = replace(random, inputs=random.inputs.real.to(torch.complex64))
+    equal = random.inputs[::CLASSES].repeat_interleave(CLASSES, dim=0)
+    same = replace(random, inputs=equal, targets=(random.targets == CLASSES - 1) * (CLASSES - 1))
     return {
         "random": (Stub(), random),
         "imaginary gradients": (_imaginary(Stub()), real),
@@ -130,8 +129,9 @@ def check_a_contribution_is_the_slope_of_the_patients_loss(folder: Path) -> None
         weights = layout.flatten(dict(model.named_parameters())).detach().double()
         generator = torch.Generator().manual_seed(0)
         directions = torch.randn(6, len(weights), dtype=torch.float64, generator=generator)
-        for patient in range(len(data.images)):
-            of_patient = data.images[patient].unsqueeze(1), data.labels
+        for patient in range(3):
+            own = slice(CLASSES * patient, CLASSES * (patient + 1))
+            of_patient = data.inputs[own], data.targets[own]
             length = float(gradients[patient].norm())
             for direction in directions:
                 step = 1e-5 * direction / direction.norm()
@@ -190,8 +190,9 @@ def add_up(together: Tensor, alone: Tensor, clip: float, whose: str) -> None:
 def check_a_patient_that_is_not_finite_adds_zero(folder: Path) -> None:
     """Images of NaN, of infinity or beyond float32's squares take no part; the rest of the round is as without them."""
     good = random_records(2, seed=6, scale=10.0)
-    bad = torch.stack([torch.full_like(good.images[0], value) for value in (math.nan, math.inf, 3e38)])
-    data = Records(images=torch.cat([good.images, bad]), labels=good.labels)
+    one = random_records(1)
+    bad = [replace(one, inputs=torch.full_like(one.inputs, value)) for value in (math.nan, math.inf, 3e38)]
+    data = Records.joined(good, *bad)
     networks = _networks()
     for name, number in product(("affine", "complex"), range(len(bad))):
         how: dict[str, Any] = {"records": data, "model": networks[name]}
@@ -242,5 +243,5 @@ def _whitened(values: np.ndarray) -> np.ndarray:
 def _standardised(values: np.ndarray) -> np.ndarray:
     patients = tuple(str(number) for number in range(len(values)))
     stack = ImageStack(values.astype(np.float32), patients, SEQUENCES, AXES, "")
-    found: np.ndarray = to_records(stack, torch.device("cpu")).images.numpy()
-    return found
+    found: np.ndarray = to_records(stack, torch.device("cpu")).inputs.numpy()
+    return found.reshape(len(values), -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records
+from zetadp.core.records import Records, items_of
 from zetadp.core.settings import TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
@@ -45,17 +46,24 @@ def _hospitals(
         training=TrainingSettings(
             rounds=MOST_ROUNDS, images_per_patient=CLASSES, clip=events[0].clip, noise="os" if exact else "seeded"
         ),
+        task={"name": "classification", "classes": CLASSES},
         nodes=tuple(NodeConstants(e.node, e.population, e.expected, e.noise_multiplier) for e in events),
     )
     return [
         Hospital(
             HospitalSettings(event.node, folder, folder, folder / event.node, device="cpu", simulation=True),
             plan,
-            Records(records.images[list(own)], records.labels),
-            [(patient,) for patient in range(len(own))],
+            Records.joined(*(one_record(records, record) for record in own)),
+            items_of([(patient,) for patient in range(len(own))], CLASSES),
         )
         for event, own in zip(events, held, strict=True)
     ]
+
+
+def one_record(data: Records, record: int) -> Records:
+    """Return one record of an image of each class."""
+    own = slice(CLASSES * record, CLASSES * (record + 1))
+    return Records(data.inputs[own], data.targets[own], data.strata[own])
 
 
 class Hospitals(Messages):
@@ -95,7 +103,7 @@ class Hospitals(Messages):
         ]
         data = random_records(1 + max(max(own) for own in held), side=SIDE) if records is None else records
         # A head takes features: images of one row.
-        data = Records(data.images.flatten(2).unsqueeze(2), data.labels)
+        data = replace(data, inputs=data.inputs.flatten(1)[:, None, None])
         self.hospitals = _hospitals(folder, held, self.declared, data, exact=exact)
         contribution = Assembly.of(self.hospitals[0].plan, self.hospitals[0].records).contribution
         self.layout, self.weights = contribution.layout, contribution.weights()

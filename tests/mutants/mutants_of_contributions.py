@@ -16,14 +16,13 @@ from mutants.checks_of_contributions import (
     check_preparation_keeps_patients_apart,
 )
 from mutants.installing import mutant
+from zetadp.core.records import Node
 from zetadp.privacy import clipping
 from zetadp.privacy.clipping import ClippedSums
 from zetadp.privacy.mechanism import Draw
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from zetadp.core.records import Node
 
 SUMS = "zetadp.privacy.clipping:clipped_sums"
 FACTORS = "zetadp.privacy.clipping:clip_factors"
@@ -172,14 +171,13 @@ def gradient_without_conjugate(original: Any) -> Any:
     return fold
 
 
-@mutant("zetadp.core.records:choose_images", check_a_contribution_does_not_depend_on_others)
+@mutant("zetadp.core.records:choose_items", check_a_contribution_does_not_depend_on_others)
 def images_chosen_for_those_drawn_in_turn(original: Any) -> Any:
-    def choose(node: Node, draw: Draw, labels: np.ndarray, images_per_patient: int) -> Any:
+    def choose(node: Node, draw: Draw, strata: np.ndarray, count: int) -> Any:
         # The first drawn gets what the stream gives first, whoever it is.
         in_turn = Draw(event=draw.event, members=np.arange(len(draw.members)))
-        _, images = original(node, in_turn, labels, images_per_patient)
-        records, _ = original(node, draw, labels, images_per_patient)
-        return records, images
+        drawn = Node(node.mechanism, [node.units[member] for member in draw.members])
+        return original(drawn, in_turn, strata, count) if len(draw.members) else original(node, draw, strata, count)
 
     return choose
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zetadp.core import round as rounds
 from zetadp.core.contribution import Contribution
 from zetadp.core.messages import MessageStore
-from zetadp.core.records import Node, Records
+from zetadp.core.records import Node, Records, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
@@ -62,7 +62,13 @@ def random_records(
     """Return records of random complex images with labels that nothing in them explains."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, CLASSES * images_per_class, side, side, dtype=torch.complex64, generator=generator)
-    return Records(images=scale * images, labels=torch.arange(CLASSES).repeat_interleave(images_per_class))
+    return Records.stacked(scale * images.unsqueeze(2), torch.arange(CLASSES).repeat_interleave(images_per_class))
+
+
+def images_of_a_record(data: Records) -> int:
+    """Return how many images each record has, which lie class after class."""
+    ends = np.flatnonzero(np.diff(data.strata) < 0)
+    return int(ends[0]) + 1 if len(ends) else len(data.strata)
 
 
 class Chosen(SampledGaussian):
@@ -192,6 +198,7 @@ def federation(
                 mechanism: SampledGaussian = ExactSampledGaussian(f"node-{place}", place, grid=grid, **constants)
             else:
                 mechanism = kind(f"node-{place}", place, seed=SEED, **constants)
-            nodes.append(Node(mechanism, [[record] for record in own]))
+            each = images_of_a_record(data)
+            nodes.append(Node(mechanism, items_of([[record] for record in own], each)))
         store = MessageStore(folder / "messages", ledger.identity) if exact else None
         yield Federation(nodes, network, layout, data, ledger, store, images_per_patient)

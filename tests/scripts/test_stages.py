@@ -27,6 +27,7 @@ from zetadp.cohort.decathlon import read_task
 from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.task import Held
 from zetadp.figures import training_curves
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
@@ -486,9 +487,9 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
         unit="patient",
     )
     measured = read(metrics)
-    assert "public_start_accuracy" not in measured
+    assert "public_start" not in measured
     assert "training" in measured["environment"]["tf32"]
-    assert measured["node_accuracy"] == {}
+    assert measured["node_metric"] == {}
     assert set(measured["per_patient"]) == {"BRATS_005", "BRATS_006"}
     table = pd.read_csv(predictions)
     assert len(table) == 2 * 4 * 2
@@ -517,16 +518,14 @@ def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, thre
 
 def test_images_are_units_of_their_own_where_the_plan_says_so():
     holdings = runpy.run_path(str(SCRIPTS / "train_model.py"))["holdings"]
-    rows = pd.DataFrame(
-        {"patient": ["a", "b", "c"], "record": ["a", "b", "c"], "node": ["node-01", "node-02", "node-01"]}
-    )
+    nodes = ["node-01"] * 2 + ["node-02"] * 2 + ["node-01"] * 2
+    items = pd.DataFrame({"patient": list("aabbcc"), "node": nodes})
     plan = Plan.from_json(plan_json([4, 2], [2.0, 1.0], 3, unit="image", units_of_a_person=2))
-    first, second = holdings(rows, plan)
-    assert list(zip(first.patients, first.images, strict=True)) == [((0,), 0), ((0,), 1), ((2,), 0), ((2,), 1)]
-    assert (second.patients, second.images) == ([(1,), (1,)], [0, 1])
-    rows["patient"] = ["a", "b", "a"]
+    first, second = holdings(Held(None, items), plan)
+    assert (first.units, second.units) == ([[0], [1], [4], [5]], [[2], [3]])
+    items["patient"] = list("aabbaa")
     with pytest.raises(UserError, match="one record a patient"):
-        holdings(rows, plan)
+        holdings(Held(None, items), plan)
 
 
 def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):

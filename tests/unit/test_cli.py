@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ def model(tmp_path):
     """Return the file of a model with weights that nobody trained."""
     weights = {key: value.detach() for key, value in network(TINY).named_parameters()}
     path = tmp_path / "model.safetensors"
-    save_tensors(path, weights, model_content(asdict(TINY), SEQUENCES, 3, 8))
+    save_tensors(path, weights, model_content(TINY, {"name": "brain_sequences", "slices": 3, "size": 8}, 8))
     return path
 
 

@@ -62,18 +62,18 @@ def test_a_record_that_two_files_hold_does_not_hide_an_absent_one(files, tmp_pat
 def test_the_class_of_an_image_is_its_sequence():
     kspace = stack(["r1", "r2"], np.complex64)
     data = to_records(kspace, torch.device("cpu"))
-    assert data.images.shape == (2, 6, 4, 4)
-    assert data.images.dtype == torch.complex64
-    assert data.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    for image, label in enumerate(data.labels.tolist()):
-        np.testing.assert_array_equal(data.images[1, image], kspace.values[1, label, image % 3])
+    assert data.inputs.shape == (12, 1, 4, 4)
+    assert data.inputs.dtype == torch.complex64
+    assert data.targets.tolist() == [0, 0, 0, 1, 1, 1] * 2
+    for image, label in enumerate(data.targets[6:].tolist()):
+        np.testing.assert_array_equal(data.inputs[6 + image, 0], kspace.values[1, label, image % 3])
 
 
 def test_slices_are_standardised_and_kspace_is_not():
     data = to_records(stack(["r1", "r2"]), torch.device("cpu"))
-    assert data.images.dtype == torch.float32
-    torch.testing.assert_close(data.images.mean(dim=(2, 3)), torch.zeros(2, 6), atol=1e-4, rtol=0)
-    torch.testing.assert_close(data.images.std(dim=(2, 3), correction=0), torch.ones(2, 6), atol=1e-3, rtol=0)
+    assert data.inputs.dtype == torch.float32
+    torch.testing.assert_close(data.inputs.mean(dim=(2, 3)), torch.zeros(12, 1), atol=1e-4, rtol=0)
+    torch.testing.assert_close(data.inputs.std(dim=(2, 3), correction=0), torch.ones(12, 1), atol=1e-3, rtol=0)
 
 
 @given(seed=st.integers(0, 999), scale=st.floats(1e-3, 1e3), offset=st.floats(-10, 10))

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -9,10 +11,13 @@ from torch.nn import functional
 from training_builder import TINY, network, records
 
 import zetadp.evaluation
+from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.records import Records
-from zetadp.evaluation import accuracy_and_loss, class_scores, predict
+from zetadp.core.task import Classification
+from zetadp.evaluation import outputs_of, predict, watched
+from zetadp.tasks.brain_sequences import BrainSequences
 
-SEQUENCES = ["FLAIR", "T1w", "T2w"]
+TASK = Classification(3)
 
 
 class FirstPixels(nn.Module):
@@ -28,25 +33,25 @@ def test_accuracy_and_loss_are_means_over_all_images():
     images = torch.zeros(2, 3, 2, 4)
     for place, (record, image) in enumerate([(r, i) for r in range(2) for i in range(3)]):
         images[record, image, 0, image if place < 5 else 0] = 2.0  # all right but the last
-    data = Records(images, torch.tensor([0, 1, 2]))
-    accuracy, loss = accuracy_and_loss(FirstPixels(), data)
+    data = Records.stacked(images.unsqueeze(2), torch.tensor([0, 1, 2]))
+    accuracy, loss = watched(TASK, FirstPixels(), data)
     assert accuracy == pytest.approx(5 / 6)
     right, wrong = -math.log(math.e**2 / (math.e**2 + 2)), -math.log(1 / (math.e**2 + 2))
     assert loss == pytest.approx((5 * right + wrong) / 6, rel=1e-6)
 
 
 def test_without_patients_accuracy_and_loss_are_not_a_number():
-    assert all(math.isnan(value) for value in accuracy_and_loss(network(TINY), records(0)))
+    assert all(math.isnan(value) for value in watched(TASK, network(TINY), records(0)))
 
 
 def test_scores_do_not_depend_on_how_many_go_at_once(monkeypatch):
     model, data = network(TINY), records(5)
-    images = data.images.flatten(0, 1)
-    whole = class_scores(model, images)
+    images = data.inputs
+    whole = outputs_of(model, images)
     assert not whole.requires_grad
-    torch.testing.assert_close(whole, model(images.unsqueeze(1)).detach())
-    monkeypatch.setattr(zetadp.evaluation, "IMAGES_AT_ONCE", 3)
-    torch.testing.assert_close(class_scores(model, images), whole)
+    torch.testing.assert_close(whole, model(images).detach())
+    monkeypatch.setattr(zetadp.evaluation, "ITEMS_AT_ONCE", 3)
+    torch.testing.assert_close(outputs_of(model, images), whole)
 
 
 def test_predictions_name_patient_sequence_and_slice():
@@ -56,9 +61,11 @@ def test_predictions_name_patient_sequence_and_slice():
         guess = (sequence + patient * number) % 3  # the second slices of the second patient are all wrong
         images[patient, sequence, number, 0, guess] = 1.0 + patient
         answer[f"p{patient}", SEQUENCES[sequence], number] = SEQUENCES[guess], patient
-    table = predict(FirstPixels(), images, ["p0", "p1"], SEQUENCES)
+    data = Records.stacked(images.flatten(1, 2).unsqueeze(2), torch.arange(3).repeat_interleave(2))
+    items = pd.DataFrame({"patient": np.repeat(["p0", "p1"], 6), "slice": np.tile([0, 1], 6)})
+    table = predict(BrainSequences(classes=3), FirstPixels(), data, items)
     assert len(table) == 12
-    assert list(table.columns) == ["patient", "sequence", "slice", "predicted", "probability"]
+    assert list(table.columns) == ["patient", "slice", "sequence", "predicted", "probability"]
     for row in table.itertuples():
         guess, patient = answer[row.patient, row.sequence, row.slice]
         assert row.predicted == guess

@@ -35,7 +35,7 @@ def patient(**changes):
 
 
 DRAW = {
-    "accuracy": lambda folders: figures.accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL),
+    "accuracy": lambda folders: figures.accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL, chance=25),
     "confusion": lambda folders: confusion_matrices(collect(folders), LABEL),
     "patient": lambda folders: patient(),
     "curves": lambda folders: figures.training_curves(collect_histories(folders), LABEL),
@@ -271,7 +271,7 @@ def test_the_most_telling_cells_come_first():
         ("b", "x", "1", 0.6),
         ("b", "x", "unclipped", 0.9),
     ]
-    runs = pd.DataFrame(cells, columns=["network", "arm", "epsilon", "accuracy"])
+    runs = pd.DataFrame(cells, columns=["network", "arm", "epsilon", "value"])
     order = [(network, epsilon) for network, _, epsilon in confusionfigure.most_telling(runs)]
     assert order == [("b", "1"), ("a", "1"), ("a", "inf"), ("a", "8"), ("b", "unclipped")]
 
@@ -315,7 +315,7 @@ def test_a_legend_is_in_the_order_of_epsilon(tmp_path):
     """The first panel has a looser guarantee than the second."""
     folders = [write_run(tmp_path, {"a": 8}, network=network, epsilon=e) for network, e in (("a", "8"), ("b", "1"))]
     (legend,) = DRAW["curves"](folders).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["ε = 1", "ε = 8", "chance (25 %)"]
+    assert [text.get_text() for text in legend.get_texts()] == ["ε = 1", "ε = 8"]
 
 
 def test_many_panels_stay_readable_on_one_page(folders):

@@ -20,10 +20,11 @@ from torch.utils._pytree import tree_leaves
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.config import images_of_a_patient, load_config, network_of, training_of
-from zetadp.core.records import Node, Records, choose_images, gather
+from zetadp.core.records import Node, Records, choose_items, gather, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.evaluation import _accuracy_and_loss, class_scores
+from zetadp.core.task import Classification
+from zetadp.evaluation import outputs_of, watched_on_device
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.pretraining import PretrainingSettings, _step
@@ -67,9 +68,9 @@ def on_meta(name: str) -> tuple[torch.nn.Module, Layout, Records]:
     model = build(settings, CLASSES, shape[-1], np.random.default_rng(0)).to(META)
     images = images_of_a_patient(CONFIG)
     kind = torch.float32 if settings.domain == "image" else torch.complex64
-    labels = torch.arange(CLASSES).repeat_interleave(images // CLASSES)
-    records = Records(torch.empty(2 * PATIENTS, images, *shape, dtype=kind, device=META), labels.to(META))
-    vars(records)["strata"] = labels.numpy()  # fetched once, before the first round
+    labels = torch.arange(CLASSES).repeat_interleave(images // CLASSES).repeat(2 * PATIENTS)
+    inputs = torch.empty(len(labels), 1, *shape, dtype=kind, device=META)
+    records = Records(inputs, labels.to(META), labels.numpy())
     return model, Layout.of(model), records
 
 
@@ -106,13 +107,13 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
                 SampledGaussian(f"node-{place}", place, seed=0, ledger=ledger, **constants)
                 if grid is None
                 else ExactSampledGaussian(f"node-{place}", place, grid=grid, ledger=ledger, **constants),
-                [[PATIENTS * place + patient] for patient in range(PATIENTS)],
+                items_of([[PATIENTS * place + patient] for patient in range(PATIENTS)], images_of_a_patient(CONFIG)),
             )
             for place in range(2)
         ]
         draws = [node.mechanism.draw(0) for node in nodes]
-        chosen = [choose_images(node, draw, records.strata, each) for node, draw in zip(nodes, draws, strict=True)]
-        images, labels = gather(records, *(np.concatenate(part) for part in zip(*chosen, strict=True)))
+        chosen = [choose_items(node, draw, records.strata, each) for node, draw in zip(nodes, draws, strict=True)]
+        images, labels = gather(records, np.concatenate(chosen))
         groups = torch.arange(2).repeat_interleave(PATIENTS)
         # Four patients a pass: the round takes two.
         how = {"count": 2, "bound": clip, "chunk": 4 * each, "grid": grid}
@@ -134,8 +135,8 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
 def test_an_evaluation_waits_for_no_device_before_its_metrics(name):
     model, _, records = on_meta(name)
     with OneDevice():
-        scores = class_scores(model, records.images.flatten(0, 1))
-        metrics = _accuracy_and_loss(model, records)
+        scores = outputs_of(model, records.inputs)
+        metrics = watched_on_device(Classification(CLASSES), model, records)
     assert scores.shape == (2 * PATIENTS * images_of_a_patient(CONFIG), CLASSES)
     assert (metrics.shape, metrics.device) == ((2,), META)
 

@@ -7,9 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_builder import SEQUENCES, predictions
 
-from zetadp.metrics import accuracy_interval, read_predictions, summarise, volume_accuracy
+from zetadp.metrics import accuracy_interval, volume_accuracy
+from zetadp.metrics import summarise as summarise_classes
 from zetadp.storage import write_json
 from zetadp.validation import UserError
+
+
+def summarise(table, names):
+    return summarise_classes(table, names, "sequence")
 
 
 def rows(*entries):
@@ -120,7 +125,7 @@ def test_same_predictions_give_the_same_interval():
         (EXAMPLE.iloc[:0], "found none"),
         (EXAMPLE.assign(predicted="T2"), "Did you mean 'T2w'"),
         (EXAMPLE.assign(sequence="flair"), "found 'flair'"),
-        (pd.concat([EXAMPLE, EXAMPLE.iloc[:1]]), "patient a, FLAIR, slice 0"),
+        (pd.concat([EXAMPLE, EXAMPLE.iloc[:1]]), "patient a, sequence FLAIR, slice 0"),
         (EXAMPLE.assign(probability=np.nan), "probability"),
         (EXAMPLE.assign(probability=1.5), "probability"),
     ],
@@ -128,14 +133,3 @@ def test_same_predictions_give_the_same_interval():
 def test_bad_predictions_are_refused_by_name(table, message):
     with pytest.raises(UserError, match=message):
         summarise(table, SEQUENCES)
-
-
-def test_predictions_come_back_from_disk_with_their_names(tmp_path):
-    table = predictions({"007": 3, "NA": 9})
-    table.to_csv(tmp_path / "predictions.csv", index=False)
-    pd.testing.assert_frame_equal(read_predictions(tmp_path / "predictions.csv"), table)
-    table.drop(columns="slice").to_csv(tmp_path / "short.csv", index=False)
-    with pytest.raises(UserError, match=r"short\.csv, found no slice"):
-        read_predictions(tmp_path / "short.csv")
-    with pytest.raises(UserError, match=r"absent\.csv"):
-        read_predictions(tmp_path / "absent.csv")

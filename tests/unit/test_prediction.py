@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -28,7 +28,7 @@ SHAPE = (21, 26, 11)
 def finished(tmp_path, settings=TINY):
     """Return a model with weights that nobody trained, through its file."""
     weights = {key: value.detach() for key, value in network(settings).named_parameters()}
-    content = model_content(asdict(settings), SEQUENCES, SLICES, SIZE)
+    content = model_content(settings, {"name": "brain_sequences", "slices": SLICES, "size": SIZE}, SIZE)
     save_tensors(tmp_path / "model.safetensors", weights, content)
     return load_model(tmp_path / "model.safetensors")
 

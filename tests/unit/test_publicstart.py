@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 import torch
 from training_builder import CLASSES, SEQUENCES, SIZE, backbone, network, patients
 
+from zetadp.core.task import task_of
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.projection import head_scores
 from zetadp.pretrained import BACKBONE, FinishedModel, load_model, model_content
@@ -20,6 +21,7 @@ from zetadp.publicstart import public_start
 from zetadp.storage import ImageStack, write_stack
 from zetadp.tensors import save_tensors
 
+TASK = {"name": "brain_sequences", "slices": 3, "size": SIZE}
 EVALUATE = Path(__file__).parents[2] / "scripts/evaluate.py"
 
 
@@ -28,7 +30,7 @@ def test_a_head_starts_as_the_public_head(components):
     public = backbone()
     settings = NetworkSettings("head", "features", components=components, start="public")
     trained = build(settings, CLASSES, 4, np.random.default_rng(1))
-    start = public_start(FinishedModel(trained, settings, SEQUENCES, SIZE, 20, public), public)
+    start = public_start(FinishedModel(trained, settings, task_of(TASK), "brain_sequences", 4, public), public)
     features = torch.randn(5, 1, 1, 4, dtype=torch.complex64)
     expected = head_scores(features[:, 0, 0], public.heads[components or 4])
     torch.testing.assert_close(start(features), expected)
@@ -43,7 +45,7 @@ def test_a_whole_network_starts_as_the_backbone(trained):
     for parameter in finished.parameters():
         parameter.data += 0.1  # updates of a trained network are not those it began with
     images, _ = patients(1, 6)
-    start = public_start(FinishedModel(finished, settings, SEQUENCES, SIZE, 20), public)
+    start = public_start(FinishedModel(finished, settings, task_of(TASK), "brain_sequences", SIZE), public)
     torch.testing.assert_close(start(images[0]), public.network(images[0]))
 
 
@@ -53,7 +55,7 @@ def test_evaluation_writes_what_the_public_head_reaches_on_the_test_patients(tmp
     settings = NetworkSettings("head", "features", components=2, start=start)
     head = build(settings, CLASSES, 4, np.random.default_rng(1))
     tensors = dict(head.state_dict()) | {f"{BACKBONE}{key}": value for key, value in public.tensors().items()}
-    content = model_content(asdict(settings), SEQUENCES, 3, SIZE) | {"public": public.content()}
+    content = model_content(settings, TASK, 4) | {"public": public.content()}
     save_tensors(tmp_path / "model.safetensors", tensors, content)
     public.save(tmp_path / "backbone.safetensors")
 
@@ -81,8 +83,8 @@ def test_evaluation_writes_what_the_public_head_reaches_on_the_test_patients(tmp
     test = torch.from_numpy(features[2:, :, :, 0])
     right = head_scores(test, public.heads[2]).argmax(dim=-1) == torch.arange(CLASSES)[:, None]
     if start == "public":
-        assert metrics["public_start_accuracy"] == pytest.approx(float(right.double().mean()), abs=1e-12)
-        assert metrics["public_start_accuracy"] != metrics["accuracy"]
+        assert metrics["public_start"] == pytest.approx(float(right.double().mean()), abs=1e-12)
+        assert metrics["public_start"] != metrics["accuracy"]
     else:
-        assert "public_start_accuracy" not in metrics
+        assert "public_start" not in metrics
     assert load_model(tmp_path / "model.safetensors").settings == settings

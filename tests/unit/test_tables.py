@@ -145,7 +145,7 @@ def test_missing_and_doubled_runs_are_named(tmp_path):
 def test_per_class_averages_over_seeds(tmp_path):
     # 20 images in order FLAIR, T1w, T1gd, T2w, five each; the first ``count`` are right.
     runs = collect([write_run(tmp_path, {"a": 7}, seed=0), write_run(tmp_path, {"a": 9}, seed=1)])
-    table = per_class(runs).set_index("sequence")
+    table = per_class(runs).set_index("class")
     assert list(table.index) == ["FLAIR", "T1w", "T1gd", "T2w"]
     np.testing.assert_allclose(table["recall"], [100, 60, 0, 0])
     assert table.loc["T1w", "recall_std"] == pytest.approx(100 * math.sqrt(0.08))

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from zetadp.core.records import Node, Records
+from zetadp.core.records import Node, Records, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
@@ -85,11 +85,12 @@ class Stub:
     @property
     def images_per_patient(self) -> int:
         """Images that make one patient's gradient."""
-        return len(self.records.labels)
+        return CLASSES
 
     def saturate(self) -> None:
         """Set the weights at which the canary's gradient is zero."""
-        images = self.records.images[CANARY].flatten(1)
+        images, _ = record_of(self.records, CANARY)
+        images = images.flatten(1)
         with torch.no_grad():
             self.model.get_parameter("affine.weight").copy_(images.conj())
 
@@ -121,13 +122,18 @@ def canary_stub(*, clip: float, direction: str = "general", size: int = 4, seed:
     # The gradient's norm is that of x divided by the square root of two.
     x *= EXCESS * clip * 2**0.5 / float(torch.linalg.vector_norm(x))
     canary = torch.stack([x, -x]).to(torch.complex64)
-    records = Records(
-        images=torch.stack([canary, torch.full_like(canary, torch.nan), -canary]), labels=torch.arange(CLASSES)
-    )
+    together = torch.stack([canary, torch.full_like(canary, torch.nan), -canary])
+    records = Records.stacked(together.unsqueeze(2), torch.arange(CLASSES))
     model = ComplexScores(size)
     layout = Layout.of(model)
     gradient = patient_gradient(model, layout, records, CANARY)
     return Stub(model, layout, records, gradient / np.linalg.norm(gradient))
+
+
+def record_of(records: Records, record: int) -> tuple[Tensor, Tensor]:
+    """Return images and labels of a record with an image of each class."""
+    own = slice(CLASSES * record, CLASSES * (record + 1))
+    return records.inputs[own], records.targets[own]
 
 
 def patient_gradient(model: nn.Module, layout: Layout, records: Records, record: int) -> np.ndarray:
@@ -139,8 +145,8 @@ def patient_gradient(model: nn.Module, layout: Layout, records: Records, record:
     -------
     float64 array of shape (dimension,).
     """
-    scores = model(records.images[record].unsqueeze(1))
-    loss = functional.cross_entropy(scores, records.labels)
+    images, labels = record_of(records, record)
+    loss = functional.cross_entropy(model(images), labels)
     parameters = {name: model.get_parameter(name) for name in layout.names}
     gradients = torch.autograd.grad(loss, list(parameters.values()))
     flat = layout.flatten(dict(zip(parameters, gradients, strict=True)))
@@ -187,7 +193,7 @@ def canary_node(
     one_of(("seeded", "os"), noise=noise)
     one_of(("silent", "opposite"), others=others)
     other = {"silent": SILENT, "opposite": OPPOSITE}[others]
-    patients = [[CANARY if present else SILENT], *([other] for _ in range(population - 1))]
+    patients = items_of([[CANARY if present else SILENT], *([other] for _ in range(population - 1))], CLASSES)
     name, expected = f"node-{place + 1:04d}", probability * population
     constants = {
         "population": population,

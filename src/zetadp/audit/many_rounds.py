@@ -32,7 +32,7 @@ from scipy.stats import binom
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.audit.canary import CANARY, CLASSES, SILENT
+from zetadp.audit.canary import CANARY, CLASSES, SILENT, record_of
 from zetadp.audit.detection import (
     FALSE_ALARM,
     AuditResult,
@@ -42,7 +42,7 @@ from zetadp.audit.detection import (
 from zetadp.audit.power import POWER, trials_for_curve
 from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records
+from zetadp.core.records import Records, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
@@ -156,10 +156,12 @@ def audit_training(
                 for place in range(together * nodes)
             ),
             delta=delta,
+            task={"name": "classification", "classes": CLASSES},
         )
         # Trials take turns: with the canary, without it.
+        others = [[SILENT]] * (population - 1)
         holdings = [
-            Holding([[CANARY if place % (2 * nodes) == 0 else SILENT], *([SILENT] for _ in range(population - 1))])
+            Holding(items_of([[CANARY if place % (2 * nodes) == 0 else SILENT], *others], CLASSES))
             for place in range(together * nodes)
         ]
         records = _records(plan)
@@ -229,9 +231,9 @@ class _Attacker:
     """Whoever sees all messages: follows the weights and adds up the evidence for the canary at each trial's node."""
 
     def __init__(self, plan: Plan, records: Records, nodes: int, view: str) -> None:
-        self.model, self.layout, start = _start(plan, records.images.shape[-1])
+        self.model, self.layout, start = _start(plan, records.inputs.shape[-1])
         self.server = Server(start, plan.training.optimiser, plan.training.rounds)
-        self.images, self.labels = records.images[CANARY].unsqueeze(1), records.labels
+        self.images, self.labels = record_of(records, CANARY)
         self.node, self.clip, self.nodes, self.view = plan.nodes[0], plan.training.clip, nodes, view
         self.probability = self.node.sampling_probability
         self.total: np.ndarray | float = 0.0
@@ -311,4 +313,4 @@ def _records(plan: Plan, size: int = 8) -> Records:
         candidates,
         key=lambda images: float(np.linalg.norm(_gradient(model, layout, start, images.unsqueeze(1), labels))),
     )
-    return Records(images=torch.stack([canary, torch.full_like(canary, torch.nan)]), labels=labels)
+    return Records.stacked(torch.stack([canary, torch.full_like(canary, torch.nan)]).unsqueeze(2), labels)

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ import torch
 
 from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records
+from zetadp.core.records import Records, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.epsilon import UNCLIPPED
-from zetadp.evaluation import class_scores
+from zetadp.evaluation import outputs_of
 from zetadp.federation.partition import node_name
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import recorded_runs
@@ -171,16 +171,18 @@ def train_models(
     arm: Arm, settings: MembershipSettings, network: NetworkSettings, records: Records, members: np.ndarray
 ) -> Models:
     """Train one model for each row of ``members``, shape (training, patient), and record what each of them shows."""
-    if members.shape[1] != settings.patients or len(records.images) != settings.patients:
-        found = f"{len(records.images)} records and memberships of {members.shape[1]}"
+    each, rest = divmod(len(records.inputs), settings.patients)
+    alike = not rest and (records.strata.reshape(-1, each) == records.strata[:each]).all()
+    if members.shape[1] != settings.patients or not alike:
+        found = f"{len(records.inputs)} items and memberships of {members.shape[1]}"
         msg = f"Expected records and memberships of {settings.patients} patients, found {found}."
         raise ValueError(msg)
     # What stands in for a patient that is out: its gradient is not finite, so it contributes zero.
-    nobody = torch.full_like(records.images[:1], math.nan)
-    with_nobody = Records(torch.cat([records.images, nobody]), records.labels)
+    one = replace(records, inputs=records.inputs[:each], targets=records.targets[:each], strata=records.strata[:each])
+    with_nobody = Records.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
     training = TrainingSettings(
         rounds=arm.rounds,
-        images_per_patient=len(records.labels),
+        images_per_patient=each,
         optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
         clip=settings.clip,
         noise=settings.noise,
@@ -191,7 +193,7 @@ def train_models(
     with quiet_trainings():
         for number, row in enumerate(members):
             model, run = _train_one(arm, settings, network, training, with_nobody, row, number)
-            shown.append(_shown(model, records))
+            shown.append(_shown(model, records, each))
             exposures.append(run)
             if time.monotonic() - reported > 10:
                 reported = time.monotonic()
@@ -216,7 +218,7 @@ def _train_one(
     number: int,
 ) -> tuple[nn.Module, Run]:
     """Train one model in a folder of its own, and return it with what its ledger recorded."""
-    nobody, size = len(members), settings.population
+    nobody, size, each = len(members), settings.population, training.images_per_patient
     expected = settings.sampling_probability * size
     plan = Plan(
         run=RunName(network.family, "federated", arm.epsilon, settings.seed),
@@ -227,9 +229,10 @@ def _train_one(
         ),
         # Trainings of other numbers draw independently; the seed alone would only set the starting weights.
         cohort=f"attacked for membership, training {number}",
+        task={"name": "classification", "classes": int(records.targets.max()) + 1},
     )
     holdings = [
-        Holding([(i if members[i] else nobody,) for i in range(node * size, (node + 1) * size)])
+        Holding(items_of([[i if members[i] else nobody] for i in range(node * size, (node + 1) * size)], each))
         for node in range(settings.nodes)
     ]
     with TemporaryDirectory(prefix="zetadp-membership-", dir=_scratch()) as folder:
@@ -250,16 +253,15 @@ def _scratch() -> Path | None:
     return memory if os.access(memory, os.W_OK) else None
 
 
-def _shown(model: nn.Module, records: Records) -> tuple[np.ndarray, np.ndarray]:
+def _shown(model: nn.Module, records: Records, each: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a model's confidence and accuracy on each patient."""
-    patients = len(records.images)
-    scores = class_scores(model, records.images.flatten(0, 1)).double()
-    labels = records.labels.repeat(patients)[:, None]
+    scores = outputs_of(model, records.inputs).double()
+    labels = records.targets[:, None]
     true = scores.gather(1, labels)[:, 0]
     # From the scores, not from the probabilities, which round to one where a model is sure.
     odds = true - scores.scatter(1, labels, -math.inf).logsumexp(dim=1)
     right = (scores.argmax(dim=1) == labels[:, 0]).double()
-    return odds.view(patients, -1).mean(dim=1).cpu().numpy(), right.view(patients, -1).mean(dim=1).cpu().numpy()
+    return odds.view(-1, each).mean(dim=1).cpu().numpy(), right.view(-1, each).mean(dim=1).cpu().numpy()
 
 
 def _mechanisms(run: Run) -> tuple[object, ...]:

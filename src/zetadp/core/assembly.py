@@ -11,6 +11,7 @@ import torch
 from zetadp.core.contribution import Contribution
 from zetadp.core.server import Server
 from zetadp.core.solver import Solver
+from zetadp.core.task import Classification, task_of
 from zetadp.estimators import DESCENT
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.low_rank import updates
@@ -66,7 +67,7 @@ class Assembly:
         plan
             The plan.
         records
-            Of whom does not matter: they tell the shape of images and the classes. There may be none.
+            Of whom does not matter: they tell the shape of inputs and the device. There may be none.
         start
             Starting weights, which must be public; None draws them from the run's seed. Low-rank updates of these
             weights need not be among them: they are drawn, and change nothing at first.
@@ -76,11 +77,12 @@ class Assembly:
         set_tf32(convolutions=plan.training.tf32)
         if model is None:
             random = stream(plan.run.seed, Purpose.WEIGHTS)
-            model = build(plan.network, records.classes, records.images.shape[-1], random)
-        model = model.to(records.images.device)
+            model = build(plan.network, task_of(plan.task).outputs, records.inputs.shape[-1], random)
+        model = model.to(records.inputs.device)
         if start is not None:
             model.load_state_dict({**updates(model), **start})
-        contribution = Contribution(model, Layout.of(model), plan.together, _statistic(plan, records))
+        statistic = _statistic(plan, records)
+        contribution = Contribution(model, Layout.of(model), plan.together, task_of(plan.task).losses, statistic)
         return cls(plan, contribution, _grid(plan, contribution.dimension))
 
     def receiver(self) -> Server | Solver:
@@ -126,16 +128,17 @@ def _statistic(plan: Plan, records: Records) -> ClosedForm | None:
     """Return what patients contribute in place of gradients, None for descent."""
     if plan.training.estimator == DESCENT:
         return None
-    if records.labels.ndim != 1:
-        msg = f"Expected the same classes in every record for estimator {plan.training.estimator}, found others."
+    task = task_of(plan.task)
+    if not (isinstance(task, Classification) and task.balanced and task.classes):
+        msg = (
+            f"Expected a task in which every unit has equally many items of every class for estimator "
+            f"{plan.training.estimator}, found {plan.task.get('name', 'none')}."
+        )
         raise UserError(msg)
-    counts = torch.bincount(torch.from_numpy(records.strata), minlength=records.classes)
-    if plan.together < len(records.labels):
-        counts = torch.ones_like(counts)  # equally many of every class are chosen
     return closed_form(
         plan.training.estimator,
-        components=plan.network.components or records.images.shape[-1],
-        shares=tuple((counts / counts.sum()).tolist()),
+        components=plan.network.components or records.inputs.shape[-1],
+        shares=(1 / task.classes,) * task.classes,
         norm=plan.training.feature_norm,
         bound=plan.training.clip,
         clipped=math.isfinite(plan.clip),

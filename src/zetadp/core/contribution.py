@@ -1,20 +1,22 @@
-"""What a patient contributes in a round: the gradient of a network, or a statistic in its place."""
+"""What a unit, such as a patient, contributes in a round: the gradient of a network, or a statistic in its place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zetadp.privacy.clipping import cross_entropies
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from zetadp.nn.parameters import Layout
-    from zetadp.privacy.clipping import PatientStatistic
+    from zetadp.privacy.clipping import Losses, PatientStatistic
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What is computed of each patient, and clipped by the core.
+    """What is computed of each unit, and clipped by the core.
 
     Attributes
     ----------
@@ -22,15 +24,18 @@ class Contribution:
         The network, which has the round's weights.
     layout
         The order of its parameters in a flat vector.
-    images
-        Images that make one contribution.
+    items
+        Items that make one contribution.
+    losses
+        Loss of each item.
     statistic
         What takes the place of the gradient; None for the gradient.
     """
 
     model: nn.Module
     layout: Layout
-    images: int
+    items: int
+    losses: Losses = cross_entropies
     statistic: PatientStatistic | None = None
 
     @property

@@ -7,6 +7,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from zetadp.core.task import task_of
+
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
 
@@ -35,7 +37,8 @@ class Progress:
         self.timed = plan.training.noise != "os"
         self.begun = time.monotonic()
         self.reported = self.begun
-        self.accuracy = float("nan")
+        self.name = task_of(plan.task).metric
+        self.metric = float("nan")
 
     def seconds(self) -> float:
         """Return the seconds since training began or went on."""
@@ -44,7 +47,7 @@ class Progress:
     def report(self, done: int) -> None:
         """Log where the training stands."""
         now = time.monotonic()
-        watched = "" if math.isnan(self.accuracy) else f", held-out accuracy {100 * self.accuracy:.1f} %"
+        watched = "" if math.isnan(self.metric) else f", held-out {self.name} {100 * self.metric:.1f} %"
         if not self.timed:
             if now - self.reported >= ROUGH_SECONDS and done < self.rounds:
                 self.reported = now

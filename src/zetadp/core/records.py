@@ -1,10 +1,10 @@
-"""The records of a site, its nodes, and the choice of the images that make a contribution."""
+"""The records of a site, its nodes, and the choice of the items that make a contribution."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from zetadp.transfer import to_device
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
@@ -22,58 +22,78 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Records:
-    """The images of all records (volumes), on one device.
+    """Items, such as images, and what a network is to say of each: flat, on one device. Whose they are, a node knows.
 
     Attributes
     ----------
-    images
-        Tensor of shape (record, image, row, column), complex64 or float32.
-    labels
-        Class of each image: the same for every record, shape (image,), or of every record, shape (record, image).
+    inputs
+        What the network takes, shape (item, ...), complex64 or float32; images have shape (item, 1, row, column).
+    targets
+        What it is to say, shape (item, ...): a class each, for a classification.
+    strata
+        Kind of each item, shape (item,), in the processor's memory: a unit's items are chosen equally from every kind.
+        By default all are of one kind.
     """
 
-    images: Tensor
-    labels: Tensor
+    inputs: Tensor
+    targets: Tensor
+    strata: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
-    @cached_property
-    def classes(self) -> int:
-        """Number of classes."""
-        return int(self.labels.max()) + 1
+    def __post_init__(self) -> None:
+        """Refuse parts of different lengths."""
+        if not len(self.strata):
+            object.__setattr__(self, "strata", np.zeros(len(self.inputs), dtype=np.int64))
+        lengths = [len(self.inputs), len(self.targets), len(self.strata)]
+        if len(set(lengths)) > 1:
+            msg = f"Expected as many inputs as targets and strata, found {', '.join(map(str, lengths))}."
+            raise UserError(msg)
 
-    @cached_property
-    def strata(self) -> np.ndarray:
-        """Kind of each image of a record, shape (image,); a patient's images are chosen equally from every kind.
+    @classmethod
+    def stacked(cls, inputs: Tensor, targets: Tensor) -> Self:
+        """Return the items of records that have equally many, one record after the other.
 
-        The class, where it is the same for every record. It lies in the processor's memory, where images are chosen.
+        Parameters
+        ----------
+        inputs
+            Shape (record, item, ...).
+        targets
+            Of every record, shape (record, item); or the same for all, shape (item,), which then are the strata too.
         """
-        shared = self.labels.ndim == 1
-        return self.labels.cpu().numpy() if shared else np.zeros(self.labels.shape[1], dtype=np.int64)
+        shared = targets.ndim == 1
+        kinds = targets.cpu().numpy() if shared and targets.device.type != "meta" else np.zeros(inputs.shape[1], int)
+        own = targets.repeat(len(inputs)) if shared else targets.flatten()
+        return cls(inputs.flatten(0, 1), own, np.tile(kinds, len(inputs)))
 
-    def labels_of(self, records: Tensor, images: Tensor) -> Tensor:
-        """Return the classes of some images, given as record and position within it."""
-        return self.labels[images] if self.labels.ndim == 1 else self.labels[records, images]
+    @classmethod
+    def joined(cls, *parts: Records) -> Self:
+        """Return the items of several records one after the other."""
+        inputs, targets = (torch.cat([getattr(p, name) for p in parts]) for name in ("inputs", "targets"))
+        return cls(inputs, targets, np.concatenate([p.strata for p in parts]))
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same records on a device."""
+        return type(self)(self.inputs.to(device), self.targets.to(device), self.strata)
 
 
 @dataclass(frozen=True)
-class ChosenImages:
-    """Images of drawn patients, looked up when a pass asks for them: memory holds those of one pass, not of a round.
+class ChosenItems:
+    """Items of drawn units, looked up when a pass asks for them: memory holds those of one pass, not of a round.
 
     Attributes
     ----------
     source
-        Images of all records, shape (record, image, row, column).
-    records, images
-        Record and image within it, on the device of ``source``, both of shape (patient, image).
+        Inputs of all items, shape (item, ...).
+    items
+        Positions, on the device of ``source``, of shape (unit, item).
     """
 
     source: Tensor
-    records: Tensor
-    images: Tensor
+    items: Tensor
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of all of them: (patient, image, 1, row, column)."""
-        return torch.Size((*self.records.shape, 1, *self.source.shape[2:]))
+        """Shape of all of them: (unit, item, ...)."""
+        return torch.Size((*self.items.shape, *self.source.shape[1:]))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -86,36 +106,44 @@ class ChosenImages:
         return self.source.device
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.items)
 
     def __getitem__(self, part: slice) -> Tensor:
-        return self.source[self.records[part], self.images[part]].unsqueeze(2)
+        return self.source[self.items[part]]
 
 
 @dataclass(frozen=True)
 class Node:
-    """A holder of patients.
+    """A holder of units, such as patients.
 
     Attributes
     ----------
     mechanism
         Sampling and noise of the node.
-    patients
-        For each training patient of the node, the positions of its records: one, or several of one person.
-    images
-        None where patients are drawn. Where images are drawn instead, each by itself, ``patients`` holds the one record
-        of each image and this its position within it.
+    units
+        For each unit of the node, the positions of its items.
     """
 
     mechanism: SampledGaussian
-    patients: Sequence[Sequence[int]]
-    images: Sequence[int] | None = None
+    units: Sequence[Sequence[int]]
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Number of items of each unit."""
+        return np.array([len(own) for own in self.units])
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """Positions of each unit's items, shape (unit, item), -1 where a unit has fewer than others."""
+        found = np.full((len(self.units), self.lengths.max()), -1, dtype=np.int64)
+        found[np.arange(found.shape[1]) < self.lengths[:, None]] = np.concatenate([*map(np.asarray, self.units)])
+        return found
 
 
-def choose_images(node: Node, draw: Draw, strata: np.ndarray, images_per_patient: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the images that make each drawn patient's gradient: equally many of every stratum, at random.
+def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.ndarray:
+    """Choose the items that make each drawn unit's contribution: equally many of every stratum, at random.
 
-    Which images are chosen needs no accounting: whatever they are, the patient's clipped gradient has norm at most B.
+    Which items are chosen needs no accounting: whatever they are, the unit's clipped contribution has norm at most B.
 
     Parameters
     ----------
@@ -123,69 +151,82 @@ def choose_images(node: Node, draw: Draw, strata: np.ndarray, images_per_patient
         The node and its draw.
     strata
         As of `Records`.
-    images_per_patient
-        How many, a multiple of the number of strata; as many as a record has takes every image position once.
+    count
+        How many items of a unit, a multiple of the number of strata. As many as every unit has takes each item once. A
+        unit with fewer items of a stratum gives some of them again.
 
     Returns
     -------
-    records, images
-        Record and image within it, both of shape (drawn, images_per_patient). Each image of a patient with several
-        records is taken from one of them at random. Where images are drawn, each is alone: shape (drawn, 1).
+    Positions of shape (drawn, count).
     """
-    if node.images is not None:
-        owners = np.array([own[0] for own in node.patients], dtype=np.int64)
-        return owners[draw.members][:, None], np.array(node.images, dtype=np.int64)[draw.members][:, None]
+    if (node.lengths == count).all():
+        found: np.ndarray = node.table[draw.members]
+        return found
     random = node.mechanism.image_choices(draw.event.round)
-    # Choices are made for all patients of the node and then looked up: a patient's images must not depend on who else
-    # was drawn, or being drawn would show in the images of others, which the accountant does not know.
-    population = len(node.patients)
-    if images_per_patient == len(strata):
-        images = np.tile(np.arange(len(strata)), (population, 1))
-    else:
-        kinds = np.unique(strata)
-        chosen = []
-        for kind in kinds:
-            candidates = np.flatnonzero(strata == kind)
-            order = random.random((population, len(candidates))).argsort(axis=1)
-            chosen.append(candidates[order[:, : images_per_patient // len(kinds)]])
-        images = np.concatenate(chosen, axis=1)
-    place = random.random(images.shape)
-    owned = [np.asarray(own, dtype=np.int64) for own in node.patients]
-    records = np.empty(images.shape, dtype=np.int64)
-    for row, own in enumerate(owned):
-        records[row] = own[(place[row] * len(own)).astype(np.int64)]
-    return records[draw.members], images[draw.members]
+    # Choices are made for all units of the node and then looked up: a unit's items must not depend on who else was
+    # drawn, or being drawn would show in the items of others, which the accountant does not know.
+    kinds = np.unique(strata)
+    chosen = []
+    for kind in kinds:
+        own = (node.table >= 0) & (strata[node.table] == kind)
+        counts = own.sum(axis=1, keepdims=True)
+        places = (~own).argsort(axis=1, kind="stable")[:, : counts.max()]
+        keys = random.random(places.shape)
+        keys[np.arange(places.shape[1]) >= counts] = np.inf
+        turns = np.arange(count // len(kinds)) % counts
+        order = np.take_along_axis(keys.argsort(axis=1), turns, axis=1)
+        chosen.append(np.take_along_axis(node.table, np.take_along_axis(places, order, axis=1), axis=1))
+    return np.asarray(np.concatenate(chosen, axis=1)[draw.members])
 
 
-def single_images(patients: Sequence[Sequence[int]], count: int) -> tuple[list[Sequence[int]], list[int]]:
-    """Return record and position of every image of some patients, where each image is drawn by itself.
+def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
+    """Return the positions of the items of units that hold whole records, as `Records.stacked` lays them out.
+
+    Parameters
+    ----------
+    units
+        For each unit, its records.
+    each
+        Items of a record.
+    """
+    return [[each * record + place for record in own for place in range(each)] for own in units]
+
+
+def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int]]:
+    """Return every item of some units as a unit of its own.
 
     Raises
     ------
     UserError
-        If a patient has several records.
+        If a unit does not have as many items as declared, which is what an item's guarantee says of the whole unit.
     """
-    if any(len(own) != 1 for own in patients):
-        msg = "Expected one record a patient with training.unit image, found several. Use training.unit patient."
-        raise UserError(msg)
-    return [own for own in patients for _ in range(count)], list(range(count)) * len(patients)
-
-
-def check_images_per_patient(images_per_patient: int, strata: np.ndarray) -> None:
-    """Refuse a number of images that cannot be shared equally by the strata or that a patient does not have."""
-    kinds, counts = np.unique(strata, return_counts=True)
-    if images_per_patient != len(strata) and (
-        images_per_patient % len(kinds) or not 0 < images_per_patient // len(kinds) <= counts.min()
-    ):
+    if any(len(own) != declared for own in units):
         msg = (
-            f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class) "
-            f"up to {len(strata)}, found {images_per_patient}."
+            f"Expected one record of {declared} images a patient with training.unit image, found a patient with "
+            "several records, or with another number of images. Use training.unit patient."
         )
         raise UserError(msg)
+    return [[item] for own in units for item in own]
 
 
-def gather(data: Records, records: np.ndarray, images: np.ndarray) -> tuple[ChosenImages, Tensor]:
-    """Return images of shape (patient, image, 1, row, column), not yet looked up, and labels of (patient, image)."""
-    device = data.images.device
-    rows, columns = (to_device(torch.from_numpy(chosen), device) for chosen in (records, images))
-    return ChosenImages(data.images, rows, columns), data.labels_of(rows, columns)
+def check_units(units: Sequence[Sequence[int]], strata: np.ndarray, count: int) -> None:
+    """Refuse a number of items that cannot be shared equally by the strata or that no unit has."""
+    if all(len(own) == count for own in units):
+        return
+    kinds = np.unique(strata)
+    found = np.array([(strata[np.asarray(own, dtype=np.int64)][:, None] == kinds).sum(axis=0) for own in units])
+    if count % len(kinds) or not 0 < count // len(kinds) <= found.max():
+        msg = (
+            f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class) "
+            f"up to {int(found.sum(axis=1).max())}, found {count}."
+        )
+        raise UserError(msg)
+    if not found.all():
+        msg = f"Expected items of all {len(kinds)} strata in every unit, found a unit that lacks one."
+        raise UserError(msg)
+
+
+def gather(data: Records, items: np.ndarray) -> tuple[ChosenItems, Tensor]:
+    """Return the inputs of some items, not yet looked up, and their targets; both begin with (unit, item)."""
+    places = to_device(torch.from_numpy(items), data.inputs.device)
+    return ChosenItems(data.inputs, places), data.targets[places]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from zetadp.core.records import Node, Records, choose_images, gather
+from zetadp.core.records import Node, Records, choose_items, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.threads import side_by_side
@@ -37,15 +37,15 @@ class Site:
     Attributes
     ----------
     nodes
-        The holders of patients.
+        The holders of units.
     records
-        Images of all their patients.
+        Items of all their units.
     ledger
         Where a round is recorded before anything is released.
     store
         Where messages are kept before they are sent. Nodes that cannot repeat their noise need one.
     chunk
-        Images in one pass at most; None for as many as `images_in_a_pass` says. Exact mechanisms take one patient a
+        Items in one pass at most; None for as many as `images_in_a_pass` says. Exact mechanisms take one unit a
         pass: so a contribution cannot depend, not even in its last bits, on who else was drawn.
     """
 
@@ -79,7 +79,7 @@ def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tenso
     contribution
         What patients contribute. Its network has this round's weights.
     site
-        Nodes, their patients, ledger and store.
+        Nodes, their units, ledger and store.
     number
         The round, counted from zero.
 
@@ -109,7 +109,7 @@ def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tenso
 
     times = ledger.releases(number)
     weights = _digest(contribution.weights()) if store is not None else ""
-    if store is not None and (kept := store.find(number, weights, site.records.images.device)) is not None:
+    if store is not None and (kept := store.find(number, weights, site.records.inputs.device)) is not None:
         _check_recorded(ledger, number, times, kept)
         return kept.messages, 0
     if times and site.repeatable:
@@ -135,27 +135,26 @@ def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tenso
 
 def _clipped_sums(contribution: Contribution, site: Site, draws: Sequence[Draw]) -> ClippedSums:
     """Sum the clipped gradients, or what stands for them, of the patients drawn, node by node."""
-    together, nodes, records = contribution.images, site.nodes, site.records
-    choices = [choose_images(node, draw, records.strata, together) for node, draw in zip(nodes, draws, strict=True)]
-    chosen_records, chosen_images = (np.concatenate(part) for part in zip(*choices, strict=True))
-    members = [len(draw.members) for draw in draws]
-    images, image_labels = gather(records, chosen_records, chosen_images)
+    together, nodes, records = contribution.items, site.nodes, site.records
+    choices = [choose_items(node, draw, records.strata, together) for node, draw in zip(nodes, draws, strict=True)]
+    inputs, targets = gather(records, np.concatenate(choices))
     if site.repeatable:
-        chunk = site.chunk or images_in_a_pass(contribution.model, contribution.layout, records.images, together)
+        chunk = site.chunk or images_in_a_pass(contribution.model, contribution.layout, records.inputs, together)
     else:
         chunk = together
     clip = nodes[0].mechanism.clip
     return clipped_sums(
         contribution.model,
         contribution.layout,
-        images,
-        image_labels,
-        torch.from_numpy(np.repeat(np.arange(len(nodes)), members)),
+        inputs,
+        targets,
+        torch.from_numpy(np.repeat(np.arange(len(nodes)), [len(draw.members) for draw in draws])),
         count=len(nodes),
         bound=clip if np.isfinite(clip) else None,
         chunk=chunk,
         grid=nodes[0].mechanism.grid,
         statistic=contribution.statistic,
+        losses=contribution.losses,
     )
 
 

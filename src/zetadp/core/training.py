@@ -12,7 +12,7 @@ import math
 import secrets
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -21,10 +21,11 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.messages import MessageStore
 from zetadp.core.progress import Progress
-from zetadp.core.records import Node, Records, check_images_per_patient
+from zetadp.core.records import Node, Records, check_units
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import Performance
-from zetadp.evaluation import accuracy_and_loss
+from zetadp.core.task import task_of
+from zetadp.evaluation import watched
 from zetadp.nn.own import check_own
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.pass_size import images_in_a_pass
@@ -49,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 2**28
 """Messages that are kept before a checkpoint makes them unneeded, about."""
-COLUMNS = ("round", "seconds", "learning_rate", "validation_accuracy", "validation_loss")
-"""Columns of a training's history."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,11 @@ class Holding:
 
     Attributes
     ----------
-    patients
-        For each training patient, the positions of the patient's records.
-    images
-        None where patients are drawn and hidden. Where it is single images, the position of each in its record;
-        ``patients`` then holds the one record of each.
+    units
+        For each unit that is drawn and hidden, such as a patient, the positions of its items in the records.
     """
 
-    patients: Sequence[Sequence[int]]
-    images: Sequence[int] | None = None
+    units: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -77,11 +72,11 @@ class TrainingData:
     Attributes
     ----------
     records
-        Images of the training patients.
+        Items of the training patients.
     holdings
         Who is at each node, in the order of the plan's nodes.
     validation
-        Images of held-out patients, watched only: the last model is taken, not the best. None watches nobody.
+        Items of held-out patients, watched only: the last model is taken, not the best. None watches nobody.
     """
 
     records: Records
@@ -133,9 +128,9 @@ class Trained:
     model
         The network with its final weights; never the best of several.
     history
-        Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, ``validation_loss``; the last two
-        are NaN without validation patients. Seconds are NaN with noise from the operating system: how long a round
-        took tells how many patients were drawn.
+        Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, or whatever metric the task
+        watches, and ``validation_loss``; the last two are NaN without validation patients. Seconds are NaN with noise
+        from the operating system: how long a round took tells how many patients were drawn.
     ledger_head
         Head of the ledger's chain at the end: a ledger without it has lost lines.
     not_finite
@@ -174,8 +169,9 @@ def train(
         Low-rank updates of these weights need not be among them: they are drawn, and change nothing at first.
     model
         A network of one's own, for a plan whose network is ``NetworkSettings("own")``: a PyTorch module that takes
-        images of shape (image, 1, row, column) and returns real class scores of shape (image, class). Its weights are
-        the starting weights, which must be public, and it is trained in place.
+        inputs of shape (item, ...), as the records hold them, and returns what the plan's task asks for; without a task
+        in the plan, real class scores of shape (item, class). Its weights are the starting weights, which must be
+        public, and it is trained in place.
     performance
         What changes speed, not the result.
     after_round
@@ -203,7 +199,7 @@ def train(
         state = _begin(parts, receiver, data, files, ledger)
         site = Site(
             nodes=[
-                Node(parts.mechanism(node.name, state.entropy, ledger), held.patients, held.images)
+                Node(parts.mechanism(node.name, state.entropy, ledger), held.units)
                 for node, held in zip(plan.nodes, data.holdings, strict=True)
             ],
             records=data.records,
@@ -223,11 +219,11 @@ def train(
             receiver.step(messages, number)
             done = state.done = number + 1
             if done % how.evaluate_every == 0 or done == plan.training.rounds:
-                accuracy, loss = _watched(contribution.model, data.validation)
+                metric, loss = _watched(plan, contribution.model, data.validation)
                 seconds = math.nan if protected else seconds_before + progress.seconds()
-                row = [done, seconds, receiver.learning_rate(number), accuracy, loss]
+                row = [done, seconds, receiver.learning_rate(number), metric, loss]
                 state.history.loc[len(state.history)] = row
-                progress.accuracy = accuracy
+                progress.metric = metric
             progress.report(done)
             due = time.monotonic() - saved >= how.checkpoint_seconds
             if (due or (site.store is not None and site.store.size > KEPT_BYTES)) and done < plan.training.rounds:
@@ -243,33 +239,32 @@ def train(
 
 
 def _images_in_a_pass(contribution: Contribution, records: Records) -> int:
-    return images_in_a_pass(contribution.model, contribution.layout, records.images, contribution.images)
+    return images_in_a_pass(contribution.model, contribution.layout, records.inputs, contribution.items)
 
 
-def no_history() -> pd.DataFrame:
-    """Return a training's history before its first row."""
-    return pd.DataFrame({name: pd.Series(dtype=float) for name in COLUMNS})
+def no_history(plan: Plan) -> pd.DataFrame:
+    """Return the history of a training by a plan before its first row."""
+    watched = (f"validation_{task_of(plan.task).metric}", "validation_loss")
+    return pd.DataFrame({name: pd.Series(dtype=float) for name in ("round", "seconds", "learning_rate", *watched)})
 
 
-def _watched(model: nn.Module, validation: Records | None) -> tuple[float, float]:
-    return (math.nan, math.nan) if validation is None else accuracy_and_loss(model, validation)
+def _watched(plan: Plan, model: nn.Module, validation: Records | None) -> tuple[float, float]:
+    if validation is None:
+        return math.nan, math.nan
+    return watched(task_of(plan.task), model, validation)
 
 
 def _check(plan: Plan, data: TrainingData) -> None:
     """Refuse data that are not what the plan declares."""
-    check_images_per_patient(plan.training.images_per_patient, data.records.strata)
     if len(data.holdings) != len(plan.nodes):
         msg = f"Expected holdings of {len(plan.nodes)} nodes, as declared, found {len(data.holdings)}."
         raise UserError(msg)
     for node, held in zip(plan.nodes, data.holdings, strict=True):
-        if len(held.patients) != node.population:
-            msg = (
-                f"Expected {node.population} training patients at {node.name}, as declared, found {len(held.patients)}."
-            )
+        if len(held.units) != node.population:
+            found = len(held.units)
+            msg = f"Expected {node.population} training {plan.unit}s at {node.name}, as declared, found {found}."
             raise UserError(msg)
-        if (held.images is None) != (plan.unit == "patient"):
-            msg = f"Expected holdings of single images exactly where the plan's unit is image, found {plan.unit}."
-            raise UserError(msg)
+        check_units(held.units, data.records.strata, plan.together)
 
 
 @dataclass
@@ -282,15 +277,15 @@ class _State:
         Keyed hash of all that defines the training, its data included, and the name of the secret.
     entropy
         Seed of seeded draws.
-    done, history, not_finite
-        Rounds done, the history so far, and how many gradients were not finite.
+    history, done, not_finite
+        The history so far, rounds done, and how many gradients were not finite.
     """
 
     fingerprint: str
     secret: str
     entropy: int
+    history: pd.DataFrame
     done: int = 0
-    history: pd.DataFrame = field(default_factory=no_history)
     not_finite: int = 0
 
     def save(self, receiver: Server | Solver, site: Site, files: TrainingFiles) -> None:
@@ -310,13 +305,13 @@ def _begin(
     # A hash of patients' data: what is written of it is keyed.
     keyed = secret.tag(_fingerprint(header, data))
     if plan.training.noise == "os":
-        state = _State(keyed, secret.name, secrets.randbits(128))
+        state = _State(keyed, secret.name, secrets.randbits(128), no_history(plan))
         draws = None
     else:
-        state = _State(keyed, secret.name, plan.entropy(_repeat(plan, files.ledger, keyed)))
+        state = _State(keyed, secret.name, plan.entropy(_repeat(plan, files.ledger, keyed)), no_history(plan))
         draws = {"plan": plan.seeding, "data": keyed}
     if files.checkpoint.exists():
-        checkpoint = Checkpoint.load(files.checkpoint, data.records.images.device)
+        checkpoint = Checkpoint.load(files.checkpoint, data.records.inputs.device)
         _check_checkpoint(files.checkpoint, checkpoint, ledger, secret.name)
         if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == keyed:
             receiver.load(checkpoint.state)
@@ -347,12 +342,10 @@ def _repeat(plan: Plan, ledger: Path, keyed: str) -> int:
 
 
 def _fingerprint(header: Mapping[str, object], data: TrainingData) -> str:
-    """Return a hash of all that defines a run: its public constants, who is where, and every image."""
-    held = [
-        [[list(map(int, own)) for own in each.patients], each.images and list(each.images)] for each in data.holdings
-    ]
+    """Return a hash of all that defines a run: its public constants, who is where, and every item."""
+    held = [[list(map(int, own)) for own in each.units] for each in data.holdings]
     digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())
-    for tensor in (data.records.images, data.records.labels):
+    for tensor in (data.records.inputs, data.records.targets):
         digest.update(tensor.cpu().contiguous().numpy().data)
     return digest.hexdigest()
 

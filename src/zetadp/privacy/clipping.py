@@ -1,4 +1,4 @@
-"""One clipped gradient per patient, summed.
+"""One clipped gradient per patient, summed. What is called a patient here is whatever unit is hidden.
 
 The privacy unit is what is clipped: all images of a patient make one gradient, which is scaled to norm at most B over
 *all* parameters together, real and imaginary parts alike. Clipping per image or per layer would bound something else.
@@ -20,6 +20,7 @@ from zetadp.nn.layers import knows_patients
 from zetadp.privacy.factored import Factored, factored, layers_to_factor, watched
 from zetadp.privacy.grid import Grid, sum_groups, to_grid
 from zetadp.transfer import to_device
+from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ COLUMNS_ELSEWHERE = 1 << 20
 
 
 class Images(Protocol):
-    """Images of patients, (patient, image, 1, row, column): a tensor, or a view that looks up those of a pass."""
+    """Inputs of patients, (patient, image, ...): a tensor, or a view that looks up those of a pass."""
 
     @property
     def shape(self) -> torch.Size:
@@ -64,6 +65,18 @@ class Images(Protocol):
     def __getitem__(self, part: slice, /) -> Tensor: ...
 
 
+class Losses(Protocol):
+    """The loss of each item, whose mean over a unit's items makes the unit's gradient."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return real losses of shape (item,) for what the network gave, shape (item, ...), and the targets."""
+
+
+def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each item, shape (item,)."""
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
 class PatientStatistic(Protocol):
     """What a patient contributes in place of its gradient: one real vector, a function of this patient alone."""
 
@@ -77,9 +90,9 @@ class PatientStatistic(Protocol):
         Parameters
         ----------
         images
-            Tensor of shape (patient, image, 1, row, column).
+            Tensor of shape (patient, image, ...).
         labels
-            Integer class labels of shape (patient, image).
+            Targets of shape (patient, image, ...).
         """
 
 
@@ -102,11 +115,16 @@ class ClippedSums:
 
 
 def patient_gradients(
-    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, weights: Tensor | None = None
+    model: nn.Module,
+    layout: Layout,
+    images: Tensor,
+    labels: Tensor,
+    weights: Tensor | None = None,
+    losses: Losses = cross_entropies,
 ) -> list[Tensor]:
     """Return one gradient per patient, parameter by parameter.
 
-    A patient's loss is the mean cross-entropy over its images, so its gradient is that of the whole patient.
+    A patient's loss is the mean over its images, so its gradient is that of the whole patient.
 
     Parameters
     ----------
@@ -116,12 +134,14 @@ def patient_gradients(
     layout
         Order of the parameters.
     images
-        Tensor of shape (patient, image, 1, row, column).
+        Tensor of shape (patient, image, ...); the network takes those of all patients as one batch.
     labels
-        Integer class labels of shape (patient, image).
+        Targets of shape (patient, image, ...): class labels, for cross-entropy.
     weights
         Weight of each image in its patient's loss, shape (patient, image), each row summing to one or, for a patient
         without images, to zero. By default all images of a patient weigh the same.
+    losses
+        Loss of each image.
 
     Returns
     -------
@@ -129,8 +149,8 @@ def patient_gradients(
     parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention, twice the conjugate Wirtinger derivative).
     """
     if not knows_patients(model):
-        return _mapped_gradients(model, layout, images, labels, weights)
-    found, _ = _known_gradients(model, layout, images, labels, weights, {})
+        return _mapped_gradients(model, layout, images, labels, weights, losses)
+    found, _ = _known_gradients(model, layout, images, labels, weights, losses, {})
     return [found[name] for name in layout.names]
 
 
@@ -140,10 +160,11 @@ def _known_gradients(
     images: Tensor,
     labels: Tensor,
     weights: Tensor | None,
+    losses: Losses,
     layers: Mapping[str, Linear],
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
     """Return what `patient_gradients` does for a network that knows patients, by name; of some layers as factors."""
-    patients, per_patient = labels.shape
+    patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
     own = {name: parameters[name].detach() for name in layout.names}
     leaves = {
@@ -153,8 +174,8 @@ def _known_gradients(
     }
     with watched(layers) as uses:
         scores = functional_call(model, {**own, **leaves}, (images.flatten(0, 1),))
-    losses = functional.cross_entropy(scores, labels.flatten(), reduction="none").view(patients, per_patient)
-    loss = losses.mean(dim=1).sum() if weights is None else (losses * weights).sum()
+    own_losses = _one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
+    loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
     found = torch.autograd.grad(loss, [*leaves.values(), *(use.output for use in uses)])
     rows = dict(zip(leaves, _rows(found[: len(leaves)], patients), strict=True))
     factors = factored(uses, found[len(leaves) :], layers, patients)
@@ -162,29 +183,41 @@ def _known_gradients(
 
 
 def _gradients_to_sum(
-    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, layers: Mapping[str, Linear]
+    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, losses: Losses, layers: Mapping[str, Linear]
 ) -> list[Tensor | Factored]:
     """Return one gradient per patient, parameter by parameter, those of some layers as factors."""
     if not layers:
-        return [*patient_gradients(model, layout, images, labels)]
-    rows, factors = _known_gradients(model, layout, images, labels, None, layers)
+        return [*patient_gradients(model, layout, images, labels, losses=losses)]
+    rows, factors = _known_gradients(model, layout, images, labels, None, losses, layers)
     return [factors[name] if name in factors else rows[name] for name in layout.names]
 
 
 def _mapped_gradients(
-    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, weights: Tensor | None
+    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, weights: Tensor | None, losses: Losses
 ) -> list[Tensor]:
     """Return what `patient_gradients` does for any network that `torch.vmap` can map: slower, and for all layers."""
     if weights is None:
-        weights = torch.full(labels.shape, 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
+        weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
     parameters = {name: p.detach() for name, p in model.named_parameters() if name in layout.names}
 
     def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        losses = functional.cross_entropy(functional_call(model, own, (images,)), labels, reduction="none")
-        return (losses * weights).sum()
+        return (_one_an_item(losses, functional_call(model, own, (images,)), labels) * weights).sum()
 
     found = vmap(grad(loss), in_dims=(None, 0, 0, 0))(parameters, images, labels, weights)
     return _rows([found[name] for name in layout.names], len(labels))
+
+
+def _one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the losses of items; refuse what is no real number an item, which would not be the mean that it seems."""
+    found = losses(outputs, targets)
+    if found.shape != targets.shape[:1] or not found.is_floating_point():
+        name = getattr(losses, "__qualname__", type(losses).__name__)
+        msg = (
+            f"Expected {name} to return one real loss an item, shape ({len(targets)},), found shape "
+            f"{tuple(found.shape)} of {found.dtype}."
+        )
+        raise UserError(msg)
+    return found
 
 
 def _rows(gradients: Sequence[Tensor], patients: int) -> list[Tensor]:
@@ -264,6 +297,7 @@ def clipped_sums(
     chunk: int,
     grid: Grid | None = None,
     statistic: PatientStatistic | None = None,
+    losses: Losses = cross_entropies,
 ) -> ClippedSums:
     """Return, for each group of patients, the sum of their clipped gradients.
 
@@ -275,10 +309,10 @@ def clipped_sums(
     model, layout
         The network and the order of its parameters.
     images
-        Of shape (patient, image, 1, row, column), as a tensor or a view of which a pass takes its part; no patient at
-        all is allowed.
+        Of shape (patient, image, ...), as a tensor or a view of which a pass takes its part; no patient at all is
+        allowed.
     labels
-        Integer class labels of shape (patient, image).
+        Targets of shape (patient, image, ...).
     groups
         Group (node) of each patient, shape (patient,), in the processor's memory: a GPU would have to be waited for.
     count
@@ -291,6 +325,8 @@ def clipped_sums(
         Truncate each clipped gradient onto this grid, check its norm in integers, and sum integers.
     statistic
         Makes the vector that takes the place of a patient's gradient, and is clipped in the same way.
+    losses
+        Loss of each image.
     """
     sizes = layout.sizes if statistic is None else (statistic.dimension,)
     kind = torch.float32 if grid is None else torch.int64
@@ -309,7 +345,7 @@ def clipped_sums(
         part = slice(start, start + patients_at_once)
         try:
             if statistic is None:
-                gradients = _gradients_to_sum(model, layout, images[part], labels[part], layers)
+                gradients = _gradients_to_sum(model, layout, images[part], labels[part], losses, layers)
             else:
                 gradients = [statistic(images[part], labels[part])]
         except torch.OutOfMemoryError:

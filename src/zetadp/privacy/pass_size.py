@@ -31,11 +31,11 @@ def images_in_a_pass(model: nn.Module, layout: Layout, images: Tensor, images_pe
     model, layout
         The network and the order of its trained parameters.
     images
-        Any images, of which only type, device and the last two sizes count.
+        Any images, shape (image, ...), of which only type, device and the shape of one count.
     images_per_patient
         Images that share one patient's gradient.
     """
-    one, two = (torch.zeros(count, 1, *images.shape[-2:], dtype=images.dtype, device=images.device) for count in (1, 2))
+    one, two = (torch.zeros(count, *images.shape[1:], dtype=images.dtype, device=images.device) for count in (1, 2))
     # The second image adds what every further one adds; the first comes with the weights.
     of_an_image = _held(model, layout, two) - _held(model, layout, one)
     of_a_gradient = layout.dimension * torch.float32.itemsize

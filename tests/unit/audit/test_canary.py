@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.audit.canary import CANARY, OPPOSITE, SILENT, canary_node, canary_stub, patient_gradient
+from zetadp.audit.canary import CANARY, CLASSES, OPPOSITE, SILENT, canary_node, canary_stub, patient_gradient
+from zetadp.core.records import items_of
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.ledger import Ledger
@@ -13,8 +14,8 @@ from zetadp.privacy.mechanism import SampledGaussian
 
 def contributions(stub, clip: float) -> np.ndarray:
     """Return what the code for patients makes of each record, shape (record, dimension)."""
-    images = stub.records.images.unsqueeze(2)
-    labels = stub.records.labels.expand(len(images), -1)
+    images = stub.records.inputs.unflatten(0, (-1, CLASSES))
+    labels = stub.records.targets.view(-1, CLASSES)
     result = clipped_sums(
         stub.model, stub.layout, images, labels, torch.arange(len(images)), count=len(images), bound=clip, chunk=8
     )
@@ -71,8 +72,8 @@ def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, 
     }
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
         there, away = (canary_node(stub, ledger, 3, present=present, **constants) for present in (True, False))
-    assert there.patients == [[CANARY], [OPPOSITE], [OPPOSITE], [OPPOSITE]]
-    assert away.patients == [[SILENT], [OPPOSITE], [OPPOSITE], [OPPOSITE]]
+    assert there.units == items_of([[CANARY], [OPPOSITE], [OPPOSITE], [OPPOSITE]], CLASSES)
+    assert away.units == items_of([[SILENT], [OPPOSITE], [OPPOSITE], [OPPOSITE]], CLASSES)
     for node in (there, away):
         assert type(node.mechanism) is kind
         assert node.mechanism.draw(0).event.sampling_probability == 0.5

@@ -9,6 +9,7 @@ import pytest
 import torch
 import training_builder as builder
 from scipy.stats import norm
+from training_builder import by_record, of_record
 
 from zetadp.audit import membership, membership_models
 from zetadp.audit.membership import audit_membership, claims_of, likelihood_ratios, most_exposed, refutation
@@ -101,8 +102,8 @@ def test_a_patient_that_is_out_leaves_no_trace_and_the_constants_alone():
     arm, full = Arm("clipped", "inf", 3), replace(SMALL, sampling_probability=1.0)
     out = np.array([[True, False, True, True]])
     models = train_models(arm, full, LINEAR, RECORDS, out)
-    changed = replace(RECORDS, images=RECORDS.images.clone())
-    changed.images[1] = 7 * changed.images[0].flip(0)
+    changed = replace(RECORDS, inputs=RECORDS.inputs.clone())
+    by_record(changed)[1] = 7 * by_record(changed)[0].flip(0)
     again = train_models(arm, full, LINEAR, changed, out)
     others = [0, 2, 3]
     assert (models.confidence[:, others] == again.confidence[:, others]).all()
@@ -121,7 +122,7 @@ def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
     full = replace(SMALL, sampling_probability=1.0)
     models = train_models(Arm("open", UNCLIPPED, 3), full, LINEAR, RECORDS, np.zeros((1, 4), dtype=bool))
     start = build(LINEAR, builder.CLASSES, builder.SIZE, stream(SMALL.seed, Purpose.WEIGHTS))
-    assert models.confidence[0] == pytest.approx(membership_models._shown(start, RECORDS)[0], rel=1e-6)
+    assert models.confidence[0] == pytest.approx(membership_models._shown(start, RECORDS, builder.CLASSES)[0], rel=1e-6)
     # By the rule for gradients that are not finite, not because the gradient of an empty image happens to be zero.
     assert results[0].not_finite == 4 * 3
 
@@ -139,12 +140,13 @@ def test_trainings_share_the_start_and_no_draw():
 def test_confidence_is_the_mean_log_odds_of_the_true_class():
     network = builder.NETWORKS["complex pooled"]
     model = builder.network(network)
-    confidence, accuracy = membership_models._shown(model, RECORDS)
+    confidence, accuracy = membership_models._shown(model, RECORDS, builder.CLASSES)
     with torch.no_grad():
-        probabilities = model(RECORDS.images[2].unsqueeze(1)).double().softmax(dim=1)
-    true = probabilities[torch.arange(len(RECORDS.labels)), RECORDS.labels]
+        probabilities = model(of_record(RECORDS, 2)[0]).double().softmax(dim=1)
+    labels = of_record(RECORDS, 2)[1]
+    true = probabilities[torch.arange(len(labels)), labels]
     assert confidence[2] == pytest.approx(float((true / (1 - true)).log().mean()), rel=1e-4)
-    assert accuracy[2] == pytest.approx(float((probabilities.argmax(dim=1) == RECORDS.labels).double().mean()))
+    assert accuracy[2] == pytest.approx(float((probabilities.argmax(dim=1) == labels).double().mean()))
 
 
 def test_scores_are_log_likelihood_ratios_of_the_shadow_models():

@@ -83,7 +83,7 @@ def test_plain_modules_and_labels_of_each_record_give_clipped_descent(paths):
     """Against a loop over patients that knows nothing of the library."""
     random = torch.Generator().manual_seed(0)
     labels = torch.randint(4, (6, 5), generator=random)
-    data = Records(torch.randn(6, 5, SIZE, SIZE, dtype=torch.complex64, generator=random), labels)
+    data = Records.stacked(torch.randn(6, 5, 1, SIZE, SIZE, dtype=torch.complex64, generator=random), labels)
     settings = replace(SETTINGS, rounds=1, images_per_patient=5)
     torch.manual_seed(0)
     model = Affine()
@@ -94,8 +94,8 @@ def test_plain_modules_and_labels_of_each_record_give_clipped_descent(paths):
     reference = Affine()
     reference.load_state_dict(before)
     total = [torch.zeros_like(value) for value in before.values()]
-    for images, own in zip(data.images, labels, strict=True):
-        loss = functional.cross_entropy(reference(images.unsqueeze(1)), own)
+    for images, own in zip(data.inputs.unflatten(0, (6, 5)), labels, strict=True):
+        loss = functional.cross_entropy(reference(images), own)
         gradients = torch.autograd.grad(loss, list(reference.parameters()))
         norm = sum(float(g.abs().square().sum()) for g in gradients) ** 0.5
         total = [t + g * min(1.0, 0.3 / norm) for t, g in zip(total, gradients, strict=True)]
@@ -144,7 +144,8 @@ def test_plan_and_model_must_agree(paths):
 
 
 def test_closed_forms_need_shares_of_classes_that_are_public(paths):
-    data = Records(torch.randn(6, 4, 1, 5, dtype=torch.complex64), torch.randint(4, (6, 4)))
+    data = Records.stacked(torch.randn(6, 4, 1, 1, 5, dtype=torch.complex64), torch.randint(4, (6, 4)))
     settings = replace(SETTINGS, rounds=1, estimator="class_means")
-    with pytest.raises(UserError, match="same classes in every record"):
-        train_run(RUN, NetworkSettings("head", "features"), settings, EVERYBODY, data, None, **paths)
+    of_plan = {"task": {"name": "classification", "classes": 4}}
+    with pytest.raises(UserError, match="equally many items of every class"):
+        train_run(RUN, NetworkSettings("head", "features"), settings, EVERYBODY, data, None, **paths, of_plan=of_plan)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from training_builder import CLASSES, NETWORKS, SIZE, TINY, network, plain_gradient, records
+from training_builder import CLASSES, NETWORKS, SIZE, TINY, by_record, network, of_record, plain_gradient, records
 
 import zetadp.core.round
 from zetadp.core.contribution import Contribution
 from zetadp.core.messages import MessageStore
-from zetadp.core.records import Node, Records
+from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Site, do_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
@@ -39,7 +39,9 @@ def ledger(path):
         yield opened
 
 
-def node(ledger: Ledger, own: list[list[int]], place: int = 0, *, expected: float, sigma: float = 0.0) -> Node:
+def node(
+    ledger: Ledger, own: list[list[int]], place: int = 0, *, expected: float, sigma: float = 0.0, each: int = CLASSES
+) -> Node:
     mechanism = SampledGaussian(
         f"node-{place}",
         place,
@@ -50,7 +52,7 @@ def node(ledger: Ledger, own: list[list[int]], place: int = 0, *, expected: floa
         seed=SEED,
         ledger=ledger,
     )
-    return Node(mechanism, own)
+    return Node(mechanism, items_of(own, each))
 
 
 def one_round(
@@ -70,7 +72,7 @@ def test_each_node_sends_the_clipped_mean_of_its_own_patients(ledger):
     messages, not_finite = one_round(nodes, ledger, data, model)
     assert not_finite == 0
     for message, patients in zip(messages, own, strict=True):
-        expected = sum(clipped(plain_gradient(model, data.images[p].unsqueeze(1), data.labels)) for (p,) in patients)
+        expected = sum(clipped(plain_gradient(model, *of_record(data, p))) for (p,) in patients)
         torch.testing.assert_close(message, expected / len(patients), rtol=1e-4, atol=1e-5)
 
 
@@ -82,7 +84,7 @@ def test_only_those_drawn_contribute_and_the_divisor_stays(ledger):
         members = holder.mechanism.draw(number).members
         realised.add(len(members))
         message = one_round([holder], ledger, data, model, number)[0][0]
-        gradients = [clipped(plain_gradient(model, data.images[m].unsqueeze(1), data.labels)) for m in members]
+        gradients = [clipped(plain_gradient(model, *of_record(data, m))) for m in members]
         expected = sum(gradients, torch.zeros_like(message)) / 2
         torch.testing.assert_close(message, expected, rtol=1e-4, atol=1e-5)
     assert len(realised) > 1
@@ -131,11 +133,13 @@ def test_the_complex_step_is_a_real_step_on_stacked_parts_with_the_same_noise(le
     half, size = len(start) // 2, weight.numel()
 
     def loss(vector: Tensor, patient: int) -> Tensor:
-        x, y = (part.double().flatten(1) for part in (data.images[patient].real, data.images[patient].imag))
+        x, y = (
+            part.double().flatten(1) for part in (of_record(data, patient)[0].real, of_record(data, patient)[0].imag)
+        )
         a, b = vector[:size].view(weight.shape), vector[half : half + size].view(weight.shape)
         real = x @ a.T - y @ b.T + vector[size:half]
         imaginary = x @ b.T + y @ a.T + vector[half + size :]
-        return functional.cross_entropy((real.square() + imaginary.square()).sqrt(), data.labels)
+        return functional.cross_entropy((real.square() + imaginary.square()).sqrt(), of_record(data, patient)[1])
 
     total = torch.zeros_like(start)
     for patient in members:
@@ -224,7 +228,7 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
     constants = {"population": 2, "expected": 2, "noise_multiplier": sigma, "clip": CLIP, "grid": grid}
     own = [[[0], [1]], [[2], [3]]]
     return [
-        Node(ExactSampledGaussian(f"node-{place}", place, **constants, ledger=ledger), patients)
+        Node(ExactSampledGaussian(f"node-{place}", place, **constants, ledger=ledger), items_of(patients, CLASSES))
         for place, patients in enumerate(own)
     ]
 
@@ -337,7 +341,7 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
             ledger.start({})
             mechanism = ExactSampledGaussian("node", 0, **constants, grid=grid, ledger=ledger)
             monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.isin(np.arange(population), members))
-            holder = Node(mechanism, [[i] for i in range(population)])
+            holder = Node(mechanism, items_of([[i] for i in range(population)], CLASSES))
             site = Site([holder], data, ledger, MessageStore(tmp_path / name, "x"), chunk=64)
             do_round(Contribution(model, Layout.of(model), CLASSES), site, 0)
         return sums.pop()[0]
@@ -351,22 +355,22 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
 def test_images_that_are_not_finite_are_counted_and_harm_nobody(ledger):
     data, model = records(4), network(TINY)
     holder = node(ledger, [[i] for i in range(4)], expected=4)
-    data.images[2, 1, 0, 0] = torch.nan
+    by_record(data)[2, 1, 0, 0, 0] = torch.nan
     message, not_finite = one_round([holder], ledger, data, model)
     assert not_finite == 1
-    good = [clipped(plain_gradient(model, data.images[p].unsqueeze(1), data.labels)) for p in (0, 1, 3)]
+    good = [clipped(plain_gradient(model, *of_record(data, p))) for p in (0, 1, 3)]
     torch.testing.assert_close(message[0], sum(good) / 4, rtol=1e-4, atol=1e-5)
 
 
 def test_nodes_compute_what_they_would_compute_alone(path, ledger, tmp_path):
     data, model = records(6, images_per_class=3), network(TINY)
     own = [[[0], [1, 2]], [[3], [4], [5]]]
-    together = [node(ledger, patients, place, expected=1.5, sigma=0.5) for place, patients in enumerate(own)]
+    together = [node(ledger, patients, place, expected=1.5, sigma=0.5, each=12) for place, patients in enumerate(own)]
     messages = torch.stack([one_round(together, ledger, data, model, number, 4)[0] for number in range(4)], dim=1)
     for place, patients in enumerate(own):
         with Ledger(tmp_path / f"{place}.jsonl") as own_ledger:
             own_ledger.start({})
-            alone = node(own_ledger, patients, place, expected=1.5, sigma=0.5)
+            alone = node(own_ledger, patients, place, expected=1.5, sigma=0.5, each=12)
             for number in range(4):
                 message = one_round([alone], own_ledger, data, model, number, 4)[0][0]
                 torch.testing.assert_close(messages[place, number], message, rtol=1e-4, atol=1e-5)
@@ -378,7 +382,7 @@ def test_a_round_looks_up_the_images_of_one_pass_at_a_time(ledger):
     class Watched(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             found = func(*args, **(kwargs or {}))
-            if func is torch.ops.aten.index.Tensor and found.shape[2:] == (SIZE, SIZE):
+            if func is torch.ops.aten.index.Tensor and found.shape[2:] == (1, SIZE, SIZE):
                 held.append(len(found))
             return found
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_builder import CLASSES, Held, train_run
+from training_builder import CLASSES, Held, by_record, train_run
 
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
@@ -44,7 +44,7 @@ def settings(estimator: str, **more) -> TrainingSettings:
 
 def data() -> Records:
     values = np.random.default_rng(0).standard_normal((2, PATIENTS, len(LABELS), 1, COMPONENTS + 2))
-    return Records(torch.complex(*torch.from_numpy(values).float()), LABELS)
+    return Records.stacked(torch.complex(*torch.from_numpy(values).float()).unsqueeze(2), LABELS)
 
 
 def public(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -77,7 +77,7 @@ def test_the_head_is_that_of_the_mean_over_nodes_of_the_mean_over_patients(tmp_p
     statistic = closed_form(
         estimator, components=COMPONENTS, shares=(0.25,) * CLASSES, norm=0.8, bound=0.5, clipped=True
     )
-    contributions = statistic(data().images.unsqueeze(2), LABELS.expand(PATIENTS, -1))
+    contributions = statistic(by_record(data()), LABELS.expand(PATIENTS, -1))
     mean = (contributions[:2].mean(dim=0) + contributions[2:].mean(dim=0)) / 2
     wanted = statistic.head(mean, 0.0, None if start is None else start["affine.weight"])
     for found, expected in zip(head(result), wanted, strict=True):
@@ -141,7 +141,7 @@ def test_what_was_sent_is_sent_again_and_counted_once(tmp_path, estimator, noise
 @pytest.mark.parametrize("estimator", CLOSED_FORMS)
 def test_a_patient_that_is_not_finite_poisons_nothing(tmp_path, estimator, monkeypatch):
     broken = data()
-    broken.images[3, 0] = math.nan
+    by_record(broken)[3, 0] = math.nan
     monkeypatch.setitem(globals(), "data", lambda: broken)
     result = trained(tmp_path, estimator)
     assert result.not_finite == 1

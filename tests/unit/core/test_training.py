@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from training_builder import SIZE, TINY, Held, backbone, records, train_run
+from training_builder import CLASSES, SIZE, TINY, Held, backbone, by_record, of_record, records, train_run
 
 import zetadp.core.progress
 import zetadp.core.training
@@ -81,21 +81,21 @@ def stop_after(*rounds: int):
 
 def plain_loop(data: Records, settings: TrainingSettings, clip: float | None) -> torch.nn.Module:
     """Train on everybody without zetadp's gradients, clipping, sums, flat vector, noise or server."""
-    model = build(TINY, data.classes, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
+    model = build(TINY, CLASSES, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
     parameters = list(model.parameters())
     optimiser = torch.optim.NAdam(parameters, lr=settings.optimiser.learning_rate)
     for number in range(settings.rounds):
         if number >= settings.optimiser.drop_after * settings.rounds:
             optimiser.param_groups[0]["lr"] = settings.optimiser.learning_rate / settings.optimiser.drop_factor
         total = [torch.zeros_like(p) for p in parameters]
-        for images in data.images:
-            loss = functional.cross_entropy(model(images.unsqueeze(1)), data.labels)
+        for images in by_record(data):
+            loss = functional.cross_entropy(model(images), of_record(data, 0)[1])
             gradients = torch.autograd.grad(loss, parameters)
             norm = sum(float(g.abs().square().sum()) for g in gradients) ** 0.5
             factor = 1.0 if clip is None else min(1.0, clip / norm)
             total = [t + factor * g for t, g in zip(total, gradients, strict=True)]
         for parameter, summed in zip(parameters, total, strict=True):
-            parameter.grad = summed / len(data.images)
+            parameter.grad = summed / len(by_record(data))
         optimiser.step()
     return model
 
@@ -106,7 +106,7 @@ def test_without_noise_one_node_of_all_patients_is_clipped_gradient_descent(path
     settings = replace(SETTINGS, clip=0.3)
     found = trained(paths, replace(RUN, epsilon=epsilon), settings=settings, plans=EVERYBODY, data=data)
     expected = plain_loop(data, settings, clip)
-    start = build(TINY, data.classes, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
+    start = build(TINY, CLASSES, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
     for mine, other, before in zip(found.model.parameters(), expected.parameters(), start.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
         assert (other - before).abs().max() > 0.02
@@ -246,7 +246,7 @@ def test_seeded_draws_depend_on_no_bit_of_the_data(tmp_path):
     """Last bits differ between processors, and with draws that followed them every figure would."""
     masks = []
     for name, data in (("a", records(7, images_per_class=2)), ("b", records(7, images_per_class=2, seed=5))):
-        data.images[:] *= 0.0 if name == "b" else 1.0
+        data.inputs[:] *= 0.0 if name == "b" else 1.0
         noise = [replace(plan, noise_multiplier=1e4) for plan in PLANS]
         trained(fresh(tmp_path, name), plans=noise, data=data, after_round=lambda _, sent: masks.append(sent))
     half = len(masks) // 2
@@ -298,7 +298,7 @@ def test_a_training_takes_passes_of_the_stated_size(tmp_path, monkeypatch):
     for chunk in (None, 5):
         how, settings = replace(OFTEN, chunk=chunk), replace(SETTINGS, rounds=1)
         found = trained(fresh(tmp_path, str(chunk)), settings=settings, how=how)
-    images = records(1).images
+    images = records(1).inputs
     assert taken == [images_in_a_pass(found.model, Layout.of(found.model), images, SETTINGS.images_per_patient), 5]
 
 
@@ -324,7 +324,7 @@ def test_a_checkpoint_is_written_only_as_often_as_asked(paths):
 
 def test_a_patient_of_nan_does_not_poison_the_model(tmp_path, paths):
     data = records(6)
-    data.images[2] = torch.nan
+    by_record(data)[2] = torch.nan
     found = trained(paths, plans=EVERYBODY, data=data)
     assert found.not_finite == SETTINGS.rounds
     assert weights(found).isfinite().all()
@@ -367,8 +367,8 @@ def test_history_looks_at_validation_patients_and_keeps_the_last_model(paths):
     assert found.history["learning_rate"].tolist() == pytest.approx([0.02, 0.002, 0.002])
     watched = records(2, seed=99)
     with torch.no_grad():
-        scores = found.model(watched.images.flatten(0, 1).unsqueeze(1))
-    labels = watched.labels.repeat(2)
+        scores = found.model(watched.inputs)
+    labels = watched.targets
     last = found.history.iloc[-1]
     assert last["validation_accuracy"] == pytest.approx(float((scores.argmax(1) == labels).float().mean()))
     assert last["validation_loss"] == pytest.approx(float(functional.cross_entropy(scores, labels)), rel=1e-5)
@@ -504,7 +504,7 @@ def test_kept_messages_are_few_and_gone_at_the_end(paths, monkeypatch):
 def test_nothing_tells_how_many_patients_were_drawn(paths, caplog, monkeypatch):
     """Times, and counts of bad patients, are functions of who was drawn."""
     data = records(7, images_per_class=2)
-    data.images[:] = torch.nan
+    data.inputs[:] = torch.nan
     with caplog.at_level("INFO"):
         found = trained(paths, settings=EXACT, data=data)
     assert found.not_finite is None
@@ -621,7 +621,7 @@ PLAIN = OptimiserSettings(0.5, drop_after=1, name="sgd", averaged=0.6)
 def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights(paths):
     """Against a loop over patients that knows neither heads, nodes nor flat vectors."""
     data = records(6, images_per_class=2)
-    data = Records(data.images[:, :, :1], data.labels)  # images of one row, as features are
+    data = replace(data, inputs=data.inputs[:, :, :1].clone())  # images of one row, as features are
     random = torch.Generator().manual_seed(5)
     start = {
         "affine.weight": torch.randn(4, 3, dtype=torch.complex64, generator=random),
@@ -636,10 +636,10 @@ def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights
     passed = []
     for _ in range(5):
         total = [torch.zeros_like(weight), torch.zeros_like(bias)]
-        for images in data.images:
+        for images in by_record(data):
             parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-            scores = (images[:, 0, :3] @ parameters[0].T + parameters[1]).real
-            gradients = torch.autograd.grad(functional.cross_entropy(scores, data.labels), parameters)
+            scores = (images[:, 0, 0, :3] @ parameters[0].T + parameters[1]).real
+            gradients = torch.autograd.grad(functional.cross_entropy(scores, of_record(data, 0)[1]), parameters)
             norm = torch.sqrt(sum(g.abs().square().sum() for g in gradients))
             for place, gradient in enumerate(gradients):
                 total[place] += gradient * min(1.0, 0.4 / float(norm))

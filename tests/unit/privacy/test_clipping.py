@@ -226,11 +226,11 @@ def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
     expected = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
     passes = []
 
-    def limited(model, layout, images, labels):
+    def limited(model, layout, images, labels, **more):
         if len(images) > 2:
             raise torch.OutOfMemoryError
         passes.append(len(images))
-        return patient_gradients(model, layout, images, labels)
+        return patient_gradients(model, layout, images, labels, **more)
 
     monkeypatch.setattr(clipping, "patient_gradients", limited)
     found = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
@@ -245,9 +245,9 @@ def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
 def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk(count, chunk, expected, monkeypatch):
     passes = []
 
-    def watched(model, layout, images, labels):
+    def watched(model, layout, images, labels, **more):
         passes.append(len(images))
-        return patient_gradients(model, layout, images, labels)
+        return patient_gradients(model, layout, images, labels, **more)
 
     monkeypatch.setattr(clipping, "patient_gradients", watched)
     model = network(TINY)
@@ -258,7 +258,7 @@ def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk
 
 
 def test_out_of_memory_for_a_single_patient_is_raised(monkeypatch):
-    def never(*_):
+    def never(*_, **more):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(clipping, "patient_gradients", never)

@@ -10,7 +10,7 @@ from scipy import stats
 
 import zetadp.core.records
 import zetadp.privacy.mechanism
-from zetadp.core.records import Node, choose_images
+from zetadp.core.records import Node, choose_items, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
 from zetadp.nn.parameters import Layout
@@ -94,7 +94,7 @@ def test_no_two_uses_share_a_stream(monkeypatch):
             for number in range(3):
                 one.draw(number, again=1)
                 draw = one.draw(number)
-                choose_images(Node(one, [[i] for i in range(44)]), draw, labels, 2)
+                choose_items(Node(one, items_of([[i] for i in range(44)], 4)), draw, np.tile(labels, 44), 2)
                 for again in (0, 1):
                     one.release(draw, torch.zeros(2), again=again)
     assert len(set(used)) == len(used)

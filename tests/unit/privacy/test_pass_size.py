@@ -31,7 +31,7 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
     model = network(settings)
     layout = Layout.of(model)
     images, labels = patients(1, images_per_patient, domain=settings.domain)
-    found = images_in_a_pass(model, layout, images, images_per_patient) // images_per_patient
+    found = images_in_a_pass(model, layout, images[0], images_per_patient) // images_per_patient
     held: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
 def test_images_four_times_as_large_come_in_a_quarter_of_the_number():
     model = network(NETWORKS["complex, pooled"])
     small, large = (
-        images_in_a_pass(model, Layout.of(model), torch.zeros(1, side, side, dtype=torch.complex64), 4)
+        images_in_a_pass(model, Layout.of(model), torch.zeros(1, 1, side, side, dtype=torch.complex64), 4)
         for side in (32, 64)
     )
     assert small == pytest.approx(4 * large, rel=0.05)
@@ -56,13 +56,13 @@ def test_images_four_times_as_large_come_in_a_quarter_of_the_number():
 
 def test_a_pass_takes_an_image_however_large():
     model = network(NETWORKS["complex, pooled"])
-    images = torch.zeros(1, 1024, 1024, dtype=torch.complex64)
+    images = torch.zeros(1, 1, 1024, 1024, dtype=torch.complex64)
     assert images_in_a_pass(model, Layout.of(model), images, 4) == 1
 
 
 def test_nothing_is_left_behind():
     model = network(NETWORKS["complex"])
-    images, _ = patients(1, 4)
+    images = patients(1, 4)[0][0]
     with torch.no_grad():
         images_in_a_pass(model, Layout.of(model), images, 4)
         assert not torch.is_grad_enabled()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
-from training_builder import TINY, Held, records, train_run
+from training_builder import CLASSES, TINY, Held, items_each, records, train_run
 
 import zetadp.core.round
 from zetadp.core.plan import RunName
@@ -135,9 +135,8 @@ RUN = RunName("x", "federated", "8", 0)
 
 def test_training_draws_clips_and_records_every_image_by_itself(tmp_path):
     data = records(4, images_per_class=2)
-    images = data.images.shape[1]
-    units = [(record,) for record in range(4) for _ in range(images)]
-    plan = Held("node-01", units, len(units), 6.0, 0.5, list(range(images)) * 4)
+    images = items_each(data)
+    plan = Held("node-01", [[record] for record in range(4)], 4 * images, 6.0, 0.5, images)
     settings = TrainingSettings(rounds=3, images_per_patient=4)
     paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
     trained = train_run(RUN, TINY, settings, [plan], data, None, **paths, performance=Performance(chunk=8))
@@ -158,9 +157,8 @@ def test_exact_noise_takes_one_image_a_pass(tmp_path, monkeypatch):
 
     monkeypatch.setattr(zetadp.core.round, "clipped_sums", noted)
     data = records(2)
-    images = data.images.shape[1]
-    units = [(record,) for record in range(2) for _ in range(images)]
-    plan = Held("node-01", units, len(units), 4.0, 1.0, list(range(images)) * 2)
+    images = items_each(data)
+    plan = Held("node-01", [[record] for record in range(2)], 2 * images, 4.0, 1.0, images)
     settings = TrainingSettings(rounds=2, images_per_patient=4, noise="os")
     paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
     train_run(RUN, TINY, settings, [plan], data, None, **paths, performance=Performance(chunk=8))
@@ -168,7 +166,7 @@ def test_exact_noise_takes_one_image_a_pass(tmp_path, monkeypatch):
 
 
 def test_a_node_that_does_not_hold_all_declared_images_is_refused(tmp_path):
-    node = Held("node-01", [(0,)] * 8, 9, 2.0, 1.0, list(range(8)))
+    node = Held("node-01", [[0], [1]], 9, 2.0, 1.0, CLASSES)
     paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
     with pytest.raises(UserError, match="Expected 9"):
         train_run(RUN, TINY, TrainingSettings(rounds=1), [node], records(2), None, **paths)

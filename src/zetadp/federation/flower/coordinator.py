@@ -18,8 +18,9 @@ import torch
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.settings import Performance
+from zetadp.core.task import task_of
 from zetadp.core.training import no_history
-from zetadp.evaluation import accuracy_and_loss
+from zetadp.evaluation import watched
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
@@ -90,7 +91,7 @@ class Coordinator:
         self.receiver, self.contribution = parts.receiver(), parts.contribution
         copies = files.ledger.with_name(f"{files.ledger.stem}.nodes")
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
-        self.history = no_history()
+        self.history = no_history(plan)
         self.ledger_head = ""
         self._checkpointed = 0
         self._absent: set[str] = set()
@@ -158,9 +159,9 @@ class Coordinator:
         self._checkpointed = done
 
     def _look(self, done: int) -> None:
-        accuracy, loss = accuracy_and_loss(self.contribution.model, self.watched)
+        metric, loss = watched(task_of(self.plan.task), self.contribution.model, self.watched)
         rate = self.receiver.learning_rate(done - 1)
-        self.history.loc[len(self.history)] = [done, math.nan, rate, accuracy, loss]
+        self.history.loc[len(self.history)] = [done, math.nan, rate, metric, loss]
 
     def _report(self, done: int) -> None:
         rounds = self.plan.training.rounds

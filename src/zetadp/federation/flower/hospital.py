@@ -23,8 +23,9 @@ from flwr.clientapp import ClientApp
 from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
-from zetadp.core.records import Node, Records, check_images_per_patient, single_images
+from zetadp.core.records import Node, Records, check_units, single_items
 from zetadp.core.round import Site, do_round
+from zetadp.core.task import pipeline_task_of
 from zetadp.dataset import pick_device
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.protocol import (
@@ -37,7 +38,6 @@ from zetadp.federation.flower.protocol import (
     unpack_request,
 )
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.flower.site_folders import load_site
 from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.promise import check_promise
@@ -68,9 +68,9 @@ class Hospital:
     plan
         The hospital's copy of the plan.
     records
-        Images of the hospital's patients.
+        Items of the hospital's patients.
     patients
-        For each patient, in the order of their identifiers, the positions of the patient's records.
+        For each patient, in the order of their identifiers, the positions of the patient's items.
     start
         Public starting weights. Requests carry those that are trained; the others stay what they are.
 
@@ -88,7 +88,7 @@ class Hospital:
         patients: Sequence[Sequence[int]],
         start: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.settings, self.plan, self.records, self.patients = settings, plan, records, patients
+        self.settings, self.plan, self.records = settings, plan, records
         self.start = start
         self.constants = plan.nodes[plan.place(settings.name)]
         self.ledger_path = settings.state / "ledgers" / f"{plan.label}.jsonl"
@@ -111,7 +111,9 @@ class Hospital:
             plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts
         )
         logger.info("%s", self.promise)
-        check_images_per_patient(plan.training.images_per_patient, records.strata)
+        one_each = plan.unit == "image"
+        self.units = single_items(patients, plan.units_of_a_person) if one_each else patients
+        check_units(self.units, records.strata, plan.together)
 
     def reply(self, request: Request) -> Answer | Refusal:
         """Answer a request, or say in one of a few fixed words why not."""
@@ -139,7 +141,7 @@ class Hospital:
         if not (0 <= request.round < plan.training.rounds and 0 <= request.checkpointed <= request.round):
             raise _RefusedError(Reason.ROUND)
         device = pick_device(self.settings.device)
-        records = Records(self.records.images.to(device), self.records.labels.to(device))
+        records = self.records.to(device)
         parts = Assembly.of(plan, records, self.start)
         contribution = parts.contribution
         try:
@@ -157,7 +159,7 @@ class Hospital:
             # Every attempt has draws of its own: what is the same twice would be one release under common noise.
             mechanism = parts.mechanism(self.settings.name, plan.entropy(ledger.attempts - 1), ledger)
             before = ledger.releases(request.round)
-            node = Node(mechanism, *self._held())
+            node = Node(mechanism, self.units)
             site = Site([node], records, ledger, store, self.settings.chunk)
             messages, _ = do_round(contribution, site, request.round)
             if ledger.releases(request.round) > before:
@@ -178,12 +180,6 @@ class Hospital:
         if ledger.attempts >= self.settings.attempts:
             raise _RefusedError(Reason.ATTEMPTS)
         ledger.start({**parts.header(), "engine": "flower", "federation": request.attempt})
-
-    def _held(self) -> tuple[Sequence[Sequence[int]], Sequence[int] | None]:
-        """Return what is drawn: patients, or each of their images."""
-        if self.plan.unit == "patient":
-            return self.patients, None
-        return single_images(self.patients, self.plan.units_of_a_person)
 
     def _refuse_repetition(self, ledger: Ledger, store: MessageStore, request: Request) -> None:
         """Refuse a round that was answered for other weights, or whose message is gone."""
@@ -223,7 +219,7 @@ def load_hospital(path: Path) -> Hospital:
         torch.set_num_threads(settings.threads)
     plan = Plan.read(settings.plan)
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
-    records, patients = load_site(
+    held = pipeline_task_of(plan.task).site(
         settings.images,
         plan,
         settings.state / "images",
@@ -231,7 +227,7 @@ def load_hospital(path: Path) -> Hospital:
         patients=plan.nodes[plan.place(settings.name)].population // plan.units_of_a_person,
         backbone=backbone,
     )
-    return Hospital(settings, plan, records, patients, starting_weights(plan.network, backbone))
+    return Hospital(settings, plan, held.records, held.units(), starting_weights(plan.network, backbone))
 
 
 def node_app(hospital: Hospital) -> ClientApp:

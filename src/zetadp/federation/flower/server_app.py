@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
+from zetadp.core.task import pipeline_task_of
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import (
@@ -28,7 +29,6 @@ from zetadp.federation.flower.protocol import (
     unpack_reply,
 )
 from zetadp.federation.flower.settings import SETTINGS, ServerSettings
-from zetadp.federation.flower.site_folders import load_site
 from zetadp.pretrained import save_model
 from zetadp.publicstart import backbone_of, starting_weights
 from zetadp.storage import written_whole
@@ -66,18 +66,20 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
     patience = settings.patience
     lifetime = patience.give_up_seconds if patience.missing == "wait" else 2 * patience.round_seconds
     backbone = backbone_of(plan, settings.backbone)
+    watched = _watched(settings, plan, backbone)
     coordinator = Coordinator(
         plan,
         patience,
         GridLine(grid, keys, lifetime),
-        _watched(settings, plan, backbone),
+        watched,
         TrainingFiles(settings.ledger_file, settings.checkpoint, settings.permission),
         start=starting_weights(plan.network, backbone),
         performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
     )
     model = coordinator.run()
     head = coordinator.ledger_head
-    save_model(settings.model, model, plan, sequences=SEQUENCES, ledger_head=head, backbone=backbone)
+    inputs = watched.inputs.shape[-1]
+    save_model(settings.model, model, plan, inputs=inputs, ledger_head=head, backbone=backbone)
     with written_whole(settings.history) as temporary:
         coordinator.history.astype({"round": int}).to_csv(temporary, index=False)
     with written_whole(settings.ledger) as temporary:
@@ -86,15 +88,13 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
 
 
 def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> Records:
-    """Return the images of the patients that the server watches; of none where it has none."""
+    """Return the items of the patients that the server watches; none where it has none."""
+    task = pipeline_task_of(plan.task)
     if settings.watched is None:
-        labels = torch.arange(len(SEQUENCES)).repeat_interleave(plan.task["slices"])
-        side = plan.task["size"]
-        shape = (1, backbone.components) if backbone is not None and plan.network.domain == "features" else (side, side)
-        return Records(torch.empty(0, len(labels), *shape), labels)
-    cache = settings.cache or settings.checkpoint.parent / "watched"
-    found = load_site(settings.watched, plan, cache, part="test", patients=settings.watched_patients, backbone=backbone)
-    return found[0]
+        shape = task.input_shape(plan.network.domain, backbone)
+        return Records(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64), np.empty(0, dtype=np.int64))
+    cache, patients = settings.cache or settings.checkpoint.parent / "watched", settings.watched_patients
+    return task.site(settings.watched, plan, cache, part="test", patients=patients, backbone=backbone).records
 
 
 @dataclass(frozen=True)

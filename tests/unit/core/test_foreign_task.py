@@ -1,0 +1,155 @@
+"""A task that an installed package brings trains, accounts, evaluates and tabulates, and nothing here knows it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.core.task import Held, pipeline_task_of, task_of
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.evaluation import predict
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.calibration import noise_of_plan
+from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.promise import promise_of
+from zetadp.privacy.statement import Terms, run_statement
+from zetadp.storage import write_json
+from zetadp.tables import collect, per_node, per_patient, table1
+from zetadp.validation import UserError
+
+PLUGIN = Path(__file__).parents[2] / "plugin"
+FEATURES, PATIENTS = 6, 30
+TASK = {"name": "rotation", "features": FEATURES}
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch):
+    """Stand for ``pip install``: the folder has the package and what pip writes beside it."""
+    monkeypatch.syspath_prepend(PLUGIN)
+    yield
+    sys.modules.pop("toy_task", None)
+
+
+class Affine(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(FEATURES, 1, bias=False, dtype=torch.complex64)
+        nn.init.zeros_(self.map.weight)
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        return self.map(items)
+
+
+def held(seed: int, patients: int = PATIENTS) -> Held:
+    """Return patients with one to five items each."""
+    random = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(patients), random.integers(1, 6, patients))
+    inputs = torch.from_numpy(random.standard_normal((2, len(owner), FEATURES)).astype(np.float32))
+    inputs = torch.complex(*inputs)
+    factors = torch.polar(torch.ones(FEATURES), torch.arange(FEATURES) / 2)
+    items = pd.DataFrame({"patient": [f"P{n:02d}" for n in owner], "item": np.arange(len(owner))})
+    return Held(Records(inputs, inputs @ factors), items)
+
+
+def plan(**changes: object) -> Plan:
+    settings = TrainingSettings(
+        rounds=40, images_per_patient=3, clip=5.0, optimiser=OptimiserSettings(0.2, drop_after=1, name="sgd")
+    )
+    here = NodeConstants("here", PATIENTS, PATIENTS)
+    given = {"task": TASK, "cohort": "toy", **changes}
+    return Plan(RunName("own", "central", "inf", 0), NetworkSettings("own"), settings, (here,), **given)
+
+
+def trained(folder: Path, of: Plan, watched: Held | None = None, model: nn.Module | None = None):
+    own = held(0)
+    data = TrainingData(own.records, [Holding(own.units())], None if watched is None else watched.records)
+    return train(of, data, TrainingFiles(folder / "ledger.jsonl", folder / "checkpoint"), model=model or Affine())
+
+
+def test_it_trains_to_the_factors_and_watches_its_own_metric(tmp_path):
+    result = trained(tmp_path, plan(), held(1))
+    assert list(result.history.columns[-2:]) == ["validation_explained", "validation_loss"]
+    assert result.history["validation_explained"].iloc[-1] > 0.95
+    assert result.history["validation_loss"].iloc[-1] < 0.3
+
+
+def test_its_loss_is_what_is_differentiated_unit_by_unit(tmp_path):
+    """Against the formula: the slope of |w x - y|^2 is 2 (w x - y) conj(x), the mean over a unit's items is clipped."""
+    own, sent = held(0), []
+    # Of the three items that make a contribution, a unit of one item gives this one three times.
+    units = [unit for unit in own.units() if len(unit) in (1, 3)]
+    settings = replace(plan().training, rounds=1)
+    here = NodeConstants("here", len(units), len(units))
+    short = Plan(plan().run, plan().network, settings, (here,), task=TASK, cohort="toy")
+    files = TrainingFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
+    data = TrainingData(own.records, [Holding(units)])
+    train(short, data, files, model=Affine(), after_round=lambda _, messages: sent.append(messages[0]))
+    x, y = own.records.inputs, own.records.targets
+    expected = torch.zeros(FEATURES, dtype=torch.complex64)
+    for unit in units:
+        gradient = (-2 * y[unit, None] * x[unit].conj()).mean(dim=0)
+        expected += gradient * min(1.0, 5.0 / float(gradient.abs().square().sum().sqrt()))
+    assert {len(unit) for unit in units} == {1, 3}
+    torch.testing.assert_close(torch.view_as_complex(sent[0].view(FEATURES, 2)), expected / len(units))
+
+
+def test_it_accounts_evaluates_and_tabulates(tmp_path):
+    private = replace(plan(delta=1e-3), run=replace(plan().run, epsilon="8"))
+    private = private.with_noise(noise_of_plan(private))
+    assert promise_of(private, "here").epsilon <= 8
+    folder = tmp_path / "run"
+    result = trained(folder, private)
+    (run,) = recorded_runs(folder / "ledger.jsonl")
+    terms = Terms(1e-3, "patient", "seeded")
+    statement = run_statement(run, terms, weights={"here": 1.0}, target_epsilon=8.0)
+    write_json(folder / "privacy.json", statement)
+    test, task = held(2), task_of(TASK)
+    predictions = predict(task, result.model, test.records, test.items)
+    assert list(predictions.columns) == ["patient", "item", "square", "error"]
+    name = {"network": "own", "arm": "central", "epsilon": "8", "seed": 0}
+    metrics = task.summarise(predictions) | {"run": name, "task": "rotation", "node_metric": {}}
+    write_json(folder / "metrics.json", metrics)
+    runs = collect([folder])
+    row = table1(runs, "a toy").iloc[0]
+    assert row["metric"] == "explained"
+    assert row["mean"] == pytest.approx(100 * metrics["explained"])
+    assert 20 < row["mean"] < 100
+    assert np.isnan(row["paper_mean"])
+    assert len(per_patient(runs)) == PATIENTS
+    assert list(per_node(runs)["node"]) == ["here"]
+
+
+class Wrong:
+    """A task whose loss is one number for all items."""
+
+    metric, outputs = "explained", 1
+
+    def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs[:, 0] - targets).abs().square().mean()
+
+
+def test_a_loss_that_is_not_one_number_an_item_is_refused_by_name(tmp_path, monkeypatch):
+    import toy_task
+
+    monkeypatch.setattr(toy_task.Rotation, "losses", Wrong.losses)
+    with pytest.raises(UserError, match=r"Wrong\.losses to return one real loss an item"):
+        trained(tmp_path, plan())
+
+
+def test_a_name_that_nobody_knows_is_refused_with_those_that_are_known():
+    with pytest.raises(UserError, match=r"found 'rotatoin'\. Did you mean 'rotation'"):
+        task_of({"name": "rotatoin"})
+    with pytest.raises(UserError, match="refuses its settings"):
+        task_of({"name": "rotation", "sides": 3})
+    with pytest.raises(UserError, match="reads data of its own, found rotation"):
+        pipeline_task_of(TASK)
