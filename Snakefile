@@ -1,4 +1,4 @@
-# Entry of the workflow: from brain volumes to the table of accuracy against epsilon.
+# Entry of the workflow: from a task's data to the table of its metric against epsilon.
 #
 #   snakemake --cores 8                                              the experiment of config.yaml
 #   snakemake --cores 8 --configfile workflow/scenarios/smoke.yaml   another one
@@ -26,20 +26,20 @@ wildcard_constraints:
     epsilon="|".join(sorted({run.epsilon for run in RUNS})),
 
 
-# The target rule stands here and before the includes: Snakemake takes the first rule of this file, not of an included one.
+include: f"workflow/rules/tasks/{config['task']['name']}.smk"
+
+
+# The target rule stands in this file: Snakemake takes no included one.
 rule all:
     default_target: True
     input:
         TABLES,
         FIGURES,
-        f"{COHORT}/duplicates/{config['name']}.csv",
+        OF_TASK,
         f"{RESULTS}/audit/audit.svg",
         collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
 
 
-include: "workflow/rules/cohort.smk"
-include: "workflow/rules/kspace.smk"
-include: "workflow/rules/pretraining.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/federation.smk"
 include: "workflow/rules/evaluation.smk"
@@ -51,13 +51,7 @@ include: "workflow/rules/membership.smk"
 
 rule cohort:
     input:
-        f"{COHORT}/index.csv",
-
-
-rule kspace:
-    input:
-        collect(f"{COHORT}/whitened/shard-{{shard}}.h5", shard=SHARDS),
-        rules.find_duplicates.output,
+        INDEX,
 
 
 rule train:

@@ -1,11 +1,12 @@
 """Say what a finished run is worth on held-out patients, what it costs in privacy, and write its card."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from zetadp.core.task import Held
 from zetadp.dataset import pick_device
 from zetadp.evaluation import outputs_of, predict, watched
 from zetadp.federation.partition import read_partition
@@ -20,7 +21,11 @@ from zetadp.storage import read_json, write_json, write_text, written_whole
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from snakemake.iocontainers import snakemake
+
+    from zetadp.core.task import Held, Words
 
 
 def main(
@@ -50,7 +55,7 @@ def main(
 
     One job does all three: each takes less time than starting up for it.
     """
-    evaluate(
+    words = evaluate(
         model,
         images,
         partition,
@@ -66,7 +71,7 @@ def main(
     write_json(privacy, statement)
     write_text(text, plain_text(statement))
     measured = read_json(metrics)
-    write_text(card, model_card(measured["run"], settings, read_json(privacy), measured, cohort_label))
+    write_text(card, model_card(measured["run"], settings, read_json(privacy), measured, cohort_label, words(settings)))
 
 
 def evaluate(
@@ -80,11 +85,12 @@ def evaluate(
     *,
     device: str,
     tf32: bool,
-) -> None:
+) -> Callable[[dict[str, Any]], Words]:
     """Write predictions and metrics on the server's test patients, and the metric at each node's own.
 
     A network that started from public weights is also measured as it started: what it gained is the difference.
-    ``tf32`` tells whether a GPU was let round in training; here all is float32.
+    Returns what the task says of networks for their cards. ``tf32`` tells whether a GPU was let round in training;
+    here all is float32.
     """
     place = pick_device(device)
     finished = load_model(model, place)
@@ -118,6 +124,7 @@ def evaluate(
             "environment": environment(place) | ({"tf32": "in convolutions, while training"} if tf32 else {}),
         },
     )
+    return task.words
 
 
 if __name__ == "__main__":

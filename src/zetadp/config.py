@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SIMULATED_NAME = "phantom"
 """Names of simulated cohorts begin with it; other patients need another name, and have ledgers of their own."""
 
+BRAIN = "brain_sequences"
+"""The task that has slices, a cohort in the Decathlon's layout and a public backbone."""
+
 EVERYBODY = "all"
 """A participation: every patient takes part in every round."""
 
@@ -131,6 +134,13 @@ def unit_of(config: Mapping[str, Any], network: str) -> str:
     return str(config["networks"][network]["training"].get("unit", config["training"]["unit"]))
 
 
+def task_content(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task as a plan names it."""
+    task = config["task"]
+    slices = {"slices": config["slices"]["count"], "size": config["slices"]["size"]} if task["name"] == BRAIN else {}
+    return {"name": task["name"], **slices, **task["settings"]}
+
+
 def images_of_a_patient(config: Mapping[str, Any]) -> int:
     """Return the declared number of images of a record."""
     from zetadp.cohort.decathlon import SEQUENCES
@@ -173,7 +183,7 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
         nodes=tuple(map(NodeConstants, names, sizes, expected)),
         delta=config["privacy"]["delta"],
         cohort=config["cohort"]["name"],
-        task={"name": "brain_sequences", "slices": config["slices"]["count"], "size": config["slices"]["size"]},
+        task=task_content(config),
         partition={**config["partition"], "sizes": hospital_sizes(config)},
         unit="image" if unit == "image" else "patient",
         units_of_a_person=images,
@@ -260,7 +270,8 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         yield from _contradictions_of_estimator(f"networks.{name}", config["networks"][name])
     yield from _contradictions_of_images(config)
     cohort = config["cohort"]
-    yield from _contradictions_of_cohort(cohort, config["privacy"]["noise"], has_real_patients(config))
+    yield from _contradictions_of_cohort(config)
+    yield from _contradictions_of_task(config)
     if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
         yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
     attacked = config["audit"]["membership"]["network"]
@@ -313,6 +324,23 @@ def _contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             f"partition.validation_patients: {wanted} test patients would be watched, of {cohort['test_patients']}; "
             "none would be left to test."
         )
+
+
+def _contradictions_of_task(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what another task than brain sequences cannot have, and what it refuses itself."""
+    task = config["task"]
+    if task["name"] == BRAIN:
+        if task["settings"]:
+            yield f"task.settings: expected none for {BRAIN}, whose settings are slices; found {task['settings']}."
+        return
+    from zetadp.core.task import task_of
+
+    try:
+        task_of(task_content(config))
+    except (UserError, ValueError) as error:
+        yield f"task: {error}"
+    if config["engine"] != "simulation":
+        yield f"engine: expected simulation for task {task['name']}; found {config['engine']}."
 
 
 def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iterator[str]:
@@ -392,13 +420,17 @@ def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str
         )
 
 
-def _contradictions_of_cohort(cohort: Mapping[str, Any], noise: str, real: bool) -> Iterator[str]:
+def _contradictions_of_cohort(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a cohort takes from another one by mistake.
 
     A scenario is laid over config.yaml, whose cohort is simulated: what it leaves out is that cohort's. A name, a unit
     or a source of noise that is right for a simulation must not be taken over by patients without a word.
     """
-    source = cohort["source"]
+    cohort, noise, real = config["cohort"], config["privacy"]["noise"], has_real_patients(config)
+    source, task = cohort["source"], config["task"]["name"]
+    if source == "simulated" and task != BRAIN:
+        yield f"cohort.source: expected download or folder for task {task}, which has no simulation; found simulated."
+        return
     if (source == "folder") != (cohort["folder"] is not None):
         yield (
             f"cohort.folder: expected a folder exactly where cohort.source is folder; found {cohort['folder']!r} with "
@@ -408,14 +440,14 @@ def _contradictions_of_cohort(cohort: Mapping[str, Any], noise: str, real: bool)
         if real:
             yield "cohort.real_patients: expected false for a simulated cohort; found true."
         return
-    if source == "download" and not real:
+    if source == "download" and task == BRAIN and not real:
         yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
     if cohort["name"].startswith(SIMULATED_NAME):
         yield (
             f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort['name']!r}. "
             f"Names that begin with {SIMULATED_NAME} stand for simulated cohorts, whose ledgers they keep."
         )
-    if source == "download" and cohort["one_record_per_patient"]:
+    if source == "download" and task == BRAIN and cohort["one_record_per_patient"]:
         yield "cohort.one_record_per_patient: expected false: the Decathlon has several scans of some patients."
     elif cohort["unit"] == "patient" and not (cohort["patient_key"] or cohort["one_record_per_patient"]):
         yield (

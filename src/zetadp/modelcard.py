@@ -14,8 +14,9 @@ from zetadp.tables import is_simulated
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zetadp.core.task import Words
+
 FALSE_ALARM = 0.01
-USAGE = "zetadp predict MODEL VOLUME"
 
 
 def model_card(
@@ -24,7 +25,7 @@ def model_card(
     privacy: Mapping[str, Any],
     metrics: Mapping[str, Any],
     cohort_label: str,
-    usage: str = USAGE,
+    words: Words,
 ) -> str:
     """Return the card of one trained model as Markdown.
 
@@ -40,26 +41,25 @@ def model_card(
         Content of the run's ``metrics.json``; its ``environment`` becomes the provenance.
     cohort_label
         Name of the cohort; that of a simulated one contains the word "simulated".
-    usage
-        Command that applies the model to one volume.
+    words
+        What its task says of it.
     """
     epsilon = epsilon_label(run["epsilon"])
     chosen = epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
-    sequences = [str(name) for name in metrics["classes"]]
     arm = arm_shown(run["arm"], privacy["threat"]["model"])
     return "\n".join(
         [
-            f"# MRI sequence classifier: {run['network']}, {arm}, {chosen}, seed {run['seed']}",
+            f"# {words.title}: {run['network']}, {arm}, {chosen}, seed {run['seed']}",
             "",
-            *_task(network, sequences),
+            *_task(words),
             *_data(cohort_label, metrics),
             *_privacy(epsilon, privacy),
             *_accuracy(metrics),
-            *_limits(cohort_label),
+            *_limits(cohort_label, words),
             "## Use",
             "",
             "```sh",
-            usage,
+            words.usage,
             "```",
             "",
             *_provenance(run, network, metrics),
@@ -67,60 +67,17 @@ def model_card(
     )
 
 
-def _task(network: Mapping[str, Any], sequences: list[str]) -> list[str]:
+def _task(words: Words) -> list[str]:
     return [
         "## Task",
         "",
-        f"{_described(network)} It tells which pulse sequence ({', '.join(sequences)}) an axial slice of a brain MRI "
-        "comes from.",
+        words.about,
         "",
-        "**Input.** A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
-        "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area resize, "
-        f"{', '.join(_prepared(network))}. The settings travel with the model.",
+        f"**Input.** {words.inputs}",
         "",
-        "**Output.** For each slice the name of the sequence and its probability.",
+        f"**Output.** {words.outputs}",
         "",
     ]
-
-
-def _described(network: Mapping[str, Any]) -> str:
-    """Say what kind of network this is, what it sees, and which of its weights were trained from where."""
-    family, domain = network["family"], network["domain"]
-    if family == "linear":
-        values = "pixel of the slice" if domain == "image" else "coefficient of the slice’s k-space"
-        return f"A real-valued linear model: softmax regression on the log magnitude of every {values}."
-    if family == "head":
-        count = f"the first {network['components']}" if network["components"] else "all"
-        start = "the public head" if network["start"] == "public" else "random weights"
-        return (
-            f"A complex-valued linear head on {count} of the complex features that a frozen public backbone computes "
-            "from the slice’s k-space. The backbone is a complex-valued convolutional network, trained on public "
-            f"simulated patients only; the head alone was trained on the cohort, from {start}."
-        )
-    seen = "the slice itself" if domain == "image" else "the slice’s k-space"
-    if family == "real" and domain == "kspace":
-        seen += ", real and imaginary part as two channels"
-    if network["transform"] == "fourier":
-        seen += ", which its first layer transforms back to the image"
-    trained = {
-        "all": "All its weights were",
-        "norms": "Its head and the scales and shifts of its normalisation were",
-        "head": "Its head alone was",
-    }.get(network["trained"], "Its head and low-rank updates of its convolutions were")
-    start = "the weights of the public backbone" if network["start"] == "public" else "random weights"
-    return f"A {family}-valued convolutional network on {seen}. {trained} trained on the cohort, from {start}."
-
-
-def _prepared(network: Mapping[str, Any]) -> list[str]:
-    """Return what is done to a resized slice before the network takes it."""
-    steps = ["each image to mean zero and standard deviation one"]
-    if network["domain"] != "image":
-        steps = ["centred unitary 2-D Fourier transform", "whitening of each image by its own statistics"]
-    if network["domain"] == "features":
-        steps.append("features of the public backbone")
-    if network["family"] == "linear":
-        steps.append("logarithm of the magnitude, standardised over the image")
-    return steps
 
 
 def _data(cohort_label: str, metrics: Mapping[str, Any]) -> list[str]:
@@ -205,7 +162,7 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _limits(cohort_label: str) -> list[str]:
+def _limits(cohort_label: str, words: Words) -> list[str]:
     origin = (
         "- Trained and tested on a simulated cohort: nothing is known of its accuracy on patients."
         if is_simulated(cohort_label)
@@ -214,9 +171,8 @@ def _limits(cohort_label: str) -> list[str]:
     return [
         "## Limits",
         "",
-        "- Not for clinical use, and not a medical device.",
         origin,
-        "- It always answers with one of its sequences, also for a volume that holds none of them.",
+        *(f"- {limit}" for limit in words.limits),
         "- Test and validation patients have no privacy guarantee.",
         "",
     ]

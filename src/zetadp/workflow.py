@@ -100,7 +100,7 @@ def _open_log(path: Path) -> None:
     sys.excepthook = log_uncaught
 
 
-def code_of(script: str, root: Path = ROOT) -> dict[str, str]:
+def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
     """Return a hash of a script and of every module of this package that it imports, directly or not.
 
     Snakemake tells a script's change by its modification time and never looks at imported modules. As a parameter of
@@ -111,6 +111,8 @@ def code_of(script: str, root: Path = ROOT) -> dict[str, str]:
     ----------
     script
         Path of the script, relative to ``root``.
+    modules
+        Modules of this package that the script finds by name, such as its task.
     root
         The repository.
 
@@ -120,7 +122,7 @@ def code_of(script: str, root: Path = ROOT) -> dict[str, str]:
     """
     package = root / "src" / PACKAGE.name
     hashes: dict[Path, str] = {}
-    todo = [root / script]
+    todo = [root / script, *(place for name in modules for place in _files(name, package))]
     while todo:
         file = todo.pop()
         if file not in hashes:
@@ -164,11 +166,14 @@ def _first_party(nodes: Iterable[ast.AST], package: Path) -> Iterable[Path]:
         else:
             continue
         for name in names:
-            parts = name.split(".")
-            if parts[0] != package.name:
-                continue
-            path = package.joinpath(*parts[1:])
-            if path.with_suffix(".py").is_file():
-                yield path.with_suffix(".py")
-            elif (path / "__init__.py").is_file():
-                yield path / "__init__.py"
+            yield from _files(name, package)
+
+
+def _files(name: str, package: Path) -> Iterable[Path]:
+    """Yield the file of a module of this package; nothing for others."""
+    parts = name.split(".")
+    path = package.joinpath(*parts[1:])
+    if parts[0] == package.name and path.with_suffix(".py").is_file():
+        yield path.with_suffix(".py")
+    elif parts[0] == package.name and (path / "__init__.py").is_file():
+        yield path / "__init__.py"

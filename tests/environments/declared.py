@@ -15,6 +15,10 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 
+RULES_OF_TASKS = sorted((ROOT / "workflow/rules/tasks").glob("*.smk"))
+# Stages that find their task by its name.
+WITH_TASK = ("evaluate", "train_federated", "train_model")
+
 # Packages of conda-forge that PyPI has under another name, and packages that are imported under another name.
 CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-isal": "isal"}
 IMPORTED_AS = {"dp-accounting": "dp_accounting", "pyyaml": "yaml"}
@@ -39,16 +43,20 @@ def requirements(environment: str) -> list[str]:
 def stages() -> dict[str, list[str]]:
     """Return the scripts that run in each environment, as the rules say."""
     found: dict[str, list[str]] = {name: [] for name in ENVIRONMENTS}
-    for path in sorted((ROOT / "workflow/rules").glob("*.smk")):
+    for path in [*sorted((ROOT / "workflow/rules").glob("*.smk")), *RULES_OF_TASKS]:
         for text in re.split(r"^ *(?=rule \w+:$)", path.read_text(), flags=re.MULTILINE)[1:]:
-            environment = re.search(r'conda:\n +"../../envs/(\w+)\.yaml"', text)[1]
-            found[environment].append(re.search(r'script:\n +"../../scripts/(\w+)\.py"', text)[1])
+            if "script:" not in text:  # a target, which only names files
+                continue
+            environment = re.search(r'conda:\n +"[./]+/envs/(\w+)\.yaml"', text)[1]
+            found[environment].append(re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', text)[1])
     return found
 
 
 def imported(script: str) -> set[str]:
     """Return the PyPI names of the packages that a script and the modules of this package it reaches import."""
-    modules = {name.split(".")[0] for file in code_of(f"scripts/{script}.py", ROOT) for name in imports_of(ROOT / file)}
+    tasks = [f"zetadp.tasks.{path.stem}" for path in RULES_OF_TASKS] if script in WITH_TASK else []
+    files = code_of(f"scripts/{script}.py", *tasks, root=ROOT)
+    modules = {name.split(".")[0] for file in files for name in imports_of(ROOT / file)}
     to_pypi = {module: name for name, module in IMPORTED_AS.items()}
     return {to_pypi.get(name, name) for name in modules - sys.stdlib_module_names - NOT_OF_STAGES}
 

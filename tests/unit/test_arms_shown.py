@@ -13,9 +13,11 @@ from zetadp.modelcard import model_card
 from zetadp.nn.models import NetworkSettings
 from zetadp.notes import notes
 from zetadp.storage import read_json
+from zetadp.tasks.brain_sequences import BrainSequences
 
 NETWORK = asdict(NetworkSettings())
 LABEL = "simulated cohort"
+WORDS = BrainSequences().words(NETWORK)
 SHOWN = "secure (secure aggregation, simulated)"
 THREAT = {
     "model": "secure_aggregation",
@@ -71,7 +73,12 @@ def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
     for folder in folders:
         metrics = read_json(folder / "metrics.json")
         card[folder] = model_card(
-            metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, "simulated cohort"
+            metrics["run"],
+            NETWORK,
+            read_json(folder / "privacy.json"),
+            metrics,
+            "simulated cohort",
+            WORDS,
         )
     secure, federated = card.values()
     assert SHOWN in secure.splitlines()[0]
@@ -94,7 +101,7 @@ def test_a_guarantee_per_image_is_called_one_beside_the_figure_of_a_patient(tmp_
     assert any("Network mine: ε is per image" in note and f"{shown} at ε = 3" in note for note in below)
     assert "| mine (per image) |" in rendering.to_markdown(rendering.accuracy_sheet(table, below))
     metrics = read_json(folder / "metrics.json")
-    card = model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL)
+    card = model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL, WORDS)
     assert f"per patient at δ = 0.001 is {shown}." in card
     assert "of those who gave no data" not in card
 

@@ -9,6 +9,7 @@ from zetadp.config import load_config, network_of
 from zetadp.configdocs import SCHEMA
 from zetadp.modelcard import model_card
 from zetadp.storage import read_json
+from zetadp.tasks.brain_sequences import BrainSequences
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +36,9 @@ NETWORK = network_of(CONFIGURATION, "complex")
 def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, **run):
     folder = write_run(tmp_path, right or {"a": 12, "b": 16}, **run)
     metrics = read_json(folder / "metrics.json")
-    return model_card(metrics["run"], settings, read_json(folder / "privacy.json"), metrics, label)
+    return model_card(
+        metrics["run"], settings, read_json(folder / "privacy.json"), metrics, label, BrainSequences().words(settings)
+    )
 
 
 def test_card_holds_what_a_user_must_know(tmp_path):
@@ -76,7 +79,7 @@ def test_no_epsilon_is_printed_below_its_figure(tmp_path):
     nodes = {"node-01": {"population": 30, "epsilon": 2.50012}}
     privacy = read_json(folder / "privacy.json") | {"epsilon": 3.98012, "epsilon_rdp": 4.30021, "nodes": nodes}
     metrics = read_json(folder / "metrics.json")
-    text = model_card(metrics["run"], NETWORK, privacy, metrics, "cohort")
+    text = model_card(metrics["run"], NETWORK, privacy, metrics, "cohort", BrainSequences().words(NETWORK))
     assert "(ε = 3.981, δ = 0.001, per patient)" in text
     assert "as a check: 4.301" in text
     assert "node-01: 30 patients, ε = 2.501" in text
@@ -106,7 +109,7 @@ def test_missing_precision_is_a_dash(tmp_path):
     metrics = read_json(folder / "metrics.json")
     metrics["per_class"]["T1w"]["precision"] = None
     privacy = json.loads((folder / "privacy.json").read_text())
-    assert "| – |" in model_card(metrics["run"], NETWORK, privacy, metrics, "cohort")
+    assert "| – |" in model_card(metrics["run"], NETWORK, privacy, metrics, "cohort", BrainSequences().words(NETWORK))
 
 
 BACKBONE = "A complex-valued linear head on {} of the complex features that a frozen public backbone computes"

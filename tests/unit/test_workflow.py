@@ -51,17 +51,17 @@ def repository(tmp_path):
 
 def changed(repository: Path, name: str, old: str, new: str) -> bool:
     """Tell whether an edit changes the code of the script."""
-    before = code_of("scripts/train.py", repository)
+    before = code_of("scripts/train.py", root=repository)
     path = repository / name
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000))
-    return code_of("scripts/train.py", repository) != before
+    return code_of("scripts/train.py", root=repository) != before
 
 
 def test_code_is_the_script_and_all_it_imports(repository):
-    assert sorted(code_of("scripts/train.py", repository)) == [
+    assert sorted(code_of("scripts/train.py", root=repository)) == [
         "scripts/train.py",
         "src/zetadp/late.py",
         "src/zetadp/nn/__init__.py",
@@ -110,7 +110,7 @@ def test_code_does_not_depend_on_where_the_repository_lies(repository, tmp_path_
     for name, text in FILES.items():
         (other / name).parent.mkdir(parents=True, exist_ok=True)
         (other / name).write_text(textwrap.dedent(text))
-    assert code_of("scripts/train.py", repository) == code_of("scripts/train.py", other)
+    assert code_of("scripts/train.py", root=repository) == code_of("scripts/train.py", root=other)
 
 
 def test_code_of_every_script_of_this_repository_is_found():

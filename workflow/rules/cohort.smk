@@ -1,5 +1,27 @@
 # Volumes in the layout of the Medical Segmentation Decathlon, whatever their source, and the table of who is in them.
 
+from zetadp.cohort.index import listed_files
+
+TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"
+PHANTOM = {
+    "train_patients": config["cohort"]["train_patients"],
+    "test_patients": config["cohort"]["test_patients"],
+    **config["cohort"]["simulated"],
+}
+
+
+def brought_files():
+    """Return the files of a cohort that its user brings, to be inputs: what changes in them is seen.
+
+    A simulation or a download writes its volumes while the workflow runs. Its settings or its checksum stand for them.
+    """
+    cohort = config["cohort"]
+    files = listed_files(Path(TASK)) if cohort["source"] == "folder" else []
+    if cohort["patient_key"]:
+        files.append(Path(cohort["patient_key"]))
+    # The stage that checks the cohort reports missing files, all of them at once.
+    return [file.as_posix() for file in files if file.is_file()]
+
 
 if config["cohort"]["source"] == "simulated":
 
@@ -66,7 +88,7 @@ rule index_cohort:
         ),
         brought=BROUGHT,
     output:
-        table=f"{COHORT}/index.csv",
+        table=INDEX,
     log:
         "logs/index_cohort.log",
     conda:

@@ -18,7 +18,6 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 from snakemake.exceptions import WorkflowError
 
-from zetadp.cohort.index import listed_files
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.settings import Performance
 from zetadp.config import (
@@ -55,7 +54,7 @@ RUNS = run_names(config)
 FIRST_RUNS = run_names({"runs": config["runs"][:1]})
 SHARDS = [f"{number:02d}" for number in range(config["shards"])]
 COHORT = f"resources/{config['cohort']['name']}"
-TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"
+INDEX = f"{COHORT}/index.csv"
 RESULTS = f"results/{config['name']}"
 # Who trained where is what the guarantee hides: it stays with the cohort, out of the folder that is shown around.
 PARTITION = f"{COHORT}/partitions/{config['name']}.csv"
@@ -71,35 +70,14 @@ FIGURES = [
     f"{RESULTS}/figures/{name}.svg"
     for name in ("accuracy", "confusion", "per_class", "curves")
 ]
-if config["privacy"]["noise"] == "seeded":
-    # Where noise protects real patients, no picture of one is drawn unless it is asked for by name.
-    FIGURES.append(f"{RESULTS}/figures/patient.svg")
-PHANTOM = {
-    "train_patients": config["cohort"]["train_patients"],
-    "test_patients": config["cohort"]["test_patients"],
-    **config["cohort"]["simulated"],
-}
 
 
-def brought_files():
-    """Return the files of a cohort that its user brings, to be inputs: what changes in them is seen.
-
-    A simulation or a download writes its volumes while the workflow runs. Its settings or its checksum stand for them.
-    """
-    cohort = config["cohort"]
-    files = listed_files(Path(TASK)) if cohort["source"] == "folder" else []
-    if cohort["patient_key"]:
-        files.append(Path(cohort["patient_key"]))
-    # The stage that checks the cohort reports missing files, all of them at once.
-    return [file.as_posix() for file in files if file.is_file()]
+TASK_CODE = f"zetadp.tasks.{config['task']['name']}"
 
 
 def images_for(wildcards):
-    """Return the image stacks that a network sees: whitened k-space, slices, or the public backbone's features."""
-    kind = {"kspace": "whitened", "image": "slices", "features": "features"}[
-        config["networks"][wildcards.network]["domain"]
-    ]
-    return [f"{COHORT}/{kind}/shard-{shard}.h5" for shard in SHARDS]
+    """Return what a network sees: the files that the task's rules make for its domain."""
+    return INPUTS[config["networks"][wildcards.network]["domain"]]
 
 
 def backbone_for(wildcards):
@@ -189,7 +167,7 @@ def cohort_label():
     cohort = config["cohort"]
     kind = {
         "simulated": "simulated cohort",
-        "download": "Decathlon brain task",
+        "download": "public cohort",
         "folder": "cohort",
     }[cohort["source"]]
     return f"{kind} {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} {cohort['unit']}s"

@@ -38,7 +38,7 @@ rule evaluate:
         cohort_label=cohort_label(),
         delta=config["privacy"]["delta"],
         unit=config["cohort"]["unit"],
-        code=code_of("scripts/evaluate.py"),
+        code=code_of("scripts/evaluate.py", TASK_CODE),
     script:
         "../../scripts/evaluate.py"
 
@@ -46,7 +46,7 @@ rule evaluate:
 rule account_total:
     input:
         ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
-        table=rules.index_cohort.output.table,
+        table=INDEX,
     output:
         total=report(
             f"{RESULTS}/privacy_total.json",

@@ -11,7 +11,7 @@ if config["engine"] == "flower" and FEDERATED_ARMS:
     rule train_federated:
         input:
             dataset=f"{TASK}/dataset.json",
-            table=rules.index_cohort.output.table,
+            table=INDEX,
             partition=rules.partition.output.partition,
             noise=noise_for,
             backbone=backbone_for,
@@ -41,6 +41,6 @@ if config["engine"] == "flower" and FEDERATED_ARMS:
             ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
             checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
             folder=f"{RESULTS}/federation/{LOG_WILDCARDS}",
-            code=code_of("scripts/train_federated.py"),
+            code=code_of("scripts/train_federated.py", TASK_CODE),
         script:
             "../../scripts/train_federated.py"

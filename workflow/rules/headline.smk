@@ -7,7 +7,7 @@ HEADLINE = f"{RESULTS}/headline"
 use rule account_total as account_headline with:
     input:
         ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=FIRST_RUNS),
-        table=rules.index_cohort.output.table,
+        table=INDEX,
     output:
         total=f"{HEADLINE}/privacy_total.json",
         text=f"{HEADLINE}/privacy_total.txt",

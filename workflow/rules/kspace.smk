@@ -9,7 +9,7 @@ rule slice_volumes:
     # The index names every volume with its hash, and a volume with another hash is refused: the index stands for them.
     input:
         dataset=f"{TASK}/dataset.json",
-        table=rules.index_cohort.output.table,
+        table=INDEX,
     output:
         slices=f"{COHORT}/slices/shard-{{shard}}.h5",
     log:

@@ -76,30 +76,3 @@ rule make_figures:
         code=code_of("scripts/make_figures.py"),
     script:
         "../../scripts/make_figures.py"
-
-
-rule draw_patient:
-    input:
-        slices=collect(f"{COHORT}/slices/shard-{{shard}}.h5", shard=SHARDS),
-        kspace=collect(f"{COHORT}/kspace/shard-{{shard}}.h5", shard=SHARDS),
-        whitened=collect(f"{COHORT}/whitened/shard-{{shard}}.h5", shard=SHARDS),
-        partition=rules.partition.output.partition,
-    output:
-        patient=report(
-            f"{RESULTS}/figures/patient.svg",
-            caption="../report/patient.rst",
-            category="Data",
-            labels={"result": "one held-out patient"},
-        ),
-    log:
-        "logs/draw_patient.log",
-    conda:
-        "../../envs/tables.yaml"
-    resources:
-        mem_mb=4000,
-        runtime="30m",
-    params:
-        cohort_label=cohort_label(),
-        code=code_of("scripts/draw_patient.py"),
-    script:
-        "../../scripts/draw_patient.py"

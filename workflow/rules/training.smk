@@ -3,7 +3,7 @@
 
 rule partition:
     input:
-        table=rules.index_cohort.output.table,
+        table=INDEX,
     output:
         partition=PARTITION,
     log:
@@ -43,7 +43,7 @@ rule train_model:
     input:
         images=images_for,
         partition=rules.partition.output.partition,
-        table=rules.index_cohort.output.table,
+        table=INDEX,
         noise=noise_for,
         backbone=backbone_for,
     output:
@@ -70,6 +70,6 @@ rule train_model:
         device=config["device"],
         ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
         checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
-        code=code_of("scripts/train_model.py"),
+        code=code_of("scripts/train_model.py", TASK_CODE),
     script:
         "../../scripts/train_model.py"

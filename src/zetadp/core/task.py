@@ -12,16 +12,13 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-import numpy as np
-import pandas as pd
-
-from zetadp.privacy.clipping import cross_entropies
 from zetadp.validation import UserError, did_you_mean, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    import pandas as pd
     import torch
     from torch import Tensor
 
@@ -50,9 +47,34 @@ class Held(NamedTuple):
 
     def units(self, of: pd.Series[bool] | None = None) -> list[list[int]]:
         """Return the positions of each patient's items, in the order of the patients' names; of some items alone."""
-        places = self.items.index.to_numpy() if of is None else np.flatnonzero(of)
-        owners = self.items["patient"].to_numpy()[places]
-        return [places[own].tolist() for own in pd.Series(owners).groupby(owners, sort=True).indices.values()]
+        items = self.items.reset_index(drop=True)
+        groups = items[:] if of is None else items[of.to_numpy()]
+        return [own.index.tolist() for _, own in groups.groupby("patient", sort=True)]
+
+
+class Words(NamedTuple):
+    """What a task says of a finished model, for its card.
+
+    Attributes
+    ----------
+    title
+        What the model is.
+    about
+        What kind of network it is, and what it tells.
+    inputs, outputs
+        What it takes, and gives.
+    usage
+        Command that applies it.
+    limits
+        What it must not be used for.
+    """
+
+    title: str
+    about: str
+    inputs: str
+    outputs: str
+    usage: str
+    limits: tuple[str, ...]
 
 
 class Task(Protocol):
@@ -145,6 +167,9 @@ class PipelineTask(Task, Protocol):
     def input_shape(self, domain: str, backbone: Backbone | None) -> tuple[int, ...]:
         """Return the shape of what a network takes of one item, which every site must know without having one."""
 
+    def words(self, network: Mapping[str, Any]) -> Words:
+        """Return what the card of a model says of the task, for a network of these settings."""
+
 
 @dataclass(frozen=True)
 class Classification:
@@ -185,6 +210,8 @@ class Classification:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropies of scores, shape (item, class), for true classes, shape (item,)."""
+        from zetadp.privacy.clipping import cross_entropies  # PyTorch takes seconds to import
+
         return cross_entropies(outputs, targets)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,7 +1,4 @@
-"""The first task: tell the pulse sequence of an axial slice of a brain volume, from its k-space, image or features.
-
-Imported without PyTorch's or nibabel's weight where only the settings count.
-"""
+"""The first task: tell the pulse sequence of an axial slice of a brain volume, from its k-space, image or features."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.cohort.decathlon import SEQUENCES, read_task
-from zetadp.core.task import Classification, Held
+from zetadp.core.task import Classification, Held, Words
 from zetadp.dataset import as_given, load_role, to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
@@ -25,7 +22,7 @@ from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -109,9 +106,66 @@ class BrainSequences(Classification):
         prepared = prepare(slices, domain, backbone)
         return ImageStack(prepared, tuple(table["record"]), SEQUENCES, axes, "prepared for training")
 
+    def words(self, network: Mapping[str, Any]) -> Words:
+        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        return Words(
+            title="MRI sequence classifier",
+            about=f"{_described(network)} It tells which pulse sequence ({', '.join(SEQUENCES)}) an axial slice of a "
+            "brain MRI comes from.",
+            inputs="A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
+            "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area "
+            f"resize, {', '.join(_prepared(network))}. The settings travel with the model.",
+            outputs="For each slice the name of the sequence and its probability.",
+            usage="zetadp predict MODEL VOLUME",
+            limits=(
+                "Not for clinical use, and not a medical device.",
+                "It always answers with one of its sequences, also for a volume that holds none of them.",
+            ),
+        )
+
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
         """Return accuracy and errors by sequence, and the accuracy of a vote of each volume's slices."""
         return {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
+
+
+def _described(network: Mapping[str, Any]) -> str:
+    """Say what kind of network this is, what it sees, and which of its weights were trained from where."""
+    family, domain = network["family"], network["domain"]
+    if family == "linear":
+        values = "pixel of the slice" if domain == "image" else "coefficient of the slice’s k-space"
+        return f"A real-valued linear model: softmax regression on the log magnitude of every {values}."
+    if family == "head":
+        count = f"the first {network['components']}" if network["components"] else "all"
+        start = "the public head" if network["start"] == "public" else "random weights"
+        return (
+            f"A complex-valued linear head on {count} of the complex features that a frozen public backbone computes "
+            "from the slice’s k-space. The backbone is a complex-valued convolutional network, trained on public "
+            f"simulated patients only; the head alone was trained on the cohort, from {start}."
+        )
+    seen = "the slice itself" if domain == "image" else "the slice’s k-space"
+    if family == "real" and domain == "kspace":
+        seen += ", real and imaginary part as two channels"
+    if network["transform"] == "fourier":
+        seen += ", which its first layer transforms back to the image"
+    trained = {
+        "all": "All its weights were",
+        "norms": "Its head and the scales and shifts of its normalisation were",
+        "head": "Its head alone was",
+    }.get(network["trained"], "Its head and low-rank updates of its convolutions were")
+    start = "the weights of the public backbone" if network["start"] == "public" else "random weights"
+    return f"A {family}-valued convolutional network on {seen}. {trained} trained on the cohort, from {start}."
+
+
+def _prepared(network: Mapping[str, Any]) -> list[str]:
+    """Return what is done to a resized slice before the network takes it."""
+    steps = ["each image to mean zero and standard deviation one"]
+    if network["domain"] != "image":
+        steps = ["centred unitary 2-D Fourier transform", "whitening of each image by its own statistics"]
+    if network["domain"] == "features":
+        steps.append("features of the public backbone")
+    if network["family"] == "linear":
+        steps.append("logarithm of the magnitude, standardised over the image")
+    return steps
 
 
 def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.ndarray:
