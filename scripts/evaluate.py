@@ -11,7 +11,6 @@ from zetadp.dataset import pick_device
 from zetadp.evaluation import outputs_of, predict, watched
 from zetadp.federation.partition import read_partition
 from zetadp.modelcard import model_card
-from zetadp.nn.backbone import load_backbone
 from zetadp.pretrained import load_model
 from zetadp.privacy.run_account import account_run
 from zetadp.privacy.wording import plain_text
@@ -104,8 +103,10 @@ def evaluate(
     tested = predict(task, finished.network, test[0].records, test[1])
     public = {}
     if finished.settings.start == "public":
-        start = public_start(finished, load_backbone(backbone[0], place))
-        public = {"public_start": watched(task, start, test[0].records)[0]}
+        found = task.backbone(backbone[0], place)
+        if found is not None:
+            start = public_start(finished, found)
+            public = {"public_start": watched(task, start, test[0].records)[0]}
     nodes = {}
     if (table["role"] == "validation").any():
         held, _ = given("validation")

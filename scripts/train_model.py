@@ -14,11 +14,10 @@ from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.dataset import pick_device
 from zetadp.federation.partition import read_partition
 from zetadp.memory import keep_freed_memory
-from zetadp.nn.backbone import load_backbone
 from zetadp.pretrained import save_model
 from zetadp.privacy.account import Permission, claim, forget_times
 from zetadp.publicstart import starting_weights, with_public
-from zetadp.storage import read_json, written_whole
+from zetadp.storage import content_hash, read_json, written_whole
 from zetadp.ticks import wait_for_tick
 from zetadp.workflow import run
 
@@ -49,9 +48,12 @@ def main(
     keep_freed_memory()
     place = pick_device(device)
     claim(Path(ledger_file).parent, table)
-    public = load_backbone(backbone[0], place) if backbone else None
-    declared = with_public(calibrated(plan, noise), public)
-    task, roles = pipeline_task_of(declared.task), read_partition(partition)
+    planned = calibrated(plan, noise)
+    task, roles = pipeline_task_of(planned.task), read_partition(partition)
+    public = task.backbone(backbone[0], place) if backbone else None
+    declared = with_public(planned, public)
+    if backbone and public is None:
+        declared = declared.with_public(encoder=content_hash(backbone[0]))
     held, watched = (task.load(images, roles, role, place) for role in ("train", "validation"))
     logger = logging.getLogger(__name__)
     logger.info("%s: %d items, %d rounds, on %s", declared.run, len(held.items), declared.training.rounds, place)

@@ -46,6 +46,8 @@ NETWORKS = {
     "real low rank": NetworkSettings(
         "real", widths=(2, 4), convolutions=1, hidden=3, groups=2, trained="low_rank_outer", rank=2
     ),
+    "dense complex": NetworkSettings("dense", "complex", widths=(6, 5), activation="cardioid"),
+    "dense real": NetworkSettings("dense", "image", widths=(6, 5)),
     "head": NetworkSettings("head", "features", components=3),
 }
 

@@ -198,6 +198,8 @@ def _that_count(network: Mapping[str, Any]) -> list[str]:
         names += ["widths", "convolutions", "groups", "head", "trained"]
         names += ["hidden"] if network["head"] == "hidden" else []
         names += ["rank"] if network["trained"].startswith("low_rank") else []
+    if network["family"] == "dense":
+        names += ["widths", "activation"] if network["domain"] == "complex" else ["widths"]
     if network["family"] == "complex":
         names += ["activation", "transform", "start"]
     return names

@@ -18,7 +18,7 @@ import numpy as np
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @contextmanager
@@ -181,17 +181,40 @@ class ImageStack:
 
 def write_stack(path: Path, stack: ImageStack) -> None:
     """Write an image stack to HDF5: dataset ``values`` and, as attributes, all that describes it."""
+    names = {"patients": stack.patients, "sequences": stack.sequences}
+    about = {"axes": list(stack.axes), "units": stack.units}
+    write_arrays(path, {"values": stack.values}, names, about, stack.provenance)
+
+
+def write_arrays(
+    path: Path,
+    arrays: Mapping[str, np.ndarray],
+    names: Mapping[str, Sequence[str]],
+    about: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+) -> None:
+    """Write arrays and lists of names to HDF5.
+
+    Parameters
+    ----------
+    path
+        The file, written whole or not at all.
+    arrays, names
+        Datasets by name, of numbers and of texts.
+    about
+        Attributes of the first array: its axes, its units.
+    provenance
+        How the values were made.
+    """
     import h5py
 
     # Made in memory and written by Python: on a disk that fills up HDF5 ends the process with a segmentation fault.
     with h5py.File(path.name, "w", driver="core", backing_store=False) as file:
-        data = file.create_dataset("values", data=stack.values, track_times=False)
-        data.attrs["axes"] = list(stack.axes)
-        data.attrs["units"] = stack.units
-        names = {"patients": stack.patients, "sequences": stack.sequences}
+        data = [file.create_dataset(name, data=values, track_times=False) for name, values in arrays.items()]
+        data[0].attrs.update(about)
         for name, texts in names.items():
             file.create_dataset(name, data=list(texts), dtype=h5py.string_dtype(), track_times=False)
-        file.attrs["provenance"] = json.dumps(_plain(stack.provenance), sort_keys=True)
+        file.attrs["provenance"] = json.dumps(_plain(dict(provenance)), sort_keys=True)
         file.flush()
         content = file.id.get_file_image()
     with written_whole(path) as temporary:

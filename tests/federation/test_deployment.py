@@ -22,7 +22,7 @@ from training_builder import backbone
 
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
-from zetadp.core.task import pipeline_task_of
+from zetadp.core.task import site_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import DESCENT, LEAST_SQUARES
 from zetadp.federation.flower.updates import size_of
@@ -40,7 +40,7 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
     parts, holdings, first = [], [], 0
     used = backbone_of(plan, public)
     for node in plan.nodes:
-        held = pipeline_task_of(plan.task).site(
+        held = site_task_of(plan.task).site(
             consortium.images(node.name),
             plan,
             consortium.folder / "again",

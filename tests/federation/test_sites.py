@@ -16,7 +16,7 @@ from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import Plan
 from zetadp.core.records import items_of
-from zetadp.core.task import pipeline_task_of
+from zetadp.core.task import site_task_of
 from zetadp.federation.flower.hospital import load_hospital
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.flower.site_folders import write_site_folder
@@ -32,7 +32,7 @@ SMOKE = ["config.yaml", "workflow/scenarios/smoke.yaml"]
 
 
 def load_site(folder, plan, cache, **more):
-    return pipeline_task_of(plan.task).site(folder, plan, cache, **more)
+    return site_task_of(plan.task).site(folder, plan, cache, **more)
 
 
 def test_a_hospital_prepares_its_own_patients_as_the_stages_do(tmp_path):

@@ -77,7 +77,13 @@ TASK_CODE = f"zetadp.tasks.{config['task']['name']}"
 
 def images_for(wildcards):
     """Return what a network sees: the files that the task's rules make for its domain."""
-    return INPUTS[config["networks"][wildcards.network]["domain"]]
+    domain = config["networks"][wildcards.network]["domain"]
+    if domain not in INPUTS:
+        raise WorkflowError(
+            f"networks.{wildcards.network}.domain: expected one of {', '.join(INPUTS)} "
+            f"for task {config['task']['name']}; found {domain}."
+        )
+    return INPUTS[domain]
 
 
 def backbone_for(wildcards):

@@ -121,7 +121,7 @@ class Task(Protocol):
 
 
 class PipelineTask(Task, Protocol):
-    """A task that also finds its data: those of a workflow, and those of one site of a federation."""
+    """A task that also finds its data in a workflow."""
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
         """Return the items of all records with one role, in the order of the partition's rows.
@@ -137,6 +137,16 @@ class PipelineTask(Task, Protocol):
         device
             Where they are wanted.
         """
+
+    def backbone(self, file: Path, device: torch.device) -> Backbone | None:
+        """Return what networks of this task start from, or None for a file that only makes their features."""
+
+    def words(self, network: Mapping[str, Any]) -> Words:
+        """Return what the card of a model says of the task, for a network of these settings."""
+
+
+class SiteTask(PipelineTask, Protocol):
+    """A task that hospitals can train for as well: each reads a folder of its own patients."""
 
     def site(
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
@@ -166,9 +176,6 @@ class PipelineTask(Task, Protocol):
 
     def input_shape(self, domain: str, backbone: Backbone | None) -> tuple[int, ...]:
         """Return the shape of what a network takes of one item, which every site must know without having one."""
-
-    def words(self, network: Mapping[str, Any]) -> Words:
-        """Return what the card of a model says of the task, for a network of these settings."""
 
 
 @dataclass(frozen=True)
@@ -260,11 +267,20 @@ def task_of(content: Mapping[str, Any]) -> Task:
 
 def pipeline_task_of(content: Mapping[str, Any]) -> PipelineTask:
     """Return the task that a plan names, or refuse one that cannot find data of its own; else as `task_of`."""
+    return cast("PipelineTask", _with("load", "reads data of its own", content))
+
+
+def site_task_of(content: Mapping[str, Any]) -> SiteTask:
+    """Return the task that a plan names, or refuse one that reads no hospital's folder; else as `task_of`."""
+    return cast("SiteTask", _with("site", "reads the folder of a hospital", content))
+
+
+def _with(method: str, does: str, content: Mapping[str, Any]) -> Task:
     found = task_of(content)
-    if not hasattr(found, "load"):
-        msg = f"Expected a task that reads data of its own, found {content.get('name', 'none')}."
+    if not hasattr(found, method):
+        msg = f"Expected a task that {does}, found {content.get('name', 'none')}."
         raise UserError(msg)
-    return cast("PipelineTask", found)
+    return found
 
 
 def _maker(name: str) -> Callable[..., Task]:

@@ -91,8 +91,37 @@ class ConvolutionalClassifier(nn.Module):
         x: Tensor = self.head(self.features(images))
         if not self.complex:
             return x
-        real, imaginary = x.chunk(2, dim=1)
-        return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
+        return modulus(x)
+
+
+def modulus(x: Tensor) -> Tensor:
+    """Return the modulus of stacked complex scores; its slope at zero is zero."""
+    real, imaginary = x.chunk(2, dim=1)
+    return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
+
+
+class DenseClassifier(nn.Module):
+    """Fully connected layers on all pixels of an image, complex or real.
+
+    A complex network ends in the modulus of its complex scores. A real one has ReLU, which is what the cardioid is on
+    real numbers.
+    """
+
+    def __init__(self, settings: NetworkSettings, classes: int, size: int) -> None:
+        super().__init__()
+        self.complex = settings.domain == "complex"
+        dtype = torch.complex64 if self.complex else torch.float32
+        layers: list[nn.Module] = []
+        for before, width in pairwise((size * size, *settings.widths)):
+            own = activation(settings.activation, width) if self.complex else nn.ReLU()
+            layers += [Linear(before, width, dtype=dtype), own]
+        self.layers = nn.Sequential(*layers, Linear(settings.widths[-1], classes, dtype=dtype))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""
+        flat = images.flatten(1)
+        x: Tensor = self.layers(stack(flat) if self.complex else flat)
+        return modulus(x) if self.complex else x
 
 
 class LinearClassifier(nn.Module):
@@ -150,7 +179,9 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     if settings.family == OWN:
         msg = "Expected a PyTorch module for a network of family own, found none. Pass it to train as model."
         raise UserError(msg)
-    if settings.family == "linear":
+    if settings.family == "dense":
+        model = DenseClassifier(settings, classes, size)
+    elif settings.family == "linear":
         model = LinearClassifier(classes, size)
     elif settings.family == "head":
         if settings.components > size:

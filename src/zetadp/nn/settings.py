@@ -9,7 +9,7 @@ from zetadp.validation import in_range, one_of, positive
 
 OWN = "own"
 """Family of a network that the user of the library brings as a PyTorch module."""
-FAMILIES = ("complex", "real", "linear", "head", OWN)
+FAMILIES = ("complex", "real", "dense", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
 """What is trained where convolutions are frozen and updated by `zetadp.nn.low_rank`: both factors, or the outer."""
 
@@ -22,14 +22,15 @@ class NetworkSettings:
     ----------
     family
         ``complex``; ``real`` (the same shape with real weights, widths times the square root of two so that it has
-        about as many real numbers); ``linear`` (softmax regression on log magnitude); or ``head`` (a complex affine map
-        of features). ``own``: the network is brought as a PyTorch module, and the other
-        settings are of no effect.
+        about as many real numbers); ``dense`` (fully connected layers, complex or real as its domain is); ``linear``
+        (softmax regression on log magnitude); or ``head`` (a complex affine map of features). ``own``: the network is
+        brought as a PyTorch module, and the other settings are of no effect.
     domain
-        What it sees: whitened ``kspace``, the ``image``, or ``features`` that the public backbone computes of whitened
-        k-space.
+        What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, or ``features`` that
+        something public computes.
     widths
-        Filters of each block; each block halves the image side by average pooling.
+        Filters of each block; each block halves the image side by average pooling. Units of each hidden layer of family
+        ``dense``.
     convolutions
         3x3 convolutions a block, each followed by group normalisation and activation.
     head
@@ -74,7 +75,7 @@ class NetworkSettings:
         """Check every setting; lists from configuration files become tuples."""
         object.__setattr__(self, "widths", tuple(self.widths))
         one_of(FAMILIES, family=self.family)
-        one_of(("kspace", "image", "features"), domain=self.domain)
+        one_of(("kspace", "image", "complex", "features"), domain=self.domain)
         one_of(("hidden", "pooled"), head=self.head)
         one_of(("none", "fourier"), transform=self.transform)
         one_of(("random", "public"), start=self.start)
@@ -88,6 +89,12 @@ class NetworkSettings:
             msg = (
                 f"Expected domain features for family head and for no other, found family {self.family} with domain "
                 f"{self.domain}."
+            )
+            raise ValueError(msg)
+        if (self.family == "dense") != (self.domain == "complex") and (self.family, self.domain) != ("dense", "image"):
+            msg = (
+                "Expected domain complex or image for family dense, and domain complex for no other, found family "
+                f"{self.family} with domain {self.domain}."
             )
             raise ValueError(msg)
         if self.family != "complex" and self.transform != "none":

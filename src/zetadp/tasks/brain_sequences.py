@@ -17,6 +17,7 @@ from zetadp.dataset import as_given, load_role, to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.metrics import volume_accuracy
+from zetadp.nn.backbone import load_backbone
 from zetadp.publicstart import record_features
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError, positive
@@ -69,7 +70,7 @@ class BrainSequences(Classification):
         return (1, 1, _given(backbone).components)
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
-        """Return the slices of all records with one role, and whose they are (`zetadp.core.task.Task.load`)."""
+        """Return the slices of all records with one role, and whose they are (`zetadp.core.task.PipelineTask.load`)."""
         stack, rows = load_role(files, partition, role)
         count, slices = len(stack.sequences), stack.values.shape[2]
         items = rows.loc[rows.index.repeat(count * slices)].reset_index(drop=True)
@@ -78,7 +79,7 @@ class BrainSequences(Classification):
     def site(
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
     ) -> Held:
-        """Check and prepare the volumes of one site, once (`zetadp.core.task.Task.site`)."""
+        """Check and prepare the volumes of one site, once (`zetadp.core.task.SiteTask.site`)."""
         import torch
 
         from zetadp.cohort.index import index_cohort
@@ -105,6 +106,10 @@ class BrainSequences(Classification):
         axes = ("record", "sequence", "slice", "row", "column")
         prepared = prepare(slices, domain, backbone)
         return ImageStack(prepared, tuple(table["record"]), SEQUENCES, axes, "prepared for training")
+
+    def backbone(self, file: Path, device: torch.device) -> Backbone:
+        """Return the public backbone."""
+        return load_backbone(file, device)
 
     def words(self, network: Mapping[str, Any]) -> Words:
         """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""

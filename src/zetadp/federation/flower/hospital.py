@@ -25,7 +25,7 @@ from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
 from zetadp.core.records import Node, Records, check_units, single_items
 from zetadp.core.round import Site, do_round
-from zetadp.core.task import pipeline_task_of
+from zetadp.core.task import site_task_of
 from zetadp.dataset import pick_device
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.protocol import (
@@ -219,7 +219,7 @@ def load_hospital(path: Path) -> Hospital:
         torch.set_num_threads(settings.threads)
     plan = Plan.read(settings.plan)
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
-    held = pipeline_task_of(plan.task).site(
+    held = site_task_of(plan.task).site(
         settings.images,
         plan,
         settings.state / "images",

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
-from zetadp.core.task import pipeline_task_of
+from zetadp.core.task import site_task_of
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import (
@@ -89,7 +89,7 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
 
 def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> Records:
     """Return the items of the patients that the server watches; none where it has none."""
-    task = pipeline_task_of(plan.task)
+    task = site_task_of(plan.task)
     if settings.watched is None:
         shape = task.input_shape(plan.network.domain, backbone)
         return Records(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64), np.empty(0, dtype=np.int64))
