@@ -249,7 +249,7 @@ def test_real_patients_need_a_fixed_time_of_answer(tmp_path):
 def test_another_number_of_patients_than_planned_is_refused(tmp_path):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     with pytest.raises(UserError, match="Expected 3 training patients at node-01, as the plan declares, found 2"):
-        Hospital(hospital.settings, SEEDED, hospital.records, hospital.patients[:2])
+        Hospital(hospital.settings, SEEDED, hospital.records, hospital.units[:2])
 
 
 def test_settings_are_read_from_a_file_with_paths_beside_it(tmp_path):

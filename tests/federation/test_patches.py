@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
 import pytest
+from flwr.supercore import sql_mixin
+from flwr.supercore.sql_mixin import SqlMixin
+from sqlalchemy.exc import OperationalError
 
+from zetadp.federation.flower import patches
 from zetadp.federation.flower.patches import FLOWER
 
 ROOT = Path(__file__).parents[2]
@@ -58,3 +64,21 @@ def test_the_version_of_flower_that_is_changed_is_the_one_that_is_installed():
     assert extras["federation"] == [f"flwr=={FLOWER}"]
     assert f"flwr=={FLOWER}" in (ROOT / "requirements.lock").read_text().splitlines()
     assert f"  - flwr={FLOWER}" in (ROOT / "envs/federation.yaml").read_text().splitlines()
+
+
+def test_a_database_that_another_writes_to_is_waited_for_as_long_as_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
+    patches.wait_for_the_database(0.3)
+    state = SqlMixin(f"sqlite:///{tmp_path / 'state.db'}")
+    monkeypatch.setattr(sql_mixin, "run_migrations", lambda _: None)
+    state.initialize()
+    state.query("CREATE TABLE lines (text TEXT)")
+    other = sqlite3.connect(tmp_path / "state.db")
+    other.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    with pytest.raises(OperationalError, match="locked"):
+        state.query("INSERT INTO lines VALUES ('x')")
+    # Flower's own patience is five seconds.
+    assert 0.25 < time.monotonic() - began < 4
+    other.rollback()
+    state.query("INSERT INTO lines VALUES ('x')")

@@ -64,6 +64,18 @@ def ask_again_soon(seconds: float = FIRST_SECONDS) -> None:
         function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), "initial_backoff": seconds}
 
 
+def wait_for_the_database(seconds: float = 60.0) -> None:
+    """Let the SuperLink of this process wait so long for its database while another thread writes.
+
+    Five seconds, its own patience, are too short for eleven nodes on busy cores: the SuperLink then answers a node with
+    an internal error, and the node ends.
+    """
+    from flwr.supercore import sql_mixin
+
+    known = vars(sql_mixin)["SQLITE_PRAGMAS"]
+    vars(sql_mixin)["SQLITE_PRAGMAS"] = (*known, ("busy_timeout", str(int(1000 * seconds))))
+
+
 def look_every(seconds: float) -> None:
     """Let the SuperNode of this process sleep no longer than so between two looks for a message.
 

@@ -44,6 +44,7 @@ from zetadp.federation.flower.patches import (
     look_every,
     serve_nodes_alone_outside,
     sign_off_first,
+    wait_for_the_database,
 )
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.validation import UserError
@@ -67,6 +68,7 @@ def superlink() -> None:
     parser.add_argument("--operator-secret-file", type=Path, required=True)
     given, sys.argv[1:] = parser.parse_known_args()
     serve_nodes_alone_outside(given.operator_secret_file.read_bytes().hex())
+    wait_for_the_database()
     flower_superlink()
 
 
