@@ -1,12 +1,12 @@
 """Say what a finished run is worth on held-out patients, what it costs in privacy, and write its card."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from zetadp.core.task import Held, Words
 from zetadp.dataset import pick_device
 from zetadp.evaluation import outputs_of, predict, watched
 from zetadp.federation.partition import read_partition
@@ -20,11 +20,7 @@ from zetadp.storage import read_json, write_json, write_text, written_whole
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from snakemake.iocontainers import snakemake
-
-    from zetadp.core.task import Held, Words
 
 
 def main(

@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     COHORT = 6
     BOOTSTRAP = 7
     PRETRAINING = 8
+    PAIRING = 9
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

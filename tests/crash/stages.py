@@ -35,7 +35,7 @@ PLAN = Plan(
     TrainingSettings(ROUNDS, 4, OptimiserSettings(0.01)),
     tuple(NodeConstants(f"node-0{n + 1}", size, 1.0) for n, size in enumerate(SIZES)),
     cohort="tiny",
-    task={"slices": 2, "size": 8},
+    task={"name": "brain_sequences", "slices": 2, "size": 8},
 ).to_json()
 PERFORMANCE = asdict(Performance(evaluate_every=2, checkpoint_seconds=0.03))
 LABEL = "a tiny cohort"

@@ -305,7 +305,8 @@ def plan_json(
     settings = {"family": "linear"} | more.pop("network", {})
     training = TrainingSettings(rounds=rounds, noise=noise, optimiser=OptimiserSettings(1e-3))
     nodes = tuple(map(NodeConstants, names, sizes, expected))
-    run, task = RunName("small", more.pop("arm", "federated"), epsilon, 0), {"slices": 2, "size": 8}
+    run = RunName("small", more.pop("arm", "federated"), epsilon, 0)
+    task = {"name": "brain_sequences", "slices": 2, "size": 8}
     return Plan(run, NetworkSettings(**settings), training, nodes, cohort="test", task=task, **more).to_json()
 
 
@@ -463,8 +464,8 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
     # The sealed copy is the ledger as it stands when training ends.
     assert (tmp_path / "ledger.x").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
 
-    curves = training_curves(history.assign(**run), "test")
-    assert [line.get_label() for line in curves.axes[0].lines] == ["chance (25 %)"]
+    watched = history.rename(columns={"validation_accuracy": "value"}).assign(**run, metric="accuracy")
+    assert [line.get_label() for line in training_curves(watched, "test", chance=25).axes[0].lines] == ["chance (25 %)"]
 
     predictions, metrics = tmp_path / "predictions.csv", tmp_path / "metrics.json"
     stage(
@@ -524,7 +525,7 @@ def test_images_are_units_of_their_own_where_the_plan_says_so():
     first, second = holdings(Held(None, items), plan)
     assert (first.units, second.units) == ([[0], [1], [4], [5]], [[2], [3]])
     items["patient"] = list("aabbaa")
-    with pytest.raises(UserError, match="one record a patient"):
+    with pytest.raises(UserError, match="one record of 2 images a patient"):
         holdings(Held(None, items), plan)
 
 

@@ -12,6 +12,8 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+import numpy as np
+
 from zetadp.validation import UserError, did_you_mean, positive
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ class Held(NamedTuple):
 
     def units(self, of: pd.Series[bool] | None = None) -> list[list[int]]:
         """Return the positions of each patient's items, in the order of the patients' names; of some items alone."""
-        items = self.items.reset_index(drop=True)
-        groups = items[:] if of is None else items[of.to_numpy()]
-        return [own.index.tolist() for _, own in groups.groupby("patient", sort=True)]
+        places = np.arange(len(self.items)) if of is None else np.flatnonzero(of)
+        owners = self.items["patient"].to_numpy()[places]
+        order = owners.argsort(kind="stable")
+        _, starts = np.unique(owners[order], return_index=True)
+        return [own.tolist() for own in np.split(places[order], starts[1:])]
 
 
 class Words(NamedTuple):
