@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scenarios import ROOT, Experiment, declared_by, ended
 
-from zetadp.config import network_of
+from zetadp.configured import network_of
 from zetadp.epsilon import epsilon_order
 from zetadp.figurestyle import (
     SMALL,

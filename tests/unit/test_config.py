@@ -10,16 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.config import (
-    declared_nodes,
-    hospital_sizes,
-    load_config,
-    network_of,
-    plan_of,
-    run_names,
-    threat_of,
-    training_of,
-)
+from zetadp.config import load_config
+from zetadp.configured import declared_nodes, hospital_sizes, network_of, plan_of, run_names, threat_of, training_of
 from zetadp.core.plan import Plan, RunName
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError
@@ -519,10 +511,36 @@ def test_settings_without_effect_are_refused():
     assert "learning_rate: expected with estimator descent only" in faults({"networks": {"own": head}})
 
 
+PHASE = {
+    "task": {"name": "phase_mnist"},
+    "cohort": {"name": "digits", "source": "download", "real_patients": False, "unit": "record"},
+}
+
+
+def test_another_task_than_brain_sequences_is_checked_by_itself():
+    assert "cohort.source: expected download or folder for task phase_mnist" in faults(
+        {"task": PHASE["task"]}, default()
+    )
+    named = {**PHASE, "task": {"name": "phase_mnist", "settings": {"composite": "twice"}}}
+    assert "task: Expected composite" in faults(named)
+    unknown = faults({**PHASE, "task": {"name": "unheard_of"}})
+    assert "task: Expected the name of a task in the plan, found 'unheard_of'" in unknown
+    assert "engine: expected simulation for task phase_mnist; found flower." in faults({**PHASE, "engine": "flower"})
+    assert "task.settings: expected none for brain_sequences" in faults({"task": {"settings": {"slices": 3}}})
+
+
+def test_a_plan_names_its_task_with_its_settings():
+    run = RunName("complex", "federated", "8", 0)
+    once = merged(PHASE, {"task": {"settings": {"composite": "once"}}})
+    assert plan_of(load_config(merged(paper(), once), SCHEMA), run).task == {"name": "phase_mnist", "composite": "once"}
+    assert plan_of(load_config(default(), SCHEMA), run).task == {"name": "brain_sequences", "slices": 20, "size": 32}
+
+
 def test_a_configuration_is_checked_without_pytorch():
     """Snakemake checks it at every start, on clusters once for each job, and PyTorch takes seconds to import."""
     code = (
-        "import sys, yaml; from pathlib import Path; from zetadp.config import hospital_sizes, load_config\n"
+        "import sys, yaml; from pathlib import Path; from zetadp.config import load_config; "
+        "from zetadp.configured import hospital_sizes\n"
         f"given = yaml.safe_load(Path({str(ROOT / 'config.yaml')!r}).read_text())\n"
         f"hospital_sizes(load_config(given, Path({str(SCHEMA)!r}))); print('torch' in sys.modules)"
     )

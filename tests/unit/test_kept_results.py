@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from zetadp.config import run_names
+from zetadp.configured import run_names
 from zetadp.core.settings import TrainingSettings
 from zetadp.provenance import read_origin
 from zetadp.validation import UserError

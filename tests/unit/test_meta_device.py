@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from zetadp.cohort.decathlon import SEQUENCES
-from zetadp.config import images_of_a_patient, load_config, network_of, training_of
+from zetadp.config import load_config
+from zetadp.configured import images_of_a_patient, network_of, training_of
 from zetadp.core.records import Node, Records, choose_items, gather, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings

@@ -5,8 +5,9 @@ import pytest
 import yaml
 from run_builder import write_run
 
-from zetadp.config import load_config, network_of
+from zetadp.config import load_config
 from zetadp.configdocs import SCHEMA
+from zetadp.configured import network_of
 from zetadp.modelcard import model_card
 from zetadp.storage import read_json
 from zetadp.tasks.brain_sequences import BrainSequences

@@ -20,9 +20,9 @@ from snakemake.exceptions import WorkflowError
 
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.settings import Performance
-from zetadp.config import (
+from zetadp.config import load_config
+from zetadp.configured import (
     hospital_sizes,
-    load_config,
     needs_backbone,
     network_of,
     plan_of,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zetadp.cohort.decathlon import DAMAGED, SEQUENCES, Task, canonical_sequence, read_task, record_name, write_task
+from zetadp.cohort.decathlon import DAMAGED, SEQUENCES, Listing, canonical_sequence, read_task, record_name, write_task
 from zetadp.cohort.folders import folder_written_whole
 from zetadp.cohort.index import PARTICIPANTS, PATIENT_KEY, read_table
 from zetadp.storage import write_text
@@ -48,7 +48,7 @@ def convert_folder(
     parts: Path | None = None,
     test_fraction: float = 0.35,
     name: str = "converted",
-) -> Task:
+) -> Listing:
     """Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
     Two layouts are told apart by themselves: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``, contrast-enhanced

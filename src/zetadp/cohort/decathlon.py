@@ -40,7 +40,7 @@ MEND = "Download or copy it again."
 
 
 @dataclass(frozen=True)
-class Task:
+class Listing:
     """What ``dataset.json`` declares.
 
     Attributes
@@ -120,7 +120,7 @@ def record_name(file: PurePosixPath | Path) -> str:
     return re.sub(r"\.nii(\.gz)?$", "", file.name)
 
 
-def read_task(root: Path) -> Task:
+def read_task(root: Path) -> Listing:
     """Read ``dataset.json`` of a Decathlon task.
 
     Raises
@@ -139,7 +139,7 @@ def read_task(root: Path) -> Task:
     if wrong:
         msg = f"Expected the keys of a Decathlon task in {path}; missing or of the wrong kind: {', '.join(wrong)}."
         raise UserError(msg)
-    return Task(
+    return Listing(
         root=root,
         sequences=_sequences(path, content["modality"]),
         training=tuple(_listed(path, entry) for entry in content["training"]),

@@ -1,0 +1,145 @@
+"""What a checked configuration says: its runs, its nodes, its networks, and the plan of each run."""
+
+from __future__ import annotations
+
+from itertools import product
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import TrainingSettings
+from zetadp.estimators import DESCENT
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, threat_of_arm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zetadp.privacy.threat import Threat
+
+
+BRAIN = "brain_sequences"
+"""The task that has slices, a cohort in the Decathlon's layout and a public backbone."""
+
+EVERYBODY = "all"
+"""A participation: every patient takes part in every round."""
+
+PLANNED = ("rounds", "participation", "expected_patients", "unit")
+"""What a network's own training settings say in place of its arm's, and who is drawn."""
+
+
+def has_real_patients(config: Mapping[str, Any]) -> bool:
+    """Tell whether the volumes are of real people: as declared, else of every cohort that is not simulated."""
+    cohort = config["cohort"]
+    declared = cohort["real_patients"]
+    return cohort["source"] != "simulated" if declared is None else bool(declared)
+
+
+def run_names(config: Mapping[str, Any]) -> list[RunName]:
+    """Return every run of the grid once, in a fixed order."""
+    runs: dict[RunName, None] = {}
+    for block in config["runs"]:
+        for network, arm, epsilon, seed in product(*(block[key] for key in ("networks", "arms", "epsilons", "seeds"))):
+            runs[RunName(network, arm, epsilon, int(seed))] = None
+    return list(runs)
+
+
+def threat_of(config: Mapping[str, Any], arm: str) -> Threat:
+    """Return the threat model of an arm."""
+    return threat_of_arm(arm, config["arms"][arm]["threat"])
+
+
+def hospital_sizes(config: Mapping[str, Any]) -> list[int]:
+    """Return the declared number of training patients of each hospital, which no arm changes."""
+    from zetadp.federation.partition import PartitionSettings, node_sizes
+
+    cohort = config["cohort"]
+    scanners = cohort["simulated"]["scanner_patients"]
+    return node_sizes(PartitionSettings(**config["partition"]), cohort["train_patients"], scanners)
+
+
+def declared_nodes(config: Mapping[str, Any], arm: str) -> list[int]:
+    """Return the declared number of training patients of each node of an arm."""
+    central = threat_of(config, arm) == "central"
+    return [config["cohort"]["train_patients"]] if central else hospital_sizes(config)
+
+
+def network_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
+    """Return what defines a network, without how it is trained."""
+    return {key: value for key, value in config["networks"][network].items() if key != "training"}
+
+
+def needs_backbone(config: Mapping[str, Any], network: str) -> bool:
+    """Tell whether a network starts from the public backbone or takes its features."""
+    settings = config["networks"][network]
+    return bool(settings["start"] == "public" or settings["domain"] == "features")
+
+
+def training_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
+    """Return how a network is trained: the general settings, and its own in their place."""
+    settings = {**config["training"], **config["networks"][network]["training"]}
+    return {key: value for key, value in settings.items() if key not in PLANNED}
+
+
+def unit_of(config: Mapping[str, Any], network: str) -> str:
+    """Return who is drawn, clipped and hidden in a network's training: patient, or image."""
+    return str(config["networks"][network]["training"].get("unit", config["training"]["unit"]))
+
+
+def task_content(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task as a plan names it."""
+    task = config["task"]
+    slices = {"slices": config["slices"]["count"], "size": config["slices"]["size"]} if task["name"] == BRAIN else {}
+    return {"name": task["name"], **slices, **task["settings"]}
+
+
+def images_of_a_patient(config: Mapping[str, Any]) -> int:
+    """Return the declared number of images of a record."""
+    from zetadp.cohort.decathlon import SEQUENCES
+
+    return len(SEQUENCES) * int(config["slices"]["count"])
+
+
+def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
+    """Return the plan of a run, before its noise is known.
+
+    Rounds are as given, or epochs * N / R for the node of median size. Where single images are drawn, populations and
+    expected numbers count images, expected as many as of patients. An estimator in closed form has one round of all
+    patients.
+    """
+    from zetadp.federation.partition import node_name
+
+    network, arm = run.network, run.arm
+    sizes, threat = declared_nodes(config, arm), threat_of(config, arm)
+    own, given = config["networks"][network]["training"], config["arms"][arm]
+    at_once = own.get("estimator", DESCENT) != DESCENT
+    everybody = at_once or own.get("participation") == EVERYBODY
+    wanted = float(own.get("expected_patients", given["expected_patients"]))
+    expected = [float(size) if everybody else wanted for size in sizes]
+    rounds = 1 if at_once else own.get("rounds", given["rounds"])
+    if rounds is None:
+        rounds = max(1, round(float(given["epochs"]) * median(sizes) / median(expected)))
+    training = TrainingSettings.from_section(
+        training_of(config, network), rounds=int(rounds), noise=config["privacy"]["noise"]
+    )
+    unit, images = unit_of(config, network), 1
+    if unit == "image":
+        images = images_of_a_patient(config)
+        sizes = [size * images for size in sizes]
+        expected = [each * training.images_per_patient for each in expected]
+    names = [CENTRAL_HOLDER] if threat == "central" else [node_name(number) for number in range(len(sizes))]
+    return Plan(
+        run=run,
+        network=NetworkSettings(**network_of(config, network)),
+        training=training,
+        nodes=tuple(map(NodeConstants, names, sizes, expected)),
+        delta=config["privacy"]["delta"],
+        cohort=config["cohort"]["name"],
+        task=task_content(config),
+        partition={**config["partition"], "sizes": hospital_sizes(config)},
+        unit="image" if unit == "image" else "patient",
+        units_of_a_person=images,
+        threat=threat,
+        colluding=given["colluding"] if threat == SECURE_AGGREGATION else None,
+        update=config["federation"]["update"],
+    )
