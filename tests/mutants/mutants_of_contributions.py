@@ -203,3 +203,25 @@ def whitening_across_patients(original: Any) -> Any:
 @mutant("zetadp.dataset:standardise", check_preparation_keeps_patients_apart)
 def standardising_across_patients(original: Any) -> Any:
     return lambda images: original(images.reshape(1, -1)).reshape(images.shape)
+
+
+@mutant("zetadp.core.records:choose_items", check_a_patient_that_is_not_finite_adds_zero)
+def last_item_of_the_next_unit(original: Any) -> Any:
+    def choose(node: Node, draw: Draw, strata: np.ndarray, count: int) -> Any:
+        # Ends of units are taken for included: one off in the map from items to their owners.
+        found = original(node, draw, strata, count).copy()
+        found[:, -1] = (found[:, -1] + 1) % len(strata)
+        return found
+
+    return choose
+
+
+@mutant("zetadp.core.records:choose_items", check_a_contribution_does_not_depend_on_others)
+def first_unit_drawn_takes_the_place_of_the_last(original: Any) -> Any:
+    def choose(node: Node, draw: Draw, strata: np.ndarray, count: int) -> Any:
+        # A row of a batch that is counted twice, in place of another.
+        found = original(node, draw, strata, count).copy()
+        found[-1:] = found[:1]
+        return found
+
+    return choose
