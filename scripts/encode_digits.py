@@ -1,0 +1,26 @@
+"""Compute the public encoder's features of examples of digits."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.tasks.phase_mnist.encoder import PublicEncoder, composite_features
+from zetadp.tasks.phase_mnist.task import read_examples, write_features
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, examples: Path, encoder: Path, features: Path, composite: str) -> None:
+    """Write complex features of every example, each image encoded once."""
+    found = read_examples(examples)
+    encoded = PublicEncoder.load(encoder).features(found.images)
+    imaginary = None if composite == "none" else encoded[found.imaginary]
+    values = composite_features(encoded[found.real], imaginary)
+    write_features(features, values, found.labels, found.names)
+    logging.getLogger(__name__).info("computed the features of %d examples", len(values))
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

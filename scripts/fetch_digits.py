@@ -1,0 +1,19 @@
+"""Fetch the official files of MNIST."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.tasks.phase_mnist.digits import fetch_digits
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, files: list[Path]) -> None:
+    """Download what is missing, each file checked by its published checksum."""
+    fetch_digits(files[0].parent)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,75 @@
+"""A small network that learns to read simulated digits; its hidden layer makes public features of real ones."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.phase_mnist.simulated import simulated_digits
+
+logger = logging.getLogger(__name__)
+
+WIDTHS = (24, 48, 96)
+HIDDEN = 128
+BATCH = 64
+RATE = 3e-3
+SMOOTHING = 0.05
+CHUNK = 100 * BATCH
+"""Digits that are simulated together."""
+
+
+class DigitNetwork(nn.Module):
+    """Three convolutions, each followed by normalisation within the image and pooling, and a hidden layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, width in zip((1, *WIDTHS), WIDTHS, strict=False):
+            norm = nn.GroupNorm(4, width)
+            layers += [nn.Conv2d(before, width, 3, padding=1), norm, nn.ReLU(), nn.MaxPool2d(2)]
+        self.blocks = nn.Sequential(*layers)
+        self.hidden = nn.Linear(WIDTHS[-1] * 9, HIDDEN)
+        self.head = nn.Linear(HIDDEN, 10)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the hidden layer, shape (image, `HIDDEN`), for images of shape (image, 28, 28) in [0, 1]."""
+        return functional.relu(self.hidden(self.blocks(images.unsqueeze(1)).flatten(1)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores of shape (image, class)."""
+        scores: Tensor = self.head(self.features(images))
+        return scores
+
+
+def fit_digit_network(digits: int, seed: int) -> DigitNetwork:
+    """Train the network on simulated digits, each seen once.
+
+    Parameters
+    ----------
+    digits
+        How many, a multiple of `CHUNK`.
+    seed
+        Seed of digits and weights.
+    """
+    random = stream(seed, Purpose.WEIGHTS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(random.integers(2**31)))
+        network = DigitNetwork()
+    optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=digits // BATCH)
+    for number in range(digits // CHUNK):
+        images, labels = simulated_digits(CHUNK, seed, number)
+        for part, wanted in zip(images.split(BATCH), labels.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
+            moved = torch.roll(part, tuple(random.integers(-1, 2, 2).tolist()), (1, 2))
+            grey = moved * torch.from_numpy(random.uniform(0.7, 1, (BATCH, 1, 1))).float()
+            loss = functional.cross_entropy(network(grey), wanted, label_smoothing=SMOOTHING)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+        logger.info("learnt from %d of %d simulated digits", (number + 1) * CHUNK, digits)
+    return network.eval().requires_grad_(requires_grad=False)

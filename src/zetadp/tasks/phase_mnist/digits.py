@@ -1,0 +1,172 @@
+"""Read and fetch the official files of MNIST, and of Fashion-MNIST, which has the same format."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from zetadp.cohort.download import download
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Part = Literal["train", "test"]
+
+HEADERS = {"images": (2051, 16), "labels": (2049, 8)}
+"""Magic number and length in bytes of the header of an idx file of unsigned bytes."""
+SIDE = 28
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a data set: its name unpacked, and the MD5 of its content unpacked and as published."""
+
+    name: str
+    md5: str
+    md5_packed: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set in the format of MNIST.
+
+    Attributes
+    ----------
+    name
+        As messages call it.
+    mirror
+        Address of the folder with the packed files.
+    files
+        By part and content.
+    """
+
+    name: str
+    mirror: str
+    files: dict[tuple[Part, str], File]
+
+
+def _files(*md5s: str) -> dict[tuple[Part, str], File]:
+    places: list[tuple[Part, str, str]] = [
+        ("train", "images", "train-images-idx3-ubyte"),
+        ("train", "labels", "train-labels-idx1-ubyte"),
+        ("test", "images", "t10k-images-idx3-ubyte"),
+        ("test", "labels", "t10k-labels-idx1-ubyte"),
+    ]
+    pairs = zip(md5s[::2], md5s[1::2], strict=True)
+    return {(part, kind): File(name, *md5) for (part, kind, name), md5 in zip(places, pairs, strict=True)}
+
+
+MNIST = Source(
+    "MNIST",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    _files(
+        *("6bbc9ace898e44ae57da46a324031adb", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        *("a25bea736e30d166cdddb491f175f624", "d53e105ee54ea40749a09fcbcd1e9432"),
+        *("2646ac647ad5339dbf082846283269ea", "9fb629c4189551a2d022fa330f9573f3"),
+        *("27ae3e4e09519cfbb04c329615203637", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
+)
+FASHION = Source(
+    "Fashion-MNIST",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    _files(
+        *("f4a8712d7a061bf5bd6d2ca38dc4d50a", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        *("9018921c3c673c538a1fc5bad174d6f9", "25c81989df183df01b3e8a0aad5dffbe"),
+        *("8181f5470baa50b63fa0f6fddb340f0a", "bef4ecab320f06d8554ea6380940ec79"),
+        *("15d484375f8d13e6eb1aabb0c3f46965", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+)
+AGAIN = "Delete it and download it again."
+
+
+def read_digits(folder: Path, part: Part, source: Source = MNIST) -> tuple[np.ndarray, np.ndarray]:
+    """Read one part of a data set; every file is checked.
+
+    Parameters
+    ----------
+    folder
+        Holds the idx files, unpacked or as ``.gz``.
+    part
+        ``train`` or ``test``.
+    source
+        Which data set.
+
+    Returns
+    -------
+    images, labels
+        uint8 of shape (image, 28, 28), and int64 of shape (image,).
+
+    Raises
+    ------
+    UserError
+        If a file is missing, damaged, or not the published one.
+    """
+    images = np.frombuffer(_content(folder, source, part, "images"), dtype=np.uint8)
+    labels = np.frombuffer(_content(folder, source, part, "labels"), dtype=np.uint8)
+    return images.reshape(-1, SIDE, SIDE), labels.astype(np.int64)
+
+
+def fetch_digits(folder: Path, source: Source = MNIST, *, mirror: str | None = None) -> None:
+    """Download what a folder lacks of a data set, and check it.
+
+    Parameters
+    ----------
+    folder
+        Where the packed files go. What is there and right is left alone.
+    source
+        Which data set.
+    mirror
+        Address of a folder to take the place of the official one.
+
+    Raises
+    ------
+    UserError
+        If a file cannot be had.
+    """
+    for (part, kind), file in source.files.items():
+        if not any(path.is_file() for path in _places(folder, file)):
+            packed = f"{file.name}.gz"
+            download(f"{(mirror or source.mirror).rstrip('/')}/{packed}", folder / packed, file.md5_packed)
+        _content(folder, source, part, kind)
+
+
+def _places(folder: Path, file: File) -> tuple[Path, Path]:
+    return folder / file.name, folder / f"{file.name}.gz"
+
+
+def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
+    """Return the numbers of a file, without its header."""
+    file = source.files[part, kind]
+    for path in _places(folder, file):
+        if path.is_file():
+            break
+    else:
+        msg = (
+            f"Expected {file.name} or {file.name}.gz of {source.name} in {folder}, found neither. Name the folder that "
+            "has them, or download them first."
+        )
+        raise UserError(msg)
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        msg = f"Cannot read {path}: {error}. {AGAIN}"
+        raise UserError(msg) from error
+    # The packed file may have been packed anew; what it holds may not differ.
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != file.md5:
+        msg = (
+            f"Expected in {path} the {part} {kind} of {source.name}, whose content has the MD5 {file.md5}, found "
+            f"{found}. {AGAIN}"
+        )
+        raise UserError(msg)
+    magic, header = HEADERS[kind]
+    if int.from_bytes(content[:4], "big") != magic:
+        msg = f"Expected an idx file of {kind} (first number {magic}) in {path}. {AGAIN}"
+        raise UserError(msg)
+    return content[header:]

@@ -1,0 +1,104 @@
+"""Public features of composite examples: principal components of what a public map makes of one image at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from zetadp.tasks.phase_mnist.pairs import Pairs
+
+    Extract = Callable[[Tensor], Tensor]
+
+WHITENING = 0.5
+"""Components are divided by their variance on public images to half this power: 0 leaves it, 1 makes all equal."""
+AT_ONCE = 1000
+"""Images whose coefficients are held in memory together: 16 MB of scattering."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A public map from an image to features.
+
+    Attributes
+    ----------
+    extract
+        Takes float32 images of shape (image, 28, 28) in [0, 1] to coefficients of shape (image, coefficient), each of
+        its own image alone.
+    centre
+        Mean of the coefficients of public images, shape (coefficient,).
+    axes
+        Their principal axes, the one of largest variance first, shape (coefficient, component).
+    variances
+        Variance of public images along each, shape (component,).
+    """
+
+    extract: Extract
+    centre: Tensor
+    axes: Tensor
+    variances: Tensor
+
+    @torch.no_grad()
+    def components(self, images: Tensor) -> Tensor:
+        """Return principal components of images, shape (image, component)."""
+        starts = range(0, len(images), AT_ONCE)
+        return torch.cat([(self.extract(images[at : at + AT_ONCE]) - self.centre) @ self.axes for at in starts])
+
+    def scaled(self, components: Tensor, count: int, whitening: float = WHITENING) -> Tensor:
+        """Return the first components of images, partly whitened, as a vector of norm one for each image."""
+        return unit(components[:, :count] * self.variances[:count] ** (-whitening / 2))
+
+
+@torch.no_grad()
+def fit_encoder(extract: Extract, images: Tensor, components: int) -> Encoder:
+    """Learn principal axes from public images.
+
+    Parameters
+    ----------
+    extract
+        As of `Encoder`.
+    images
+        float32, shape (image, 28, 28), of public images: never of the data set that is trained on.
+    components
+        Axes that are kept.
+    """
+    total, second = torch.zeros(()), torch.zeros(())
+    for start in range(0, len(images), AT_ONCE):
+        part = extract(images[start : start + AT_ONCE])
+        total, second = total + part.sum(dim=0), second + part.T @ part
+    centre = total / len(images)
+    variances, axes = torch.linalg.eigh(second / len(images) - torch.outer(centre, centre))
+    axes = axes.flip(1)[:, :components].contiguous()
+    return Encoder(extract, centre, axes, variances.flip(0)[:components].clamp_min(1e-6).contiguous())
+
+
+def composite(features: Sequence[Tensor], pairs: Pairs) -> Tensor:
+    """Return complex features of examples, one image of one row each, as the networks of the library take them.
+
+    Parameters
+    ----------
+    features
+        Features of the images of a part, of norm one each: one tensor of shape (image, component) for each encoder.
+    pairs
+        Which images make each example.
+
+    Returns
+    -------
+    complex64 of norm one, shape (example, 1, 1, component): the features of the real image plus i times those of the
+    imaginary one.
+    """
+    joined = unit(torch.cat(list(features), dim=1))
+    real, imaginary = joined[torch.from_numpy(pairs.real)], joined[torch.from_numpy(pairs.imaginary)]
+    return torch.complex(real, imaginary)[:, None, None] / 2**0.5
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Return vectors of norm one, shape (image, component)."""
+    scaled: Tensor = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    return scaled

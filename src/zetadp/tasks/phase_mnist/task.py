@@ -1,0 +1,181 @@
+"""PhaseMNIST: tell the digit of a complex image whose parts are two images of MNIST (Ziller et al., section 5.1).
+
+Whose digits they are nobody knows, so the unit is the example: with images drawn again and again as imaginary parts one
+image lies in several examples, and no figure is stated for a writer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.core.records import Records
+from zetadp.core.task import Classification, Held, Words
+from zetadp.storage import write_arrays
+from zetadp.validation import UserError, in_range, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+
+SIDE = 28
+COMPOSITES = ("drawn", "once", "none")
+FEATURES = "features.h5"
+"""Name of the file of an encoder's features."""
+
+
+@dataclass(frozen=True)
+class PhaseMnist(Classification):
+    """Digits of composite examples, or of plain ones.
+
+    Attributes
+    ----------
+    composite
+        How examples are made: ``drawn`` (every image with label l, and with it as imaginary part one with label 9 - l,
+        drawn with replacement: the paper's); ``once`` (the same without replacement, so that every image is used at
+        most once); ``none`` (plain MNIST: a real image).
+    seed
+        Seed of the pairs, a public constant.
+    encoder
+        What the public encoder is made by (`zetadp.tasks.phase_mnist.encoder.EncoderSettings`).
+    """
+
+    classes: int | None = 10
+    composite: str = "drawn"
+    seed: int = 0
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+
+    called = "digit"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        one_of(COMPOSITES, composite=self.composite)
+        in_range(0, 2**31, seed=self.seed)
+
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+        """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""
+        import torch
+
+        (file,) = files
+        rows = partition[partition["role"] == role].reset_index(drop=True)
+        # The file of features is known by its name, which the task's rules give.
+        if file.name == FEATURES:
+            values, labels, names = _read(file, "values", "labels")
+            places = _places(rows, names, file)
+            inputs = values[places]
+        else:
+            examples = read_examples(file)
+            places = _places(rows, examples.names, file)
+            inputs, labels = examples.values(places, plain=self.composite == "none"), examples.labels
+        return Held(Records(torch.from_numpy(inputs), torch.from_numpy(labels[places])).to(device), rows)
+
+    def backbone(self, file: Path, device: torch.device) -> None:
+        """Return nothing: the file of the encoder only makes features."""
+
+    def words(self, network: Mapping[str, Any]) -> Words:
+        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        kind = {"complex": "complex-valued", "image": "real-valued"}.get(network["domain"], "complex-valued")
+        seen = {
+            "drawn": "a complex image whose real part is a digit l and whose imaginary part is a digit 9 - l",
+            "once": "a complex image whose real part is a digit l and whose imaginary part is a digit 9 - l",
+            "none": "an image of a digit",
+        }[self.composite]
+        on = " on public features" if network["domain"] == "features" else ""
+        return Words(
+            title="PhaseMNIST classifier" if self.composite != "none" else "MNIST classifier",
+            about=f"A {kind} network of family {network['family']}{on}. It tells l from {seen}.",
+            inputs=f"An image of {SIDE} x {SIDE} pixels, each part in [0, 1].",
+            outputs="A score for each digit.",
+            usage="from zetadp.pretrained import load_model",
+            limits=("A test bed for methods: nothing here is about patients.",),
+        )
+
+
+def _places(rows: pd.DataFrame, names: Sequence[str], file: Path) -> np.ndarray:
+    """Return where the records of some rows are in a file."""
+    places = pd.Index(names).get_indexer(pd.Index(rows["record"]))
+    if (places < 0).any():
+        msg = f"Expected all {len(rows)} examples of the partition in {file}, found fewer. Run the data stages again."
+        raise UserError(msg)
+    return np.asarray(places)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples by the images that make them, which lie in memory once.
+
+    Attributes
+    ----------
+    images
+        uint8 images of MNIST, shape (image, 28, 28).
+    real, imaginary
+        Position of each example's images, shape (example,).
+    labels
+        Digit of each example, that of its real part.
+    names
+        Name of each example.
+    """
+
+    images: np.ndarray
+    real: np.ndarray
+    imaginary: np.ndarray
+    labels: np.ndarray
+    names: tuple[str, ...]
+
+    @classmethod
+    def joined(cls, one: Examples, other: Examples) -> Examples:
+        """Return the examples of two parts one after the other."""
+        moved = len(one.images)
+        return cls(
+            np.concatenate((one.images, other.images)),
+            np.concatenate((one.real, other.real + moved)),
+            np.concatenate((one.imaginary, other.imaginary + moved)),
+            np.concatenate((one.labels, other.labels)),
+            one.names + other.names,
+        )
+
+    def values(self, places: np.ndarray, *, plain: bool) -> np.ndarray:
+        """Return some examples, shape (example, 1, 28, 28) in [0, 1]: complex64, or float32 where they are plain."""
+        real = self.images[self.real[places], None].astype(np.float32) / 255
+        if plain:
+            return real
+        found = np.empty(real.shape, dtype=np.complex64)
+        found.real, found.imag = real, self.images[self.imaginary[places], None].astype(np.float32) / 255
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write them to HDF5."""
+        arrays = {"images": self.images, "real": self.real, "imaginary": self.imaginary, "labels": self.labels}
+        write_arrays(path, arrays, {"records": self.names}, {"axes": ["image", "row", "column"], "units": "grey"}, {})
+
+
+def read_examples(path: Path) -> Examples:
+    """Read what `Examples.write` wrote."""
+    images, real, imaginary, labels, names = _read(path, "images", "real", "imaginary", "labels")
+    return Examples(images, real, imaginary, labels, names)
+
+
+def write_features(path: Path, values: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
+    """Write public features of examples, complex64 of shape (example, 1, 1, component), to HDF5."""
+    axes = {"axes": ["example", "channel", "row", "component"], "units": "1"}
+    write_arrays(path, {"values": values, "labels": labels}, {"records": names}, axes, {})
+
+
+def _read(path: Path, *arrays: str) -> tuple[Any, ...]:
+    """Return some arrays of a file, and the names of its examples."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            return (*(file[name][()] for name in arrays), tuple(file["records"].asstr()[()]))
+    except (OSError, KeyError) as error:
+        msg = f"Cannot read the examples {path}: {error}. Delete the file and run again to make it anew."
+        raise UserError(msg) from error
+
+
+task = PhaseMnist

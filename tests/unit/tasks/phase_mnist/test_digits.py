@@ -1,0 +1,129 @@
+"""Reading and fetching the files of MNIST."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zetadp.cohort import download
+from zetadp.tasks.phase_mnist.digits import FASHION, HEADERS, MNIST, File, Source, fetch_digits, read_digits
+from zetadp.validation import UserError
+
+SHARED = Path(__file__).parents[5] / "shared/data"
+
+
+def idx(kind, values, magic=None):
+    """Return what an idx file of unsigned bytes holds."""
+    numbers = [magic or HEADERS[kind][0], *values.shape]
+    return b"".join(number.to_bytes(4, "big") for number in numbers) + values.tobytes()
+
+
+def md5(content):
+    return hashlib.md5(content).hexdigest()
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Return a source of four files, their folder, and the values of its training part."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "published"
+    folder.mkdir()
+    files, values = {}, {}
+    for (part, kind), file in MNIST.files.items():
+        values[part, kind] = random.integers(0, 10, (7, 28, 28) if kind == "images" else 7, dtype=np.uint8)
+        content = idx(kind, values[part, kind])
+        packed = gzip.compress(content, mtime=0)
+        (folder / f"{file.name}.gz").write_bytes(packed)
+        files[part, kind] = File(file.name, md5(content), md5(packed))
+    return Source("tiny", "http://127.0.0.1:9/", files), folder, values
+
+
+@pytest.mark.parametrize(("source", "name"), [(MNIST, "mnist"), (FASHION, "fashion_mnist")])
+def test_the_published_files_are_read(source, name):
+    if not (SHARED / name).is_dir():
+        pytest.skip(f"needs {SHARED / name}")
+    images, labels = read_digits(SHARED / name, "test", source)
+    assert images.shape == (10_000, 28, 28)
+    assert images.dtype == np.uint8
+    assert set(labels) == set(range(10))
+    assert len(read_digits(SHARED / name, "train", source)[1]) == 60_000
+
+
+@pytest.mark.parametrize("packed", ["as published", "otherwise", "unpacked"])
+def test_content_decides_not_how_it_is_packed(tiny, packed):
+    source, folder, values = tiny
+    for path in list(folder.iterdir()):
+        content = gzip.decompress(path.read_bytes())
+        if packed == "otherwise":
+            path.write_bytes(gzip.compress(content, compresslevel=1, mtime=1))
+        elif packed == "unpacked":
+            path.with_suffix("").write_bytes(content)
+            path.unlink()
+    for part in ("train", "test"):
+        images, labels = read_digits(folder, part, source)
+        assert (images == values[part, "images"]).all()
+        assert (labels == values[part, "labels"]).all()
+
+
+def test_a_missing_file_is_named(tiny):
+    source, folder, _ = tiny
+    (folder / "t10k-labels-idx1-ubyte.gz").unlink()
+    read_digits(folder, "train", source)
+    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte\.gz of tiny"):
+        read_digits(folder, "test", source)
+
+
+@pytest.mark.parametrize("damage", ["cut", "other", "no gzip", "flipped"])
+def test_a_damaged_file_is_refused(tiny, damage):
+    source, folder, values = tiny
+    path = folder / "train-images-idx3-ubyte.gz"
+    packed = path.read_bytes()
+    changed = values["train", "images"].copy()
+    changed[3, 4, 5] ^= 1
+    path.write_bytes(
+        {
+            "cut": packed[:-20],
+            "other": gzip.compress(idx("images", changed)),
+            "no gzip": b"<html>moved</html>",
+            "flipped": packed[:100] + bytes([packed[100] ^ 255]) + packed[101:],
+        }[damage]
+    )
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz.*Delete it and download it again"):
+        read_digits(folder, "train", source)
+
+
+def test_the_files_of_another_data_set_are_refused(tiny):
+    _, folder, _ = tiny
+    with pytest.raises(UserError, match="train images of MNIST"):
+        read_digits(folder, "train", MNIST)
+
+
+def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
+    source, folder, values = tiny
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    target = tmp_path / "fetched"
+    target.mkdir()
+    # What is there stays as it is: its content is right, though it is packed otherwise.
+    own = gzip.compress(idx("images", values["train", "images"]), mtime=5)
+    (target / "train-images-idx3-ubyte.gz").write_bytes(own)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        mirror = f"http://127.0.0.1:{server.server_port}"
+        fetch_digits(target, source, mirror=mirror)
+        assert (target / "train-images-idx3-ubyte.gz").read_bytes() == own
+        for part in ("train", "test"):
+            assert (read_digits(target, part, source)[0] == values[part, "images"]).all()
+        (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"something else"))
+        (target / "t10k-images-idx3-ubyte.gz").unlink()
+        monkeypatch.setattr(download.time, "sleep", lambda _: None)
+        with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte\.gz"):
+            fetch_digits(target, source, mirror=mirror)
+        server.shutdown()
+    assert not (target / "t10k-images-idx3-ubyte.gz").exists()

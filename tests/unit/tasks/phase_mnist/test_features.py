@@ -1,0 +1,84 @@
+"""Public features of composite examples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from zetadp.tasks.phase_mnist.digit_network import DigitNetwork
+from zetadp.tasks.phase_mnist.features import AT_ONCE, composite, fit_encoder, unit
+from zetadp.tasks.phase_mnist.pairs import drawn_pairs
+from zetadp.tasks.phase_mnist.scattering import normalised, scattering
+
+COUNT = 40
+
+
+def blocks(images):
+    """Return means of blocks of pixels: coefficients that are quick to compute."""
+    return torch.nn.functional.avg_pool2d(images.unsqueeze(1), 7).flatten(1)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(COUNT, 28, 28, generator=torch.Generator().manual_seed(0))
+
+
+def test_components_are_uncorrelated_and_in_order_of_variance(images):
+    encoder = fit_encoder(blocks, images, 10)
+    found = encoder.components(images)
+    covariance = found.T @ found / COUNT
+    assert found.mean(dim=0).abs().max() < 1e-6
+    assert torch.allclose(covariance, torch.diag(encoder.variances), atol=1e-6)
+    assert (encoder.variances.diff() <= 0).all()
+
+
+def test_components_do_not_depend_on_how_images_are_divided_into_passes(images, monkeypatch):
+    whole = fit_encoder(blocks, images, 10)
+    monkeypatch.setattr("zetadp.tasks.phase_mnist.features.AT_ONCE", 7)
+    parts = fit_encoder(blocks, images, 10)
+    assert torch.allclose(whole.variances, parts.variances, atol=1e-6)
+    assert torch.allclose(whole.components(images).abs(), parts.components(images).abs(), atol=1e-4)
+
+
+@pytest.mark.parametrize("whitening", [0.0, 0.5, 1.0])
+def test_whitening_divides_by_a_power_of_the_public_variance_and_keeps_the_norm_at_one(images, whitening):
+    encoder = fit_encoder(blocks, images, 10)
+    components = encoder.components(images)
+    found = encoder.scaled(components, 6, whitening)
+    assert found.shape == (COUNT, 6)
+    assert torch.allclose(found.norm(dim=1), torch.ones(COUNT))
+    expected = components[:, :6] / encoder.variances[:6].sqrt() ** whitening
+    assert torch.allclose(found, unit(expected), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "extract",
+    [blocks, lambda images: normalised(scattering(images))[:, ::40], DigitNetwork().eval().features],
+    ids=["blocks", "scattering", "network"],
+)
+def test_features_of_one_image_do_not_depend_on_others(images, extract):
+    assert COUNT < AT_ONCE  # all images are in one pass
+    encoder = fit_encoder(extract, images[:20], 5)
+    together = encoder.scaled(encoder.components(images), 5)
+    others = 100 * torch.rand(COUNT, 28, 28)
+    others[17] = images[17]
+    assert torch.equal(encoder.scaled(encoder.components(others), 5)[17], together[17])
+
+
+def test_a_composite_feature_is_that_of_the_real_image_plus_i_times_that_of_the_imaginary_one(images):
+    labels = np.arange(COUNT) % 10
+    pairs = drawn_pairs(labels, "train", 0)
+    first, second = unit(images.flatten(1)[:, :5]), unit(images.flatten(1)[:, 5:8])
+    found = composite([first, second], pairs)
+    assert found.dtype == torch.complex64
+    assert found.shape == (COUNT, 1, 1, 8)
+    assert torch.allclose(found.abs().square().sum(dim=(1, 2, 3)), torch.ones(COUNT))
+    joined = torch.cat((first, second), dim=1) / 2
+    for place in range(COUNT):
+        assert torch.allclose(found[place, 0, 0].real, joined[pairs.real[place]], atol=1e-6)
+        assert torch.allclose(found[place, 0, 0].imag, joined[pairs.imaginary[place]], atol=1e-6)
+
+
+def test_an_image_of_nothing_gives_finite_features():
+    assert torch.isfinite(unit(torch.zeros(2, 5))).all()

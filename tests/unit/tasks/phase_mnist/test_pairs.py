@@ -1,0 +1,85 @@
+"""Which images make a composite example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zetadp.tasks.phase_mnist.digits import read_digits
+from zetadp.tasks.phase_mnist.pairs import disjoint_pairs, drawn_pairs
+
+SHARED = Path(__file__).parents[5] / "shared/data/mnist"
+LABELS = np.random.default_rng(1).choice(10, size=5000, p=np.arange(1, 11) / 55)
+KINDS = pytest.mark.parametrize("make", [drawn_pairs, disjoint_pairs])
+
+
+@KINDS
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_the_labels_of_both_parts_add_up_to_nine(make, part):
+    pairs = make(LABELS, part, seed=3)
+    assert (pairs.labels == LABELS[pairs.real]).all()
+    assert (LABELS[pairs.real] + LABELS[pairs.imaginary] == 9).all()
+
+
+@KINDS
+def test_a_pairing_is_a_function_of_seed_and_part(make):
+    first, again = make(LABELS, "train", seed=3), make(LABELS, "train", seed=3)
+    assert (first.real == again.real).all()
+    assert (first.imaginary == again.imaginary).all()
+    for other in (make(LABELS, "train", seed=4), make(LABELS, "test", seed=3)):
+        assert (first.imaginary != other.imaginary).mean() > 0.9
+
+
+def test_every_image_is_once_a_real_part_and_any_of_the_other_label_an_imaginary_one():
+    pairs = drawn_pairs(LABELS, "train", seed=3)
+    assert (pairs.real == np.arange(len(LABELS))).all()
+    # Drawn uniformly with replacement: of n images drawn m times, (1 - 1/n)^m are never drawn.
+    for label in range(10):
+        own = np.flatnonzero(label == LABELS)
+        uses = np.bincount(pairs.imaginary, minlength=len(LABELS))[own]
+        drawn = (9 - label == LABELS).sum()
+        assert uses.sum() == drawn
+        never = (1 - 1 / len(own)) ** drawn
+        assert abs((uses == 0).mean() - never) < 6 * np.sqrt(never * (1 - never) / len(own)) + 1 / len(own)
+    assert pairs.most_uses() == 1 + np.bincount(pairs.imaginary).max()
+
+
+def test_every_image_is_used_once_at_most_in_disjoint_pairs():
+    pairs = disjoint_pairs(LABELS, "train", seed=3)
+    used = np.concatenate((pairs.real, pairs.imaginary))
+    assert len(set(used)) == len(used)
+    assert pairs.most_uses() == 1
+    count = np.bincount(LABELS)
+    assert len(pairs.labels) == sum(min(count[label], count[9 - label]) for label in range(5))
+    found = np.bincount(pairs.labels)
+    assert (abs(found - found[::-1]) <= 1).all()
+
+
+def test_disjoint_pairs_of_the_training_images_are_29071():
+    if not SHARED.is_dir():
+        pytest.skip(f"needs {SHARED}")
+    _, labels = read_digits(SHARED, "train")
+    assert len(disjoint_pairs(labels, "train", seed=0).labels) == 29_071
+
+
+@KINDS
+def test_no_example_has_an_image_of_the_other_part(make):
+    # Each part is paired from its own labels alone: positions are within it.
+    train, test = make(LABELS[:4000], "train", seed=0), make(LABELS[4000:], "test", seed=0)
+    assert max(train.real.max(), train.imaginary.max()) < 4000
+    assert max(test.real.max(), test.imaginary.max()) < 1000
+    images = np.zeros((4000, 28, 28), dtype=np.uint8)  # of the training part; those of the other are 255
+    assert not train.images(images).any()
+
+
+def test_examples_hold_both_images_between_zero_and_one():
+    images = np.random.default_rng(0).integers(0, 256, (5000, 28, 28), dtype=np.uint8)
+    pairs = drawn_pairs(LABELS, "train", seed=0)
+    examples = pairs.images(images)
+    assert examples.dtype == np.complex64
+    assert examples.shape == (5000, 28, 28)
+    assert (np.rint(examples.real * 255) == images).all()
+    assert (np.rint(examples.imag * 255) == images[pairs.imaginary]).all()
+    assert examples.real.max() == examples.imag.max() == 1

@@ -1,0 +1,74 @@
+"""The scattering transform."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from zetadp.tasks.phase_mnist.scattering import CHANNELS, PASS, normalised, scattering
+
+KYMATIO = {
+    (0, 0, 0): 0.9336941242218018,
+    (1, 3, 3): 0.19030536711215973,
+    (4, 3, 1): 0.01711035892367363,
+    (9, 2, 4): 0.3536207973957062,
+    (16, 6, 6): 0.23397935926914215,
+    (17, 1, 3): 0.004228659905493259,
+    (18, 3, 3): 0.003856684546917677,
+    (50, 5, 1): 0.0027135489508509636,
+    (80, 4, 2): 0.0025871621910482645,
+}
+"""By channel, row and column, what Kymatio 0.3.0 gives of `pattern`: ``Scattering2D(J=2, shape=(28, 28), L=8)``."""
+
+
+def pattern():
+    y, x = np.mgrid[:28, :28]
+    return torch.from_numpy((np.sin(0.3 * y * y / 28 + 0.9 * x) + (y > x))[None]).float()
+
+
+def test_coefficients_are_those_of_kymatio():
+    found = scattering(pattern())[0]
+    assert found.shape == (CHANNELS, 7, 7) == (81, 7, 7)
+    for place, expected in KYMATIO.items():
+        # Kymatio takes 3.1415 for pi, and float32 for its filters.
+        assert found[place].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_constant_image_has_a_mean_and_nothing_else():
+    found = scattering(torch.full((1, 28, 28), 0.7))[0]
+    assert torch.allclose(found[0], torch.tensor(0.7), atol=1e-4)
+    assert found[1:].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_the_wavelet_along_a_plane_wave_answers_most(number):
+    angle = (3 - number) * np.pi / 8
+    y, x = np.mgrid[:28, :28]
+    wave = torch.from_numpy(np.cos(3 * np.pi / 4 * (y * np.cos(angle) + x * np.sin(angle)))[None]).float()
+    energy = scattering(wave)[0, 1:17, 2:5, 2:5].square().sum(dim=(1, 2))
+    assert energy.argmax() == number
+
+
+@pytest.mark.parametrize("features", [scattering, lambda images: normalised(scattering(images))])
+def test_features_of_an_image_do_not_depend_on_others(features):
+    images = torch.rand(2 * PASS + 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    together = features(images)
+    others = torch.rand_like(images) * 100
+    for place in (0, PASS, 2 * PASS + 2):
+        among = others.clone()
+        among[place] = images[place]
+        assert torch.equal(features(among)[place], together[place])
+        assert torch.allclose(features(images[place : place + 1])[0], together[place], rtol=1e-4, atol=1e-5)
+
+
+def test_each_group_of_channels_has_mean_zero_and_variance_at_most_one():
+    coefficients = scattering(torch.rand(4, 28, 28, generator=torch.Generator().manual_seed(0)))
+    found = normalised(coefficients)
+    assert found.shape == (4, 81 * 49)
+    groups = found.reshape(4, 27, -1)
+    assert torch.allclose(groups.mean(dim=2), torch.zeros(()), atol=1e-4)
+    variance = coefficients.reshape(4, 27, -1).var(dim=2, correction=0)
+    # A floor keeps what is almost constant from being blown up.
+    assert torch.allclose(groups.square().mean(dim=2), variance / (variance + 1e-5), rtol=1e-3)
+    assert torch.isfinite(normalised(torch.zeros_like(coefficients))).all()

@@ -1,0 +1,71 @@
+"""Simulated digits, and the network that learns to read them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zetadp.tasks.phase_mnist import digit_network
+from zetadp.tasks.phase_mnist.digit_network import fit_digit_network
+from zetadp.tasks.phase_mnist.simulated import BOX, POINTS, SKELETONS, _skeleton, simulated_digits
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return simulated_digits(400, 0)
+
+
+def test_digits_are_framed_as_those_of_mnist(digits):
+    images, labels = digits
+    assert images.shape == (400, 28, 28)
+    assert images.min() == 0
+    assert (images.amax(dim=(1, 2)) > 0.7).all()
+    assert (torch.bincount(labels) == 40).all()
+    grid = torch.arange(28.0)
+    ink = images.sum(dim=(1, 2))
+    for axis in (1, 2):
+        centre = (images.sum(dim=axis) * grid).sum(dim=1) / ink
+        assert (centre - 13.5).abs().max() < 0.6
+        extent = [int(line.nonzero().max() - line.nonzero().min()) + 1 for line in (images > 0.5).any(dim=axis)]
+        assert max(extent) <= BOX + 2
+        # The larger side of every digit fills the box.
+    sides = torch.stack([(images > 0.3).any(dim=axis).sum(dim=1) for axis in (1, 2)]).amax(dim=0)
+    assert sides.min() >= BOX - 4
+
+
+def test_digits_are_a_function_of_the_seed_and_its_use(digits):
+    assert torch.equal(simulated_digits(400, 0)[0], digits[0])
+    for place in ((1,), (0, 1)):
+        assert not torch.equal(simulated_digits(400, *place)[0], digits[0])
+
+
+def test_no_two_digits_are_alike(digits):
+    flat = digits[0].flatten(1)
+    assert (torch.cdist(flat, flat) + 100 * torch.eye(len(flat))).min() > 0.5
+
+
+@pytest.mark.parametrize("label", range(10))
+def test_points_lie_along_the_whole_of_every_way_to_write_a_digit(label):
+    for way in range(len(SKELETONS[label])):
+        line = _skeleton(label, way)
+        assert line.shape == (POINTS, 2)
+        assert line[:, 1].min() < 0.1
+        assert line[:, 1].max() > 0.9
+        assert -0.15 < line.min() < line.max() < 1.15
+
+
+def test_the_network_learns_to_read_digits_that_it_has_not_seen(monkeypatch):
+    monkeypatch.setattr(digit_network, "WIDTHS", (4, 8, 8))
+    monkeypatch.setattr(digit_network, "BATCH", 16)
+    monkeypatch.setattr(digit_network, "CHUNK", 800)
+    network = fit_digit_network(1600, 0)
+    images, labels = simulated_digits(300, 99)
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    assert (network(images).argmax(dim=1) == labels).float().mean() > 0.4  # by chance 0.1
+
+
+def test_the_same_seed_gives_the_same_network(monkeypatch):
+    monkeypatch.setattr(digit_network, "CHUNK", 2 * digit_network.BATCH)
+    first, again, other = (fit_digit_network(2 * digit_network.BATCH, seed).head.weight for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
