@@ -205,7 +205,7 @@ def standardising_across_patients(original: Any) -> Any:
     return lambda images: original(images.reshape(1, -1)).reshape(images.shape)
 
 
-@mutant("zetadp.core.records:choose_items", check_a_patient_that_is_not_finite_adds_zero)
+@mutant("zetadp.core.records:choose_items", check_a_contribution_is_the_slope_of_the_patients_loss)
 def last_item_of_the_next_unit(original: Any) -> Any:
     def choose(node: Node, draw: Draw, strata: np.ndarray, count: int) -> Any:
         # Ends of units are taken for included: one off in the map from items to their owners.
