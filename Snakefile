@@ -36,7 +36,6 @@ rule all:
         TABLES,
         FIGURES,
         OF_TASK,
-        f"{RESULTS}/audit/audit.svg",
         collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
 
 

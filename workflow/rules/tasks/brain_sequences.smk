@@ -17,10 +17,13 @@ INPUTS = {
     )
 }
 # Beside the tables and figures that every task has.
-OF_TASK = [rules.find_duplicates.output.duplicates]
+OF_TASK = [
+    rules.find_duplicates.output.duplicates,
+    f"{RESULTS}/audit/audit.svg",
+]
 if config["privacy"]["noise"] == "seeded":
     # Where noise protects real patients, no picture of one is drawn unless it is asked for by name.
-    OF_TASK.append(f"{RESULTS}/figures/patient.svg")
+    FIGURES.append(f"{RESULTS}/figures/patient.svg")
 
 
 rule kspace:

@@ -22,6 +22,7 @@ INPUTS = {
     "complex" if OF_PHASE_MNIST["composite"] != "none" else "image": [EXAMPLES],
     "features": [f"{COHORT}/features.h5"],
 }
+# The attacks on the training code are about no task; those of the default experiment serve this one as well.
 OF_TASK = []
 
 
