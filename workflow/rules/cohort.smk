@@ -1,6 +1,6 @@
 # Volumes in the layout of the Medical Segmentation Decathlon, whatever their source, and the table of who is in them.
 
-from zetadp.cohort.index import listed_files
+from zetadp.cohort.index import brought_files
 
 TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"
 PHANTOM = {
@@ -8,20 +8,6 @@ PHANTOM = {
     "test_patients": config["cohort"]["test_patients"],
     **config["cohort"]["simulated"],
 }
-
-
-def brought_files():
-    """Return the files of a cohort that its user brings, to be inputs: what changes in them is seen.
-
-    A simulation or a download writes its volumes while the workflow runs. Its settings or its checksum stand for them.
-    """
-    cohort = config["cohort"]
-    files = listed_files(Path(TASK)) if cohort["source"] == "folder" else []
-    if cohort["patient_key"]:
-        files.append(Path(cohort["patient_key"]))
-    # The stage that checks the cohort reports missing files, all of them at once.
-    return [file.as_posix() for file in files if file.is_file()]
-
 
 if config["cohort"]["source"] == "simulated":
 
@@ -75,7 +61,7 @@ elif config["cohort"]["source"] == "download":
             "../../scripts/fetch_cohort.py"
 
 
-BROUGHT = brought_files()
+BROUGHT = brought_files(config["cohort"], Path(TASK))
 
 
 rule index_cohort:

@@ -7,8 +7,8 @@ are compared with the folder and never counted from it.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -18,8 +18,7 @@ from zetadp.storage import content_hash
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
 PATIENT_KEY = "patient_key.tsv"
@@ -107,6 +106,25 @@ def index_cohort(
     ]
     rows.sort(key=lambda row: (row[2] != "train", row[0], row[1]))
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def brought_files(cohort: Mapping[str, Any], root: Path) -> list[str]:
+    """Return the files of a cohort that its user brings, to be inputs of rules: what changes in them is seen.
+
+    A simulation or a download writes its volumes while the workflow runs. Its settings or its checksum stand for them.
+
+    Parameters
+    ----------
+    cohort
+        The section of the configuration.
+    root
+        The folder that holds ``dataset.json``.
+    """
+    files = listed_files(root) if cohort["source"] == "folder" else []
+    if cohort["patient_key"]:
+        files.append(Path(cohort["patient_key"]))
+    # The stage that checks the cohort reports missing files, all of them at once.
+    return [file.as_posix() for file in files if file.is_file()]
 
 
 def listed_files(task_root: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from zetadp.core.apart import check_apart
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.messages import MessageStore
@@ -194,6 +195,8 @@ def train(
     _check(plan, data)
     parts = Assembly.of(plan, data.records, start, model)
     receiver, contribution = parts.receiver(), parts.contribution
+    if contribution.statistic is None:
+        check_apart(contribution.model, contribution.losses, data.records)
     protected = plan.training.noise == "os"
     with Ledger(files.ledger) as ledger:
         state = _begin(parts, receiver, data, files, ledger)

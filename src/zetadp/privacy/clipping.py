@@ -174,7 +174,7 @@ def _known_gradients(
     }
     with watched(layers) as uses:
         scores = functional_call(model, {**own, **leaves}, (images.flatten(0, 1),))
-    own_losses = _one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
+    own_losses = one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
     loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
     found = torch.autograd.grad(loss, [*leaves.values(), *(use.output for use in uses)])
     rows = dict(zip(leaves, _rows(found[: len(leaves)], patients), strict=True))
@@ -201,13 +201,13 @@ def _mapped_gradients(
     parameters = {name: p.detach() for name, p in model.named_parameters() if name in layout.names}
 
     def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        return (_one_an_item(losses, functional_call(model, own, (images,)), labels) * weights).sum()
+        return (one_an_item(losses, functional_call(model, own, (images,)), labels) * weights).sum()
 
     found = vmap(grad(loss), in_dims=(None, 0, 0, 0))(parameters, images, labels, weights)
     return _rows([found[name] for name in layout.names], len(labels))
 
 
-def _one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
+def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the losses of items; refuse what is no real number an item, which would not be the mean that it seems."""
     found = losses(outputs, targets)
     if found.shape != targets.shape[:1] or not found.is_floating_point():

@@ -146,6 +146,17 @@ def test_a_loss_that_is_not_one_number_an_item_is_refused_by_name(tmp_path, monk
         trained(tmp_path, plan())
 
 
+def test_a_loss_that_looks_at_other_items_is_refused(tmp_path, monkeypatch):
+    import toy_task
+
+    def relative(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs[:, 0] - targets).abs().square() / targets.abs().square().mean()
+
+    monkeypatch.setattr(toy_task.Rotation, "losses", relative)
+    with pytest.raises(UserError, match="loss, or network as a whole that mixes"):
+        trained(tmp_path, plan())
+
+
 def test_a_name_that_nobody_knows_is_refused_with_those_that_are_known():
     with pytest.raises(UserError, match=r"found 'rotatoin'\. Did you mean 'rotation'"):
         task_of({"name": "rotatoin"})
