@@ -4,6 +4,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from zetadp.tasks.phase_mnist.encoder import PublicEncoder, composite_features
 from zetadp.tasks.phase_mnist.task import read_examples, write_features
 from zetadp.workflow import run
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
 def main(*, examples: Path, encoder: Path, features: Path, composite: str) -> None:
     """Write complex features of every example, each image encoded once."""
     found = read_examples(examples)
-    encoded = PublicEncoder.load(encoder).features(found.images)
-    imaginary = None if composite == "none" else encoded[found.imaginary]
-    values = composite_features(encoded[found.real], imaginary)
+    parts = [found.real] if composite == "none" else [found.real, found.imaginary]
+    used, places = np.unique(np.concatenate(parts), return_inverse=True)
+    encoded = PublicEncoder.load(encoder).features(found.images[used])
+    real, *imaginary = (encoded[part] for part in np.split(places, len(parts)))
+    values = composite_features(real, imaginary[0] if imaginary else None)
     write_features(features, values, found.labels, found.names)
     logging.getLogger(__name__).info("computed the features of %d examples", len(values))
 

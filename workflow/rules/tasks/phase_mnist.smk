@@ -71,7 +71,7 @@ rule fit_encoder:
         "logs/fit_encoder.log",
     conda:
         "../../../envs/train.yaml"
-    threads: 2
+    # Convolutions this small gain nothing from more than one thread.
     resources:
         mem_mb=4000,
         runtime="2h",

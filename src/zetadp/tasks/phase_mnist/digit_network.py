@@ -18,7 +18,7 @@ HIDDEN = 128
 BATCH = 64
 RATE = 3e-3
 SMOOTHING = 0.05
-CHUNK = 100 * BATCH
+CHUNK = 25 * BATCH
 """Digits that are simulated together."""
 
 

@@ -28,7 +28,7 @@ class EncoderSettings:
     Attributes
     ----------
     digits
-        Simulated digits that the network learns from; a multiple of 6400.
+        Simulated digits that the network learns from; a multiple of 1600.
     axes_from
         Simulated digits that principal axes are computed of.
     scattering, learned

@@ -77,12 +77,12 @@ def test_settings_are_checked_by_name():
         pipeline_task_of({"name": "phase_mnist", "composite": "twice"})
     with pytest.raises(UserError, match="reads the folder of a hospital, found phase_mnist"):
         site_task_of({"name": "phase_mnist"})
-    with pytest.raises(UserError, match="multiple of 6400, found 100"):
+    with pytest.raises(UserError, match="multiple of 1600, found 100"):
         EncoderSettings(digits=100)
 
 
 def test_an_encoder_comes_back_from_its_file_and_treats_every_image_by_itself(tmp_path):
-    encoder = PublicEncoder.fit(EncoderSettings(digits=6400, axes_from=400, scattering=5, learned=3))
+    encoder = PublicEncoder.fit(EncoderSettings(digits=1600, axes_from=400, scattering=5, learned=3))
     encoder.save(tmp_path / "encoder.safetensors")
     again = PublicEncoder.load(tmp_path / "encoder.safetensors")
     images = examples().images
