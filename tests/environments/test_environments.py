@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 CALLING = Path(__file__).with_name("calling.py")
 
 
+# They need the files of MNIST. What they import is checked against the environments as for every script.
+DIGITS = {"encode_digits", "fetch_digits", "fit_encoder", "pair_digits"}
+
+
 def test_every_script_runs_in_one_environment() -> None:
     assert sorted(script for scripts in stages().values() for script in scripts) == SCRIPTS
 
@@ -45,7 +49,7 @@ def test_every_stage_runs_in_its_environment_alone(clean: Clean, recorded: Check
     there = recorded.copied_to(tmp_path / "copy")
     with archive(tmp_path) as (url, md5):
         calls = []
-        for script in stages()[clean.name]:
+        for script in sorted(set(stages()[clean.name]) - DIGITS):
             if script == "fetch_cohort":  # downloads 7 GB in the workflow; here from this machine
                 dataset = tmp_path / "resources/Task01_BrainTumour/dataset.json"
                 dataset.parent.mkdir(parents=True)
