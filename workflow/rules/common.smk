@@ -173,7 +173,7 @@ def cohort_label():
     cohort = config["cohort"]
     kind = {
         "simulated": "simulated cohort",
-        "download": "public cohort",
+        "download": PUBLIC_COHORT,
         "folder": "cohort",
     }[cohort["source"]]
     return f"{kind} {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} {cohort['unit']}s"

@@ -8,6 +8,8 @@ include: "../kspace.smk"
 include: "../pretraining.smk"
 
 
+# How tables call a cohort that is downloaded.
+PUBLIC_COHORT = "Decathlon brain task"
 INPUTS = {
     domain: [f"{COHORT}/{kind}/shard-{shard}.h5" for shard in SHARDS]
     for domain, kind in (

@@ -1,25 +1,17 @@
 # PhaseMNIST: digits from their official files to complex examples, and public features of them.
 
+from zetadp.configured import task_content
+from zetadp.core.task import task_of
+from zetadp.tasks.phase_mnist.digits import MNIST
+
+PHASE_MNIST = task_of(task_content(config))
+PUBLIC_COHORT = "MNIST"
 FILES = config["cohort"]["folder"] or f"{COHORT}/files"
-DIGITS = [
-    f"{FILES}/{name}-ubyte.gz"
-    for name in (
-        "train-images-idx3",
-        "train-labels-idx1",
-        "t10k-images-idx3",
-        "t10k-labels-idx1",
-    )
-]
-OF_PHASE_MNIST = {
-    "composite": "drawn",
-    "seed": 0,
-    "encoder": {},
-    **config["task"]["settings"],
-}
+DIGITS = [f"{FILES}/{file.name}.gz" for file in MNIST.files.values()]
 EXAMPLES = f"{COHORT}/examples.h5"
 BACKBONE = f"{COHORT}/encoder.safetensors"
 INPUTS = {
-    "complex" if OF_PHASE_MNIST["composite"] != "none" else "image": [EXAMPLES],
+    "complex" if PHASE_MNIST.composite != "none" else "image": [EXAMPLES],
     "features": [f"{COHORT}/features.h5"],
 }
 # The attacks on the training code are about no task; those of the default experiment serve this one as well.
@@ -56,8 +48,8 @@ rule pair_digits:
         mem_mb=4000,
         runtime="30m",
     params:
-        composite=OF_PHASE_MNIST["composite"],
-        seed=OF_PHASE_MNIST["seed"],
+        composite=PHASE_MNIST.composite,
+        seed=PHASE_MNIST.seed,
         sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
         code=code_of("scripts/pair_digits.py"),
     script:
@@ -71,12 +63,13 @@ rule fit_encoder:
         "logs/fit_encoder.log",
     conda:
         "../../../envs/train.yaml"
-    # Convolutions this small gain nothing from more than one thread.
+    # Convolutions this small gain nothing from more.
+    threads: 1
     resources:
         mem_mb=4000,
         runtime="2h",
     params:
-        settings=OF_PHASE_MNIST["encoder"],
+        settings=dict(PHASE_MNIST.encoder),
         code=code_of("scripts/fit_encoder.py"),
     script:
         "../../../scripts/fit_encoder.py"
@@ -97,7 +90,7 @@ rule encode_digits:
         mem_mb=4000,
         runtime="2h",
     params:
-        composite=OF_PHASE_MNIST["composite"],
+        composite=PHASE_MNIST.composite,
         code=code_of("scripts/encode_digits.py"),
     script:
         "../../../scripts/encode_digits.py"
