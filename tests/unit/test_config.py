@@ -536,12 +536,14 @@ def test_a_plan_names_its_task_with_its_settings():
     assert plan_of(load_config(default(), SCHEMA), run).task == {"name": "brain_sequences", "slices": 20, "size": 32}
 
 
-def test_a_configuration_is_checked_without_pytorch():
+@pytest.mark.parametrize("scenario", ["config.yaml", "workflow/scenarios/phase_mnist.yaml"])
+def test_a_configuration_is_checked_without_pytorch(scenario):
     """Snakemake checks it at every start, on clusters once for each job, and PyTorch takes seconds to import."""
     code = (
-        "import sys, yaml; from pathlib import Path; from zetadp.config import load_config; "
+        "import sys, yaml; from pathlib import Path; from zetadp.config import load_config, overlay; "
         "from zetadp.configured import hospital_sizes\n"
         f"given = yaml.safe_load(Path({str(ROOT / 'config.yaml')!r}).read_text())\n"
+        f"overlay(given, yaml.safe_load(Path({str(ROOT / scenario)!r}).read_text()))\n"
         f"hospital_sizes(load_config(given, Path({str(SCHEMA)!r}))); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

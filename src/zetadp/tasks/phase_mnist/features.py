@@ -1,4 +1,4 @@
-"""Public features of composite examples: principal components of what a public map makes of one image at a time."""
+"""Public features of images: principal components of what a public map makes of one image at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch import Tensor
-
-    from zetadp.tasks.phase_mnist.pairs import Pairs
 
     Extract = Callable[[Tensor], Tensor]
 
@@ -76,26 +74,6 @@ def fit_encoder(extract: Extract, images: Tensor, components: int) -> Encoder:
     variances, axes = torch.linalg.eigh(second / len(images) - torch.outer(centre, centre))
     axes = axes.flip(1)[:, :components].contiguous()
     return Encoder(extract, centre, axes, variances.flip(0)[:components].clamp_min(1e-6).contiguous())
-
-
-def composite(features: Sequence[Tensor], pairs: Pairs) -> Tensor:
-    """Return complex features of examples, one image of one row each, as the networks of the library take them.
-
-    Parameters
-    ----------
-    features
-        Features of the images of a part, of norm one each: one tensor of shape (image, component) for each encoder.
-    pairs
-        Which images make each example.
-
-    Returns
-    -------
-    complex64 of norm one, shape (example, 1, 1, component): the features of the real image plus i times those of the
-    imaginary one.
-    """
-    joined = unit(torch.cat(list(features), dim=1))
-    real, imaginary = joined[torch.from_numpy(pairs.real)], joined[torch.from_numpy(pairs.imaginary)]
-    return torch.complex(real, imaginary)[:, None, None] / 2**0.5
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -36,18 +36,6 @@ class Pairs:
     imaginary: np.ndarray
     labels: np.ndarray
 
-    def images(self, images: np.ndarray) -> np.ndarray:
-        """Return the examples, complex64 with both parts in [0, 1], from the uint8 images of the part."""
-        scaled = images.astype(np.float32) / 255
-        found = np.empty((len(self.labels), *images.shape[1:]), dtype=np.complex64)
-        found.real, found.imag = scaled[self.real], scaled[self.imaginary]
-        return found
-
-    def most_uses(self) -> int:
-        """Return how many examples contain the image that is used most: all of them leave with it."""
-        # An image that is its own partner cannot be: 9 - l is never l.
-        return int(np.bincount(np.concatenate((self.real, self.imaginary))).max())
-
 
 def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
     """Pair every image, as real part, with one of the other label, drawn with replacement.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.core.records import Records
 from zetadp.core.task import Classification, Held, Words
 from zetadp.storage import write_arrays
+from zetadp.tasks.phase_mnist.digits import SIDE
 from zetadp.validation import UserError, in_range, one_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import torch
 
-SIDE = 28
 COMPOSITES = ("drawn", "once", "none")
 FEATURES = "features.h5"
 """Name of the file of an encoder's features."""
@@ -59,7 +58,9 @@ class PhaseMnist(Classification):
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
         """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""
-        import torch
+        import torch  # takes seconds, and every start of the workflow makes a task
+
+        from zetadp.core.records import Records
 
         (file,) = files
         rows = partition[partition["role"] == role].reset_index(drop=True)
@@ -79,12 +80,10 @@ class PhaseMnist(Classification):
 
     def words(self, network: Mapping[str, Any]) -> Words:
         """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
-        kind = {"complex": "complex-valued", "image": "real-valued"}.get(network["domain"], "complex-valued")
-        seen = {
-            "drawn": "a complex image whose real part is a digit l and whose imaginary part is a digit 9 - l",
-            "once": "a complex image whose real part is a digit l and whose imaginary part is a digit 9 - l",
-            "none": "an image of a digit",
-        }[self.composite]
+        kind = "real-valued" if network["domain"] == "image" else "complex-valued"
+        seen = "an image of a digit"
+        if self.composite != "none":
+            seen = "a complex image whose real part is a digit l and whose imaginary part is a digit 9 - l"
         on = " on public features" if network["domain"] == "features" else ""
         return Words(
             title="PhaseMNIST classifier" if self.composite != "none" else "MNIST classifier",

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from zetadp.tasks.phase_mnist.digit_network import DigitNetwork
-from zetadp.tasks.phase_mnist.features import AT_ONCE, composite, fit_encoder, unit
+from zetadp.tasks.phase_mnist.encoder import composite_features
+from zetadp.tasks.phase_mnist.features import AT_ONCE, fit_encoder, unit
 from zetadp.tasks.phase_mnist.pairs import drawn_pairs
 from zetadp.tasks.phase_mnist.scattering import normalised, scattering
 
@@ -70,7 +71,8 @@ def test_a_composite_feature_is_that_of_the_real_image_plus_i_times_that_of_the_
     labels = np.arange(COUNT) % 10
     pairs = drawn_pairs(labels, "train", 0)
     first, second = unit(images.flatten(1)[:, :5]), unit(images.flatten(1)[:, 5:8])
-    found = composite([first, second], pairs)
+    both = unit(torch.cat((first, second), dim=1))
+    found = torch.from_numpy(composite_features(both[pairs.real], both[pairs.imaginary]))
     assert found.dtype == torch.complex64
     assert found.shape == (COUNT, 1, 1, 8)
     assert torch.allclose(found.abs().square().sum(dim=(1, 2, 3)), torch.ones(COUNT))
