@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 TRACKED = ("Snakefile", "config.yaml", "envs", "profiles", "scripts", "src", "workflow")
+OF_DIGITS = {"encode_digits", "fetch_digits", "fit_encoder", "pair_digits"}
+"""Scripts of PhaseMNIST, which need the files of MNIST: no run of the smoke scenario calls them."""
 SMOKE = "workflow/scenarios/smoke.yaml"
 NOT_TRACKED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".snakemake")
 OF_A_PROCESS = shutil.ignore_patterns("__pycache__", "locks", "log", "slurm_logs", "tmp*")

@@ -151,8 +151,8 @@ def by_record(data: Records) -> Tensor:
 def of_record(data: Records, record: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of one record."""
     each = items_each(data)
-    own = slice(each * record, each * (record + 1))
-    return data.inputs[own], data.targets[own]
+    own = data.part(slice(each * record, each * (record + 1)))
+    return own.inputs, own.targets
 
 
 def backbone(seed: int = 0) -> Backbone:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from checkouts import OF_DIGITS
 from decathlon_builder import write_tiny_task
 from environments.declared import ENVIRONMENTS, ROOT, SCRIPTS, imported, listed, stages
 from recorder.sitecustomize import PLACE
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from environments.conftest import Clean
 
 CALLING = Path(__file__).with_name("calling.py")
-
-
-# They need the files of MNIST. What they import is checked against the environments as for every script.
-DIGITS = {"encode_digits", "fetch_digits", "fit_encoder", "pair_digits"}
 
 
 def test_every_script_runs_in_one_environment() -> None:
@@ -49,7 +46,8 @@ def test_every_stage_runs_in_its_environment_alone(clean: Clean, recorded: Check
     there = recorded.copied_to(tmp_path / "copy")
     with archive(tmp_path) as (url, md5):
         calls = []
-        for script in sorted(set(stages()[clean.name]) - DIGITS):
+        # What those of digits import is checked against the environments as for every script.
+        for script in sorted(set(stages()[clean.name]) - OF_DIGITS):
             if script == "fetch_cohort":  # downloads 7 GB in the workflow; here from this machine
                 dataset = tmp_path / "resources/Task01_BrainTumour/dataset.json"
                 dataset.parent.mkdir(parents=True)

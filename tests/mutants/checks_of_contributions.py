@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from training_builder import items_each
 
 from mutants.installing import certain
-from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, images_of_a_record, random_records
+from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
 from zetadp.core.records import Records
 from zetadp.dataset import to_records
 from zetadp.kspace.whitening import whiten
@@ -54,7 +55,7 @@ class Foreign(nn.Module):
 
 def _contributions(folder: Path, data: Records, model: nn.Module, clip: float) -> Tensor:
     """Return what each record adds to a message if it is a patient alone at a node, shape (record, dimension)."""
-    each = images_of_a_record(data)
+    each = items_each(data)
     alone = [[record] for record in range(len(data.inputs) // each)]
     with federation(folder, alone, expected=1, clip=clip, records=data, model=model, images_per_patient=each) as fed:
         return fed.round(0).double()

@@ -53,17 +53,11 @@ def _hospitals(
         Hospital(
             HospitalSettings(event.node, folder, folder, folder / event.node, device="cpu", simulation=True),
             plan,
-            Records.joined(*(one_record(records, record) for record in own)),
+            Records.joined(*(records.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)),
             items_of([(patient,) for patient in range(len(own))], CLASSES),
         )
         for event, own in zip(events, held, strict=True)
     ]
-
-
-def one_record(data: Records, record: int) -> Records:
-    """Return one record of an image of each class."""
-    own = slice(CLASSES * record, CLASSES * (record + 1))
-    return Records(data.inputs[own], data.targets[own], data.strata[own])
 
 
 class Hospitals(Messages):

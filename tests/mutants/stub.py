@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from training_builder import items_each
 
 from zetadp.core import round as rounds
 from zetadp.core.contribution import Contribution
@@ -63,12 +64,6 @@ def random_records(
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, CLASSES * images_per_class, side, side, dtype=torch.complex64, generator=generator)
     return Records.stacked(scale * images.unsqueeze(2), torch.arange(CLASSES).repeat_interleave(images_per_class))
-
-
-def images_of_a_record(data: Records) -> int:
-    """Return how many images each record has, which lie class after class."""
-    ends = np.flatnonzero(np.diff(data.strata) < 0)
-    return int(ends[0]) + 1 if len(ends) else len(data.strata)
 
 
 class Chosen(SampledGaussian):
@@ -198,7 +193,7 @@ def federation(
                 mechanism: SampledGaussian = ExactSampledGaussian(f"node-{place}", place, grid=grid, **constants)
             else:
                 mechanism = kind(f"node-{place}", place, seed=SEED, **constants)
-            each = images_of_a_record(data)
+            each = items_each(data)
             nodes.append(Node(mechanism, items_of([[record] for record in own], each)))
         store = MessageStore(folder / "messages", ledger.identity) if exact else None
         yield Federation(nodes, network, layout, data, ledger, store, images_per_patient)

@@ -10,13 +10,12 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+from environments.declared import WITH_TASK
 
 import zetadp.workflow
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
-# Scripts that find their task by its name, so that no import leads to it.
-WITH_TASK = {"evaluate", "train_federated", "train_model"}
 OF_A_RUN = {"network", "arm", "epsilon", "seed"}
 
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from checkouts import OF_DIGITS
 
 from zetadp.provenance import read_origin
 
@@ -123,8 +124,7 @@ def test_every_job_logged_and_ran_the_library_of_its_checkout(finished):
     kinds = {log.relative_to(finished.root / "logs").parts[0].removesuffix(".log") for log in logs}
     scripts = {path.stem for path in (finished.root / "scripts").glob("*.py")}
     # These are for real patients, for a real federation, for targets of their own, and for another task.
-    digits = {"fetch_digits", "pair_digits", "fit_encoder", "encode_digits"}
-    assert kinds == scripts - {"fetch_cohort", "train_federated", "audit_membership", *digits}
+    assert kinds == scripts - {"fetch_cohort", "train_federated", "audit_membership", *OF_DIGITS}
     for log in logs:
         assert f"with the library in {finished.root}/src/zetadp\n" in log.read_text(), log
 

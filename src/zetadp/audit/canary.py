@@ -132,8 +132,8 @@ def canary_stub(*, clip: float, direction: str = "general", size: int = 4, seed:
 
 def record_of(records: Records, record: int) -> tuple[Tensor, Tensor]:
     """Return images and labels of a record with an image of each class."""
-    own = slice(CLASSES * record, CLASSES * (record + 1))
-    return records.inputs[own], records.targets[own]
+    own = records.part(slice(CLASSES * record, CLASSES * (record + 1)))
+    return own.inputs, own.targets
 
 
 def patient_gradient(model: nn.Module, layout: Layout, records: Records, record: int) -> np.ndarray:

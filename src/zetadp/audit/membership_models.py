@@ -178,7 +178,7 @@ def train_models(
         msg = f"Expected records and memberships of {settings.patients} patients, found {found}."
         raise ValueError(msg)
     # What stands in for a patient that is out: its gradient is not finite, so it contributes zero.
-    one = replace(records, inputs=records.inputs[:each], targets=records.targets[:each], strata=records.strata[:each])
+    one = records.part(slice(each))
     with_nobody = Records.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
     training = TrainingSettings(
         rounds=arm.rounds,

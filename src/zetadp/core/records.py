@@ -70,6 +70,10 @@ class Records:
         inputs, targets = (torch.cat([getattr(p, name) for p in parts]) for name in ("inputs", "targets"))
         return cls(inputs, targets, np.concatenate([p.strata for p in parts]))
 
+    def part(self, own: slice) -> Self:
+        """Return some of the items."""
+        return type(self)(self.inputs[own], self.targets[own], self.strata[own])
+
     def to(self, device: torch.device) -> Self:
         """Return the same records on a device."""
         return type(self)(self.inputs.to(device), self.targets.to(device), self.strata)
