@@ -1,12 +1,11 @@
 """Say what a finished run is worth on held-out patients, what it costs in privacy, and write its card."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from zetadp.core.task import Held, Words
+from zetadp.core.task import PipelineTask
 from zetadp.dataset import pick_device
 from zetadp.evaluation import outputs_of, predict, watched
 from zetadp.federation.partition import read_partition
@@ -50,7 +49,7 @@ def main(
 
     One job does all three: each takes less time than starting up for it.
     """
-    words = evaluate(
+    task = evaluate(
         model,
         images,
         partition,
@@ -66,7 +65,8 @@ def main(
     write_json(privacy, statement)
     write_text(text, plain_text(statement))
     measured = read_json(metrics)
-    write_text(card, model_card(measured["run"], settings, read_json(privacy), measured, cohort_label, words(settings)))
+    words = task.words(settings)
+    write_text(card, model_card(measured["run"], settings, read_json(privacy), measured, cohort_label, words))
 
 
 def evaluate(
@@ -80,32 +80,27 @@ def evaluate(
     *,
     device: str,
     tf32: bool,
-) -> Callable[[dict[str, Any]], Words]:
+) -> PipelineTask:
     """Write predictions and metrics on the server's test patients, and the metric at each node's own.
 
     A network that started from public weights is also measured as it started: what it gained is the difference.
-    Returns what the task says of networks for their cards. ``tf32`` tells whether a GPU was let round in training;
-    here all is float32.
+    ``tf32`` tells whether a GPU was let round in training; here all is float32. Returns the task that was learnt.
     """
     place = pick_device(device)
     finished = load_model(model, place)
     task, table = finished.task, read_partition(partition)
 
-    def given(role: str) -> tuple[Held, pd.DataFrame]:
-        held = task.load(images, table, role, place)
-        return held, held.items.drop(columns=["record", "role", "node"])
-
-    test = given("test")
-    tested = predict(task, finished.network, test[0].records, test[1])
+    test, items = task.load(images, table, "test", place)
+    tested = predict(task, finished.network, test, items.drop(columns=["record", "role", "node"]))
     public = {}
     if finished.settings.start == "public":
         found = task.backbone(backbone[0], place)
         if found is not None:
             start = public_start(finished, found)
-            public = {"public_start": watched(task, start, test[0].records)[0]}
+            public = {"public_start": watched(task, start, test)[0]}
     nodes = {}
     if (table["role"] == "validation").any():
-        held, _ = given("validation")
+        held = task.load(images, table, "validation", place)
         scores = task.scores(outputs_of(finished.network, held.records.inputs), held.records.targets)
         nodes = pd.Series(scores.cpu().double().numpy()).groupby(held.items["node"].to_numpy()).mean().to_dict()
     with written_whole(predictions) as temporary:
@@ -121,7 +116,7 @@ def evaluate(
             "environment": environment(place) | ({"tf32": "in convolutions, while training"} if tf32 else {}),
         },
     )
-    return task.words
+    return task
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from zetadp.core.plan import Plan
     from zetadp.core.records import Records
+    from zetadp.core.task import Task
     from zetadp.privacy.ledger import Ledger
 
 
@@ -40,8 +41,8 @@ class Assembly:
 
     Attributes
     ----------
-    plan
-        The plan.
+    plan, task
+        The plan, and the task that it names.
     contribution
         What patients contribute; its network has the starting weights.
     grid
@@ -49,6 +50,7 @@ class Assembly:
     """
 
     plan: Plan
+    task: Task
     contribution: Contribution
     grid: Grid | None
 
@@ -75,15 +77,16 @@ class Assembly:
             A network of one's own, for a plan whose network is of family ``own``.
         """
         set_tf32(convolutions=plan.training.tf32)
+        task = task_of(plan.task)
         if model is None:
             random = stream(plan.run.seed, Purpose.WEIGHTS)
-            model = build(plan.network, task_of(plan.task).outputs, records.inputs.shape[-1], random)
+            model = build(plan.network, task.outputs, records.inputs.shape[-1], random)
         model = model.to(records.inputs.device)
         if start is not None:
             model.load_state_dict({**updates(model), **start})
-        statistic = _statistic(plan, records)
-        contribution = Contribution(model, Layout.of(model), plan.together, task_of(plan.task).losses, statistic)
-        return cls(plan, contribution, _grid(plan, contribution.dimension))
+        statistic = _statistic(plan, task, records)
+        contribution = Contribution(model, Layout.of(model), plan.together, task.losses, statistic)
+        return cls(plan, task, contribution, _grid(plan, contribution.dimension))
 
     def receiver(self) -> Server | Solver:
         """Return what turns messages into weights; the network's parameters become views of its weights.
@@ -124,11 +127,10 @@ class Assembly:
         return {**self.plan.header(), "grid_bits": None if self.grid is None else self.grid.bits}
 
 
-def _statistic(plan: Plan, records: Records) -> ClosedForm | None:
+def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | None:
     """Return what patients contribute in place of gradients, None for descent."""
     if plan.training.estimator == DESCENT:
         return None
-    task = task_of(plan.task)
     if not (isinstance(task, Classification) and task.balanced and task.classes):
         msg = (
             f"Expected a task in which every unit has equally many items of every class for estimator "

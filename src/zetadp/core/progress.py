@@ -7,8 +7,6 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from zetadp.core.task import task_of
-
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
 
@@ -28,16 +26,18 @@ class Progress:
     ----------
     plan
         What is trained.
+    metric
+        Name of what is watched.
     start
         Rounds done before.
     """
 
-    def __init__(self, plan: Plan, start: int) -> None:
+    def __init__(self, plan: Plan, metric: str, start: int) -> None:
         self.run, self.start, self.rounds = plan.run, start, plan.training.rounds
         self.timed = plan.training.noise != "os"
         self.begun = time.monotonic()
         self.reported = self.begun
-        self.name = task_of(plan.task).metric
+        self.name = metric
         self.metric = float("nan")
 
     def seconds(self) -> float:

@@ -25,7 +25,6 @@ from zetadp.core.progress import Progress
 from zetadp.core.records import Node, Records, check_units
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import Performance
-from zetadp.core.task import task_of
 from zetadp.evaluation import watched
 from zetadp.nn.own import check_own
 from zetadp.privacy.ledger import Ledger, read_ledger
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from zetadp.core.plan import Plan
     from zetadp.core.server import Server
     from zetadp.core.solver import Solver
+    from zetadp.core.task import Task
     from zetadp.privacy.account import Permission
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def train(
             store=MessageStore(files.messages, ledger.identity) if parts.grid is not None else None,
             chunk=how.chunk or _images_in_a_pass(contribution, data.records),
         )
-        progress = Progress(plan, state.done)
+        progress = Progress(plan, parts.task.metric, state.done)
         seconds_before = float(state.history["seconds"].max()) if len(state.history) else 0.0
         if state.done == 0:
             state.save(receiver, site, files)  # so that a training that is killed early goes on, and is not begun again
@@ -222,7 +222,7 @@ def train(
             receiver.step(messages, number)
             done = state.done = number + 1
             if done % how.evaluate_every == 0 or done == plan.training.rounds:
-                metric, loss = _watched(plan, contribution.model, data.validation)
+                metric, loss = _watched(parts, data.validation)
                 seconds = math.nan if protected else seconds_before + progress.seconds()
                 row = [done, seconds, receiver.learning_rate(number), metric, loss]
                 state.history.loc[len(state.history)] = row
@@ -245,16 +245,14 @@ def _images_in_a_pass(contribution: Contribution, records: Records) -> int:
     return images_in_a_pass(contribution.model, contribution.layout, records.inputs, contribution.items)
 
 
-def no_history(plan: Plan) -> pd.DataFrame:
-    """Return the history of a training by a plan before its first row."""
-    watched = (f"validation_{task_of(plan.task).metric}", "validation_loss")
+def no_history(task: Task) -> pd.DataFrame:
+    """Return the history of a training for a task before its first row."""
+    watched = (f"validation_{task.metric}", "validation_loss")
     return pd.DataFrame({name: pd.Series(dtype=float) for name in ("round", "seconds", "learning_rate", *watched)})
 
 
-def _watched(plan: Plan, model: nn.Module, validation: Records | None) -> tuple[float, float]:
-    if validation is None:
-        return math.nan, math.nan
-    return watched(task_of(plan.task), model, validation)
+def _watched(parts: Assembly, validation: Records | None) -> tuple[float, float]:
+    return (math.nan, math.nan) if validation is None else watched(parts.task, parts.contribution.model, validation)
 
 
 def _check(plan: Plan, data: TrainingData) -> None:
@@ -308,10 +306,10 @@ def _begin(
     # A hash of patients' data: what is written of it is keyed.
     keyed = secret.tag(_fingerprint(header, data))
     if plan.training.noise == "os":
-        state = _State(keyed, secret.name, secrets.randbits(128), no_history(plan))
+        state = _State(keyed, secret.name, secrets.randbits(128), no_history(parts.task))
         draws = None
     else:
-        state = _State(keyed, secret.name, plan.entropy(_repeat(plan, files.ledger, keyed)), no_history(plan))
+        state = _State(keyed, secret.name, plan.entropy(_repeat(plan, files.ledger, keyed)), no_history(parts.task))
         draws = {"plan": plan.seeding, "data": keyed}
     if files.checkpoint.exists():
         checkpoint = Checkpoint.load(files.checkpoint, data.records.inputs.device)

@@ -18,7 +18,6 @@ import torch
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.settings import Performance
-from zetadp.core.task import task_of
 from zetadp.core.training import no_history
 from zetadp.evaluation import watched
 from zetadp.federation.flower.mirror import Mirror
@@ -88,10 +87,10 @@ class Coordinator:
         self.performance = performance or Performance()
         self.names = [node.name for node in plan.nodes]
         parts = Assembly.of(plan, watched, start)
-        self.receiver, self.contribution = parts.receiver(), parts.contribution
+        self.task, self.receiver, self.contribution = parts.task, parts.receiver(), parts.contribution
         copies = files.ledger.with_name(f"{files.ledger.stem}.nodes")
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
-        self.history = no_history(plan)
+        self.history = no_history(parts.task)
         self.ledger_head = ""
         self._checkpointed = 0
         self._absent: set[str] = set()
@@ -159,7 +158,7 @@ class Coordinator:
         self._checkpointed = done
 
     def _look(self, done: int) -> None:
-        metric, loss = watched(task_of(self.plan.task), self.contribution.model, self.watched)
+        metric, loss = watched(self.task, self.contribution.model, self.watched)
         rate = self.receiver.learning_rate(done - 1)
         self.history.loc[len(self.history)] = [done, math.nan, rate, metric, loss]
 
