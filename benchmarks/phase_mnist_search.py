@@ -1,11 +1,11 @@
 """Choose how the private head of PhaseMNIST is trained, on composites of Fashion-MNIST, which is public here.
 
-    python benchmarks/phase_mnist_search.py --data FOLDER --encoder resources/phase-mnist/encoder.safetensors
+    python benchmarks/phase_mnist_search.py --data FOLDER --encoder resources/public-digits/encoder.safetensors
 
 FOLDER holds the four files of Fashion-MNIST; the encoder is that of the scenario phase_mnist.yaml, and is made anew
 where no file is named. No image of MNIST is read. Labels l and 9 - l are paired as in PhaseMNIST. One holder trains on
 the 60,000 training images, all in every round, at epsilon 0.53; accuracy is that on the 10,000 test images. The descent
-is written out in matrices, since the gradient of a head has a closed form. Writes search.csv.
+is written out in matrices, since the gradient of a head has a closed form. Writes phase_mnist_search.csv.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ DELTA = 1e-5
 EPSILON = 0.53
 ROWS = 10_000
 """Examples in one product."""
+
+
+def declared() -> tuple[str, str]:
+    """Return cohort and seeds."""
+    return "composites of Fashion-MNIST, pairing seed 0", "0"
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of Fashion-MNIST")
     parser.add_argument("--encoder", type=Path, help="file of the encoder (default: made anew)")
-    parser.add_argument("--output", type=Path, default=Path("results/phase_mnist/search.csv"))
+    parser.add_argument("--output", type=Path, default=Path("docs/results/phase_mnist_search.csv"))
     given = parser.parse_args()
     encoder = PublicEncoder.load(given.encoder) if given.encoder else PublicEncoder.fit(EncoderSettings())
     composites = Composites(given.data, encoder)
@@ -131,8 +136,7 @@ def main() -> None:
         found = 100 * float(((x @ head).argmax(dim=1) == torch.from_numpy(labels)).float().mean())
         rows.append({**vars(how), "epsilon": EPSILON, "accuracy": found})
         print(rows[-1], flush=True)
-    made = origin("composites of Fashion-MNIST, pairing seed 0", "0")
-    write_text(given.output, to_csv(pd.DataFrame(rows), made, float_format="%.4g"))
+    write_text(given.output, to_csv(pd.DataFrame(rows), origin(*declared()), float_format="%.4g"))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ from zetadp.tasks.phase_mnist.digits import MNIST
 
 PHASE_MNIST = task_of(task_content(config))
 PUBLIC_COHORT = "MNIST"
-FILES = config["cohort"]["folder"] or f"{COHORT}/files"
+# Files and encoder are the same however examples are made of them.
+FILES = config["cohort"]["folder"] or "resources/mnist-files"
 DIGITS = [f"{FILES}/{file.name}.gz" for file in MNIST.files.values()]
 EXAMPLES = f"{COHORT}/examples.h5"
-BACKBONE = f"{COHORT}/encoder.safetensors"
+BACKBONE = "resources/public-digits/encoder.safetensors"
 INPUTS = {
     "complex" if PHASE_MNIST.composite != "none" else "image": [EXAMPLES],
     "features": [f"{COHORT}/features.h5"],
