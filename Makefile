@@ -6,6 +6,7 @@
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
 #   make held-apart          the same method on four cohorts from other distributions (minutes each)
+#   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #
@@ -31,12 +32,13 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart test test-cluster test-environments lint unit benchmark accountants install clean
+.PHONY: results full held-apart phase-mnist test test-cluster test-environments lint unit benchmark accountants install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 full: export ZETADP_COMMAND := make full
 held-apart: export ZETADP_COMMAND := make held-apart
+phase-mnist: export ZETADP_COMMAND := make phase-mnist
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 
@@ -60,6 +62,12 @@ held-apart: install
 		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/held_apart_$$cohort.yaml || exit 1; \
 	done
 	$(RUN) python benchmarks/held_apart.py
+
+phase-mnist: install
+	for scenario in phase_mnist phase_mnist_once mnist; do \
+		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
+	done
+	$(RUN) python benchmarks/phase_mnist.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@
 FOLDER holds the four files of Fashion-MNIST; the encoder is that of the scenario phase_mnist.yaml, and is made anew
 where no file is named. No image of MNIST is read. Labels l and 9 - l are paired as in PhaseMNIST. One holder trains on
 the 60,000 training images, all in every round, at epsilon 0.53; accuracy is that on the 10,000 test images. The descent
-is written out in matrices, since the gradient of a head has a closed form. Writes phase_mnist_search.csv.
+is written out in matrices, since the gradient of a head has a closed form. Writes search.csv.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of Fashion-MNIST")
     parser.add_argument("--encoder", type=Path, help="file of the encoder (default: made anew)")
-    parser.add_argument("--output", type=Path, default=Path("docs/results/phase_mnist_search.csv"))
+    parser.add_argument("--output", type=Path, default=Path("docs/results/phase_mnist/search.csv"))
     given = parser.parse_args()
     encoder = PublicEncoder.load(given.encoder) if given.encoder else PublicEncoder.fit(EncoderSettings())
     composites = Composites(given.data, encoder)
