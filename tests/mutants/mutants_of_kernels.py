@@ -39,8 +39,9 @@ def factors_scaled_on_both_sides(original: Any) -> Any:
 @mutant("zetadp.privacy.factored:Factored.add_to", check_a_patient_that_is_not_finite_adds_zero)
 def factors_of_everybody_are_multiplied(original: Any) -> Any:
     def add_to(self: Factored, total: Tensor, factors: Tensor) -> None:
-        left = (self.left * factors[:, None, None]).flatten(0, 1)
-        total.view(left.shape[1], -1).addmm_(left.T, self.right.flatten(0, 1))
+        # The original leaves out who has factor zero; here everybody has another.
+        some = type(self)(self.left * factors[:, None, None], self.right, self.is_complex)
+        original(some, total, torch.ones_like(factors))
 
     return add_to
 
@@ -51,8 +52,7 @@ def factored_gradient_without_conjugate(original: Any) -> Any:
         found = original(uses, gradients, layers, patients)
         for name, factors in found.items():
             if layers[name].weight.is_complex():
-                # Each image has a term of the real and one of the imaginary part of the output's gradient.
-                factors.left[:, 1::2].neg_()
+                factors.right.chunk(2, dim=2)[1].neg_()
         return found
 
     return factored

@@ -54,27 +54,3 @@ def fold_gradient(block: Tensor) -> Tensor:
     w11, w12 = upper.chunk(2, dim=2)
     w21, w22 = lower.chunk(2, dim=2)
     return torch.complex(w11 + w22, w21 - w12)
-
-
-def turned(x: Tensor) -> Tensor:
-    """Return every stacked feature vector twice, so that its parts meet the two parts of the output's gradient.
-
-    The gradient of a complex weight is ``u x + v y + i (v x - u y)`` for features ``x + iy`` and the output's gradient
-    ``u + iv``. Paired with u and v as if these were images of their own, the vectors returned here give its real and
-    imaginary part as neighbours.
-
-    Parameters
-    ----------
-    x
-        Stacked tensor of shape (image, 2 * feature).
-
-    Returns
-    -------
-    Tensor of shape (image, 2, feature, 2): pairs ``(x, -y)`` to meet u, and ``(y, x)`` to meet v.
-    """
-    images, stacked = x.shape
-    real, imaginary = x.view(images, 2, stacked // 2).unbind(1)
-    pairs = x.new_empty(images, 2, stacked // 2, 2)
-    pairs[:, 0, :, 0], pairs[:, 1, :, 0], pairs[:, 1, :, 1] = real, imaginary, real
-    torch.neg(imaginary, out=pairs[:, 0, :, 1])
-    return pairs

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.nn.stacked import fold_gradient, turned
+from zetadp.nn.stacked import fold_gradient
 from zetadp.precision import float32_convolutions
 
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
@@ -201,22 +201,11 @@ def product_gradients(x: Tensor, gradient: Tensor, patients: int, *, is_complex:
     -------
     Tensor of shape (patient, out, in), complex with half as many features where the weight is.
     """
-    left, right = product_factors(x, gradient, patients, is_complex=is_complex)
+    left, right = split_by_patient(gradient, x, patients)
     found = left.mT @ right
-    return torch.view_as_complex(found.view(*found.shape[:2], -1, 2)) if is_complex else found
+    return fold_gradient(found) if is_complex else found
 
 
-def product_factors(x: Tensor, gradient: Tensor, patients: int, *, is_complex: bool) -> tuple[Tensor, Tensor]:
-    """Return what `product_gradients` is the product of; parameters as there.
-
-    Returns
-    -------
-    left, right
-        Real tensors of shape (patient, term, out) and (patient, term, in), or (patient, term, 2 * in) for a complex
-        weight, of which each image makes two terms. For each patient ``left.T @ right`` is the gradient of the weight,
-        a complex one with real and imaginary parts as neighbours: nothing is left to fold.
-    """
-    if not is_complex:
-        return gradient.reshape(patients, -1, gradient.shape[1]), x.reshape(patients, -1, x.shape[1])
-    outputs, inputs = gradient.shape[1] // 2, x.shape[1] // 2
-    return gradient.reshape(patients, -1, outputs), turned(x).view(patients, -1, 2 * inputs)
+def split_by_patient(left: Tensor, right: Tensor, patients: int) -> tuple[Tensor, Tensor]:
+    """Return two tensors of shape (image, feature) as (patient, image, feature)."""
+    return left.reshape(patients, -1, left.shape[1]), right.reshape(patients, -1, right.shape[1])

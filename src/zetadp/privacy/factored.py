@@ -1,9 +1,9 @@
 r"""Patients' gradients of a matrix product, kept as the factors whose product they are.
 
-The gradient of a weight for one patient is a sum of outer products, one for each image (a complex weight has two real
-ones): :math:`G_p = \sum_i a_i b_i^T`. With few images and a large weight the factors are much smaller than the product,
-and all that clipping needs follows from them: the norm from two small Gram matrices,
-:math:`\|G_p\|^2 = \sum_{ij} (a_i^T a_j)(b_i^T b_j)`, and the sum of clipped gradients from one product for all
+The gradient of a weight for one patient is a sum of outer products, one for each image: :math:`G_p = \sum_i a_i b_i^T`,
+for a complex weight :math:`\sum_i a_i b_i^H`. With few images and a large weight the factors are much smaller than the
+product, and all that clipping needs follows from them: the norm from two small Gram matrices,
+:math:`\|G_p\|^2 = \sum_{ij} (a_i^H a_j)(b_j^H b_i)`, and the sum of clipped gradients from one product for all
 patients. Norms from Gram matrices are those of ghost clipping (Li et al. 2022, arXiv:2110.05679, section 4). Here
 several images make one gradient, and the norm is a bound on what is summed, rounding included.
 """
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from zetadp.nn.layers import Linear
-from zetadp.nn.weight_gradients import product_factors
+from zetadp.nn.stacked import fold_gradient
+from zetadp.nn.weight_gradients import split_by_patient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,37 +35,52 @@ SMALLER = 4
 
 @dataclass(frozen=True)
 class Factored:
-    """Gradients :math:`G_p = A_p^T B_p` of one parameter.
+    r"""Gradients of one parameter, :math:`G_p = A_p^T B_p` or, of a complex one, :math:`A_p^T \bar B_p`.
 
     Attributes
     ----------
     left, right
-        Real tensors A of shape (patient, term, row) and B of shape (patient, term, column).
+        Real tensors A of shape (patient, image, row) and B of shape (patient, image, column); for a complex parameter
+        their real parts stand before their imaginary ones, which makes twice as many rows and columns.
+    is_complex
+        Whether the parameter is complex.
     """
 
     left: Tensor
     right: Tensor
+    is_complex: bool = False
 
     def norms(self) -> Tensor:
         """Return an upper bound on the norm of what `add_to` adds for each patient, float64 of shape (patient,).
 
-        Terms may cancel each other, so rounding is bounded by the sum of their lengths, of which the bound adds about a
-        millionth to the exact norm. To each number that is added, a term brings the rounding of its scale, of its
-        product and of an addition to others of the same patient. Additions to other patients are left aside, as for
-        gradients that are written out.
+        Images may cancel each other, so rounding is bounded by the sum of the lengths of their products, of which the
+        bound adds about a millionth to the exact norm. To each number that is added, an image brings the rounding of
+        its scale, of its product and of an addition to others of the same patient. A number of a complex gradient is
+        the sum of two such numbers, which together are longer than the product by the square root of two at most.
+        Additions to other patients are left aside, as for gradients that are written out.
         """
-        left, right = self.left.double(), self.right.double()
-        squares = ((left @ left.mT) * (right @ right.mT)).sum(dim=(1, 2))
-        lengths = (torch.linalg.vector_norm(left, dim=2) * torch.linalg.vector_norm(right, dim=2)).sum(dim=1)
-        terms, rows, columns = left.shape[1], left.shape[2], right.shape[2]
-        # The worst case; where terms cancel, what is left of a square may be rounding alone.
-        error = 2 * (rows + columns + terms**2) * ROUNDING_OF_SQUARES * lengths.square()
-        bound: Tensor = (squares.clamp_min(0) + error).sqrt() + (terms + 4) * ROUNDING * lengths
+        images, rows, columns = self.left.shape[1], self.left.shape[2], self.right.shape[2]
+        of_left, of_right = (torch.linalg.vector_norm(t, dim=2, dtype=torch.float64) for t in (self.left, self.right))
+        lengths = (of_left * of_right).sum(dim=1)
+        squares = lengths.square() if images == 1 else self._squares()
+        # The worst case; where images cancel, what is left of a square may be rounding alone.
+        error = 4 * (rows + columns + images**2) * ROUNDING_OF_SQUARES * lengths.square()
+        if self.is_complex:
+            lengths = 2**0.5 * lengths
+        bound: Tensor = (squares.clamp_min(0) + error).sqrt() + (images + 4) * ROUNDING * lengths
         return bound
+
+    def _squares(self) -> Tensor:
+        """Return the squared norm of each patient's gradient from Gram matrices."""
+        left, right = self.left.double(), self.right.double()
+        if self.is_complex:
+            left, right = (torch.complex(*t.chunk(2, dim=2)) for t in (left, right))
+        squares: Tensor = ((left @ left.mH) * (right @ right.mH).conj()).sum(dim=(1, 2))
+        return squares.real if self.is_complex else squares
 
     def __getitem__(self, patients: slice) -> Factored:
         """Return the gradients of some patients."""
-        return Factored(self.left[patients], self.right[patients])
+        return Factored(self.left[patients], self.right[patients], self.is_complex)
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         """Add the sum of scaled gradients to a total.
@@ -72,15 +88,19 @@ class Factored:
         Parameters
         ----------
         total
-            Of shape (row * column,), changed in place.
+            Of shape (row * column,), changed in place; for a complex parameter real and imaginary parts are neighbours.
         factors
             Factor of each patient, shape (patient,). Patients of factor zero are left out, whatever their gradients
             hold.
         """
         some = factors.nonzero().squeeze(1)
         left, right = (t if len(some) == len(factors) else t[some] for t in (self.left, self.right))
-        left = (left * factors[some, None, None]).flatten(0, 1)
-        total.view(left.shape[1], -1).addmm_(left.T, right.flatten(0, 1))
+        left, right = (left * factors[some, None, None]).flatten(0, 1), right.flatten(0, 1)
+        if self.is_complex:
+            found = fold_gradient((left.T @ right).unsqueeze(0))
+            total += torch.view_as_real(found).flatten()
+        else:
+            total.view(left.shape[1], -1).addmm_(left.T, right)
 
 
 @dataclass(frozen=True)
@@ -118,8 +138,7 @@ def layers_to_factor(model: nn.Module, names: tuple[str, ...], images: int) -> d
         name = f"{place}.weight" if place else "weight"
         if type(module) is Linear and name in names:
             rows, columns = module.weight.shape
-            terms, columns = (2 * images, 2 * columns) if module.weight.is_complex() else (images, columns)
-            if SMALLER * terms * (rows + columns) <= rows * columns:
+            if SMALLER * images * (rows + columns) <= rows * columns:
                 found[name] = module
     return found
 
@@ -149,13 +168,14 @@ def factored(
 ) -> dict[str, Factored]:
     """Return the gradients of layers' weights from the gradients of what each use of them gave.
 
-    A layer that was used several times has the terms of all uses.
+    A layer that was used several times has the images of all uses.
     """
     pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     for use, gradient in zip(uses, gradients, strict=True):
-        is_complex = layers[use.name].weight.is_complex()
-        pairs[use.name].append(product_factors(use.x, gradient, patients, is_complex=is_complex))
-    return {
-        name: Factored(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
-        for name, found in pairs.items()
-    }
+        pairs[use.name].append(split_by_patient(gradient, use.x, patients))
+
+    def joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        left, right = zip(*parts, strict=True)
+        return parts[0] if len(parts) == 1 else (torch.cat(left, dim=1), torch.cat(right, dim=1))
+
+    return {name: Factored(*joined(found), layers[name].weight.is_complex()) for name, found in pairs.items()}
