@@ -67,8 +67,32 @@ def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Mechanism]:
     """
     total: Counter[Mechanism] = Counter()
     for part in parts:
-        total.update(dict(part) if isinstance(part, Mapping) else [entry.mechanism for entry in part])
+        for kind, count in part.items() if isinstance(part, Mapping) else ((e.mechanism, e.count) for e in part):
+            total[kind] += count
     return total
+
+
+def as_dp_event(mechanisms: Exposure) -> dp_event.DpEvent:
+    """Return the rounds as an event of dp-accounting, which other accountants can compose.
+
+    Examples
+    --------
+    >>> as_dp_event({(1.0, 4.0): 2})
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=4.0), count=2)
+    """
+    events = [
+        dp_event.SelfComposedDpEvent(_one_round(probability, sigma, units), count)
+        for probability, sigma, units, count in _key(mechanisms)
+    ]
+    return events[0] if len(events) == 1 else dp_event.ComposedDpEvent(events)
+
+
+def _one_round(probability: float, sigma: float, units: int) -> dp_event.DpEvent:
+    if probability == 1:
+        return dp_event.GaussianDpEvent(sigma / units)
+    if units > 1:
+        return dp_event.MixtureOfGaussiansDpEvent(sigma, *_drawn(probability, units)[:2])
+    return dp_event.PoissonSampledDpEvent(probability, dp_event.GaussianDpEvent(sigma))
 
 
 def exact_mu(mechanisms: Exposure) -> float | None:
@@ -251,8 +275,7 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
                 # At least one unit is drawn with this chance, and then at most all of them: both only raise epsilon.
                 probability = -math.expm1(units * math.log1p(-probability)) if probability < 1 else 1.0
                 sigma /= units
-            event = dp_event.PoissonSampledDpEvent(probability, dp_event.GaussianDpEvent(sigma))
-            accountant.compose(event, count)
+            accountant.compose(_one_round(probability, sigma, 1), count)
         return float(accountant.get_epsilon(delta))
     finally:
         logger.setLevel(level)

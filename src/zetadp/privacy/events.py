@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from zetadp.validation import UserError, in_range, positive
@@ -42,6 +42,9 @@ class Round:
         Standard deviation of the noise in each part, in units of `clip`. Zero means no noise and no guarantee.
     clip
         Bound on the norm of one contribution. Infinite for an unclipped round, which is possible without noise only.
+    count
+        Releases of this kind that the entry stands for, each with a draw and noise of its own: rows, for example, that
+        a node collects and sends together. One in a round of training.
     """
 
     node: str
@@ -51,10 +54,12 @@ class Round:
     sampling_probability: float
     noise_multiplier: float
     clip: float
+    count: int = 1
 
     def __post_init__(self) -> None:
         """Refuse values that no round can have."""
         positive(population=self.population, expected=self.expected, sampling_probability=self.sampling_probability)
+        positive(count=self.count)
         in_range(0, 1, sampling_probability=self.sampling_probability)
         in_range(0, self.population, expected=self.expected)
         if self.round < 0 or not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
@@ -69,8 +74,12 @@ class Round:
         return self.sampling_probability, self.noise_multiplier
 
     def to_json(self) -> dict[str, Any]:
-        """Return the round as a JSON object; an infinite clip becomes ``"inf"``, as everywhere in the project."""
-        return {
+        """Return the round as a JSON object; an infinite clip becomes ``"inf"``, as everywhere in the project.
+
+        A count of one is left out, as in ledgers that knew no other.
+        """
+        several = {} if self.count == 1 else {"count": self.count}
+        return several | {
             "node": self.node,
             "round": self.round,
             "population": self.population,
@@ -87,8 +96,15 @@ class Round:
         Raises
         ------
         UserError
-            If a key is missing or a value cannot be what it should be.
+            If a key is missing or a value cannot be what it should be. Or if there are other keys: they may say that
+            more was released than the known ones do.
         """
+        if unknown := sorted(content.keys() - {each.name for each in fields(cls)}):
+            msg = (
+                f"A ledger entry has the key(s) {', '.join(unknown)}, which this version of zetadp does not know. What "
+                "it released cannot be accounted for: read the ledger with the version that wrote it."
+            )
+            raise UserError(msg)
         try:
             return cls(
                 node=str(content["node"]),
@@ -98,6 +114,7 @@ class Round:
                 sampling_probability=float(content["sampling_probability"]),
                 noise_multiplier=float(content["noise_multiplier"]),
                 clip=float(content["clip"]),
+                count=int(content.get("count", 1)),
             )
         except KeyError as error:
             msg = f"A ledger entry lacks the key {error}; found {list(content)}. The ledger is damaged: restore it."
@@ -113,7 +130,7 @@ class NodeHistory:
 
     Attributes
     ----------
-    population, expected, clip
+    population, expected, clip, count
         As in `Round`; one run has one of each.
     mechanisms
         How many releases of each kind, replays included.
@@ -134,6 +151,7 @@ class NodeHistory:
     rounds: int
     unshielded: Mapping[Mechanism, int] = field(default_factory=dict)
     least_noise: float = math.inf
+    count: int = 1
 
     @property
     def releases(self) -> int:
@@ -154,17 +172,18 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
     Raises
     ------
     UserError
-        If one node shows two populations, divisors or clips: then the rounds belong to different runs.
+        If one node shows two populations, divisors, clips or counts: then the rounds belong to different runs.
     """
     least = least_noise or {}
-    constants: dict[str, tuple[int, float, float]] = {}
+    constants: dict[str, tuple[int, float, float, int]] = {}
     by_round: defaultdict[int, list[Round]] = defaultdict(list)
     for entry in rounds:
-        found = (entry.population, entry.expected, entry.clip)
+        found = (entry.population, entry.expected, entry.clip, entry.count)
         if constants.setdefault(entry.node, found) != found:
             msg = (
-                f"The rounds of node {entry.node!r} show (population, expected, clip) = {constants[entry.node]} and "
-                f"{found}. These are constants of a run: give the ledger of each run its own file."
+                f"The rounds of node {entry.node!r} show (population, expected, clip, count) = "
+                f"{constants[entry.node]} and {found}. These are constants of a run: give the ledger of each run its "
+                "own file."
             )
             raise UserError(msg)
         by_round[entry.round].append(entry)
@@ -177,12 +196,21 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
         clean = len(entries) == len(nodes) == len(constants)
         distinct.update(nodes)
         for entry in entries:
-            mechanisms[entry.node][entry.mechanism] += 1
+            mechanisms[entry.node][entry.mechanism] += entry.count
             if not clean:
-                unshielded[entry.node][entry.mechanism] += 1
+                unshielded[entry.node][entry.mechanism] += entry.count
     return {
-        node: NodeHistory(*values, mechanisms[node], distinct[node], unshielded[node], least.get(node, math.inf))
-        for node, values in constants.items()
+        node: NodeHistory(
+            population=population,
+            expected=expected,
+            clip=clip,
+            mechanisms=mechanisms[node],
+            rounds=distinct[node],
+            unshielded=unshielded[node],
+            least_noise=least.get(node, math.inf),
+            count=count,
+        )
+        for node, (population, expected, clip, count) in constants.items()
     }
 
 

@@ -205,7 +205,7 @@ def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:
     """Return what a node may have released by the declared round: what it did, then the rest at its costliest."""
     total = Counter(dict(history.mechanisms))
     if history.rounds < declared_rounds:
-        total[_costliest(history)] += declared_rounds - history.rounds
+        total[_costliest(history)] += (declared_rounds - history.rounds) * history.count
     return total
 
 

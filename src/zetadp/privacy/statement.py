@@ -128,7 +128,7 @@ def run_statement(
         "rounds": {
             "declared": run.declared_rounds,
             "happened": max(history.rounds for history in run.nodes.values()),
-            "replayed": max(history.releases - history.rounds for history in run.nodes.values()),
+            "replayed": max(history.releases // history.count - history.rounds for history in run.nodes.values()),
         },
         "audiences": audiences,
         "smaller_deltas": [

@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dp_accounting.pld import PLDAccountant
 from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom, norm
@@ -49,6 +50,15 @@ def test_one_round_agrees_with_its_closed_form(p, sigma):
         exact = one_round_delta(epsilon, p, sigma)
         found = accounting.delta_pld({(p, sigma): 1}, epsilon)
         assert exact * (1 - 1e-9) - 1e-15 <= found <= exact * 1.002 + 1e-9
+
+
+@pytest.mark.parametrize(
+    "mechanisms", [{(1.0, 4.0): 3}, {(P, 8.0): 20}, {(0.3, 2.0): 4, (1.0, 6.0): 2}, {(0.1, 3.0, 4): 5}]
+)
+def test_an_accountant_of_others_finds_the_same_of_what_is_exported(mechanisms):
+    event = accounting.as_dp_event(mechanisms)
+    found = PLDAccountant(value_discretization_interval=1e-3).compose(event).get_epsilon(1e-3)
+    assert found == pytest.approx(accounting.epsilon(mechanisms, 1e-3), rel=5e-3)
 
 
 @pytest.mark.parametrize("direction", ["remove", "add"])

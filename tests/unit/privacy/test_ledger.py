@@ -10,8 +10,11 @@ from collections import Counter
 import pytest
 
 import zetadp.privacy.ledger
+from zetadp.privacy import accounting
 from zetadp.privacy.events import Round
+from zetadp.privacy.exposure import declared, recorded_runs
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.statement import Terms, run_statement
 from zetadp.validation import UserError
 
 
@@ -53,6 +56,35 @@ def test_an_unclipped_round_is_read_again(path):
         ledger.start({})
         ledger.record([unclipped])
     assert read_ledger(path)[0].events == [unclipped]
+
+
+def test_rows_that_are_sent_together_are_one_entry_with_a_count(path):
+    """A collector draws and releases 500 rows, with noise for each, and sends them at once."""
+    rows = event(0, count=500)
+    with Ledger(path) as ledger:
+        ledger.start({"run": {}, "training": {"rounds": 3}})
+        ledger.record([rows])
+        assert ledger.holds(rows)
+        assert not ledger.holds(event(0))
+    assert len(path.read_text().splitlines()) == 2
+    (run,) = recorded_runs(path)
+    history = run.nodes["a"]
+    assert (history.rounds, history.releases) == (1, 500)
+    kind = (24 / 44, 1.5)
+    # Two more rounds are declared, each of as many rows.
+    assert declared(history, run.declared_rounds) == {kind: 1500}
+    assert accounting.compose([rows]) == {kind: 500}
+    stated = run_statement(run, Terms(1e-3, "record", "os"), weights={"a": 1.0}, target_epsilon=1.0)
+    assert stated["epsilon"] == accounting.epsilon({kind: 1500}, 1e-3)
+    assert stated["rounds"] == {"declared": 3, "happened": 1, "replayed": 0}
+
+
+def test_an_entry_that_says_more_than_this_version_knows_is_refused(path):
+    with Ledger(path) as ledger:
+        ledger.start({})
+        ledger._append({"kind": "round", "releases": [{"nodes": ["a"], **event(0).to_json(), "rows": 500}]})
+    with pytest.raises(UserError, match=r"key\(s\) rows, which this version"):
+        read_ledger(path)
 
 
 def test_attempts_are_kept_and_told_apart(path):
