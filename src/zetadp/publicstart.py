@@ -26,8 +26,19 @@ if TYPE_CHECKING:
 
 
 def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dict[str, Tensor] | None:
-    """Return a network's public starting weights; None where it starts at random."""
-    return None if backbone is None or network.start != "public" else backbone.start(network)
+    """Return a network's public starting weights; None where it starts at random.
+
+    Raises
+    ------
+    UserError
+        If it starts from a backbone and there is none.
+    """
+    if network.start != "public":
+        return None
+    if backbone is None:
+        msg = f"Expected start random for a network of family {network.family}: its task has no public backbone."
+        raise UserError(msg)
+    return backbone.start(network)
 
 
 def with_public(plan: Plan, backbone: Backbone | None) -> Plan:

@@ -17,9 +17,10 @@ from zetadp.core.task import task_of
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.projection import head_scores
 from zetadp.pretrained import BACKBONE, FinishedModel, load_model, model_content
-from zetadp.publicstart import public_start
+from zetadp.publicstart import public_start, starting_weights
 from zetadp.storage import ImageStack, write_stack
 from zetadp.tensors import save_tensors
+from zetadp.validation import UserError
 
 TASK = {"name": "brain_sequences", "slices": 3, "size": SIZE}
 EVALUATE = Path(__file__).parents[2] / "scripts/evaluate.py"
@@ -88,3 +89,10 @@ def test_evaluation_writes_what_the_public_head_reaches_on_the_test_patients(tmp
     else:
         assert "public_start" not in metrics
     assert load_model(tmp_path / "model.safetensors").settings == settings
+
+
+def test_a_public_start_without_a_backbone_is_refused_and_not_taken_for_a_random_one():
+    network = NetworkSettings(family="head", domain="features", start="public")
+    with pytest.raises(UserError, match="no public backbone"):
+        starting_weights(network, None)
+    assert starting_weights(replace(network, start="random"), None) is None
