@@ -17,8 +17,8 @@ ROUNDS, NODES, PATIENTS = 3, 2, 3
 ALSO = [
     "zetadp.privacy.ledger:Ledger.record",
     "zetadp.privacy.ledger:Ledger.note_sent",
-    "zetadp.privacy.mechanism:SampledGaussian.draw",
-    "zetadp.privacy.mechanism:SampledGaussian.release",
+    "zetadp.privacy.mechanism:NodeMechanism.draw",
+    "zetadp.privacy.mechanism:NodeMechanism.release",
     "zetadp.core.messages:MessageStore.keep",
     "zetadp.core.messages:MessageStore.discard",
     "zetadp.core.server:Server.step",
@@ -124,7 +124,7 @@ def test_a_training_killed_at_any_point_goes_on(zygote: Zygote, tmp_path, noise,
     per_round = ["Ledger.record", "Ledger.note_sent", "Server.step", *["MessageStore.keep"] * (noise == "os")]
     for name in per_round:
         assert passed[f"before:{name}"] == passed[f"after:{name}"] == ROUNDS, passed
-    assert passed["after:SampledGaussian.release"] == ROUNDS * NODES
+    assert passed["after:NodeMechanism.release"] == ROUNDS * NODES
     assert passed["torn:write"] >= 2 * ROUNDS
     assert min(passed[f"after:{name}"] for name in ("fsync", "replace", "unlink")) > 0
 

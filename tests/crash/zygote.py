@@ -15,7 +15,7 @@ all. So the test starts one *zygote*, a Python of its own with a single thread, 
         zygote.run(work, {"folder": tmp_path, "rounds": 3}, kill_after=0.2 * done.seconds)
 
         # (b) Killed from inside, at a named point: `points` tells which there are.
-        also = ["zetadp.privacy.mechanism:SampledGaussian.release", "zetadp.core.server:Server.step"]
+        also = ["zetadp.privacy.mechanism:NodeMechanism.release", "zetadp.core.server:Server.step"]
         dry = zygote.run(work, {"folder": tmp_path / "dry", "rounds": 3}, points=True, also=also)
         for point in dry.points:                    # "before:write#1", "torn:write#1", "after:write#1", ...
             dead = zygote.run(work, {"folder": tmp_path / point, "rounds": 3}, kill_at=point, also=also)

@@ -21,7 +21,7 @@ from zetadp.core.training import TrainingFiles
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import Run, recorded_runs
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 from zetadp.privacy.statement import Terms, run_statement
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def check_every_release_stays_counted(folder: Path) -> None:
 def releases_watched() -> Iterator[None]:
     """Before each release in the block, look at what of its ledger has reached the disk."""
     synced: dict[int, bytes] = {}
-    fsync, release = os.fsync, SampledGaussian.release
+    fsync, release = os.fsync, NodeMechanism.release
 
     def noted(descriptor: int) -> None:
         fsync(descriptor)
@@ -180,7 +180,7 @@ def releases_watched() -> Iterator[None]:
         with suppress(OSError):  # folders, and files that nobody can read by this descriptor
             synced[status.st_ino] = os.pread(descriptor, status.st_size, 0)
 
-    def watched(self: SampledGaussian, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
+    def watched(self: NodeMechanism, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         path = self.ledger.path
         known = read_ledger(path)[-1].events if path.exists() else []
         assert draw.event in known, f"round {draw.event.round} is released and not yet in the ledger"
@@ -191,7 +191,7 @@ def releases_watched() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as watching:
         watching.setattr(os, "fsync", noted)
-        watching.setattr(SampledGaussian, "release", watched)
+        watching.setattr(NodeMechanism, "release", watched)
         yield
 
 

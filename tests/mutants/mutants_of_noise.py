@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from zetadp.privacy.mechanism import Draw, SampledGaussian
 
 SEEDED = "zetadp.privacy.mechanism:SampledGaussian._privatised"
-RELEASE = "zetadp.privacy.mechanism:SampledGaussian.release"
+RELEASE = "zetadp.privacy.mechanism:NodeMechanism.release"
 EXACT = "zetadp.privacy.exact_mechanism:rounded_normal"
 
 

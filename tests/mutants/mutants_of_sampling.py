@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zetadp.privacy.mechanism import Draw, SampledGaussian
 
 DRAWN = "zetadp.privacy.mechanism:SampledGaussian._drawn"
-DRAW = "zetadp.privacy.mechanism:SampledGaussian.draw"
+DRAW = "zetadp.privacy.mechanism:NodeMechanism.draw"
 
 
 def _batch(order: np.ndarray, start: int, size: int) -> np.ndarray:

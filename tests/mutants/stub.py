@@ -190,7 +190,7 @@ def federation(
             }
             if exact:
                 grid = Grid.choose(clip, noise_multiplier=sigma, population=len(own), dimension=layout.dimension)
-                mechanism: SampledGaussian = ExactSampledGaussian(f"node-{place}", place, grid=grid, **constants)
+                mechanism: SampledGaussian = ExactSampledGaussian(f"node-{place}", grid=grid, **constants)
             else:
                 mechanism = kind(f"node-{place}", place, seed=SEED, **constants)
             each = items_each(data)

@@ -107,7 +107,7 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
             Node(
                 SampledGaussian(f"node-{place}", place, seed=0, ledger=ledger, **constants)
                 if grid is None
-                else ExactSampledGaussian(f"node-{place}", place, grid=grid, ledger=ledger, **constants),
+                else ExactSampledGaussian(f"node-{place}", grid=grid, ledger=ledger, **constants),
                 items_of([[PATIENTS * place + patient] for patient in range(PATIENTS)], images_of_a_patient(CONFIG)),
             )
             for place in range(2)

@@ -182,7 +182,7 @@ def canary_node(
     probability
         Chance of each to be drawn; the divisor is the probability times N.
     noise_multiplier, clip
-        As in `SampledGaussian`.
+        As in `NodeMechanism`.
     noise
         ``seeded`` or ``os``.
     seed
@@ -203,6 +203,6 @@ def canary_node(
         "ledger": ledger,
     }
     if noise == "seeded":
-        return Node(SampledGaussian(name, place, seed=seed, **constants), patients)  # type: ignore[arg-type]
+        return Node(SampledGaussian(name, place, seed=seed, **constants), patients)
     grid = Grid.choose(clip, noise_multiplier=noise_multiplier, population=population, dimension=stub.layout.dimension)
-    return Node(ExactSampledGaussian(name, place, grid=grid, **constants), patients)  # type: ignore[arg-type]
+    return Node(ExactSampledGaussian(name, grid=grid, **constants), patients)

@@ -20,7 +20,7 @@ from zetadp.nn.parameters import Layout
 from zetadp.precision import set_tf32
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism, SampledGaussian
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
 
@@ -107,7 +107,7 @@ class Assembly:
             setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(view))
         return receiver
 
-    def mechanism(self, name: str, entropy: int, ledger: Ledger) -> SampledGaussian:
+    def mechanism(self, name: str, entropy: int, ledger: Ledger) -> NodeMechanism:
         """Return a node's mechanism: exact where the operating system gives the noise, else seeded with ``entropy``."""
         place = self.plan.place(name)
         node = self.plan.nodes[place]
@@ -119,7 +119,7 @@ class Assembly:
             "ledger": ledger,
         }
         if self.grid is not None:
-            return ExactSampledGaussian(name, place, grid=self.grid, **constants)
+            return ExactSampledGaussian(name, grid=self.grid, **constants)
         return SampledGaussian(name, place, seed=entropy, **constants)
 
     def header(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zetadp.privacy.mechanism import Draw, SampledGaussian
+    from zetadp.privacy.mechanism import Draw, NodeMechanism
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Node:
         For each unit of the node, the positions of its items.
     """
 
-    mechanism: SampledGaussian
+    mechanism: NodeMechanism
     units: Sequence[Sequence[int]]
 
     @cached_property

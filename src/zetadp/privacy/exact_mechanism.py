@@ -8,7 +8,7 @@ Gaussian: the release is post-processing of the continuous Gaussian mechanism, s
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,55 +16,35 @@ import torch
 from zetadp.privacy.bernoulli import bernoulli_mask
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 from zetadp.transfer import to_device
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.privacy.events import Round
-    from zetadp.privacy.ledger import Ledger
 
 
-class ExactSampledGaussian(SampledGaussian):
+class ExactSampledGaussian(NodeMechanism):
     """The mechanism of one node, with sampling and noise from the operating system. It takes no seed.
 
     Parameters
     ----------
-    node, place, population, expected, ledger
-        As in `SampledGaussian`.
-    noise_multiplier, clip
-        As in `SampledGaussian`, above zero and finite.
+    node, constants
+        As in `NodeMechanism`; noise multiplier and clip above zero and finite.
     grid
         The grid of the integer sums, a public constant of the run.
     """
 
     repeatable = False
 
-    def __init__(
-        self,
-        node: str,
-        place: int,
-        *,
-        population: int,
-        expected: float,
-        noise_multiplier: float,
-        clip: float,
-        grid: Grid,
-        ledger: Ledger,
-    ) -> None:
-        super().__init__(
-            node,
-            place,
-            population=population,
-            expected=expected,
-            noise_multiplier=noise_multiplier,
-            clip=clip,
-            seed=0,
-            ledger=ledger,
-        )
-        if not noise_multiplier > 0 or grid.bound != clip:
-            msg = f"Expected noise and a grid of bound {clip}, found {noise_multiplier=} and bound {grid.bound}."
+    def __init__(self, node: str, *, grid: Grid, **constants: Any) -> None:  # noqa: ANN401
+        super().__init__(node, **constants)
+        if not self.noise_multiplier > 0 or grid.bound != self.clip:
+            msg = (
+                f"Expected noise and a grid of bound {self.clip}, found noise_multiplier={self.noise_multiplier} and "
+                f"bound {grid.bound}."
+            )
             raise ValueError(msg)
         self.grid: Grid = grid
 

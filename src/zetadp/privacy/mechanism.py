@@ -11,8 +11,9 @@ noise of its eq. 2: ``torch.randn`` with a complex dtype would give half the var
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -44,15 +45,15 @@ class Draw:
     members: np.ndarray
 
 
-class SampledGaussian:
-    """The mechanism of one node, with draws from a seed: reproducible, and no protection.
+class NodeMechanism(ABC):
+    """The mechanism of one node: who takes part in a round, and what the node then sends.
+
+    Where the draws come from is for its kinds to say.
 
     Parameters
     ----------
     node
         Name of the node, as the ledger knows it.
-    place
-        Number of the node, which sets its random streams apart from those of other nodes.
     population
         Patients at the node, N; a public constant.
     expected
@@ -62,8 +63,6 @@ class SampledGaussian:
         and guarantees nothing.
     clip
         The clipping norm B, infinite where gradients are not clipped.
-    seed
-        Seed of the run. Seeded noise makes a simulation reproducible and protects nobody.
     ledger
         Where events must be recorded before anything is released.
     """
@@ -76,13 +75,11 @@ class SampledGaussian:
     def __init__(
         self,
         node: str,
-        place: int,
         *,
         population: int,
         expected: float,
         noise_multiplier: float,
         clip: float,
-        seed: int,
         ledger: Ledger,
     ) -> None:
         if not 0 < expected <= population:
@@ -91,7 +88,7 @@ class SampledGaussian:
         if noise_multiplier > 0 and not np.isfinite(clip):
             msg = f"Expected a finite clipping norm where noise is added, found {clip=} at {node}."
             raise ValueError(msg)
-        self.node, self.place, self.seed, self.ledger = node, place, seed, ledger
+        self.node, self.ledger = node, ledger
         self.population, self.expected = population, expected
         self.noise_multiplier, self.clip = noise_multiplier, clip
         self._released: set[tuple[int, int]] = set()
@@ -112,9 +109,9 @@ class SampledGaussian:
         )
         return Draw(event=event, members=np.flatnonzero(self._drawn(event, again)))
 
+    @abstractmethod
     def image_choices(self, round_number: int) -> np.random.Generator:
         """Return the generator by which the images of the node's patients are chosen in a round."""
-        return stream(self.seed, Purpose.IMAGES, self.place, round_number)
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         """Return the privatised mean gradient, ready to leave the node.
@@ -148,14 +145,42 @@ class SampledGaussian:
         self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
 
+    @abstractmethod
     def _drawn(self, event: Round, again: int) -> np.ndarray:
         """Return, for each patient of the node, whether it is drawn."""
+
+    @abstractmethod
+    def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
+        """Add noise and divide by the expected number of patients."""
+
+
+class SampledGaussian(NodeMechanism):
+    """The mechanism of one node, with draws from a seed: reproducible, and no protection.
+
+    Parameters
+    ----------
+    node, constants
+        As in `NodeMechanism`.
+    place
+        Number of the node, which sets its random streams apart from those of other nodes.
+    seed
+        Seed of the run. Seeded noise makes a simulation reproducible and protects nobody.
+    """
+
+    def __init__(self, node: str, place: int, *, seed: int, **constants: Any) -> None:  # noqa: ANN401
+        super().__init__(node, **constants)
+        self.place, self.seed = place, seed
+
+    def image_choices(self, round_number: int) -> np.random.Generator:
+        """Return a generator of the node's own stream."""
+        return stream(self.seed, Purpose.IMAGES, self.place, round_number)
+
+    def _drawn(self, event: Round, again: int) -> np.ndarray:
         repeated = (again,) if again else ()
         uniform = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated).random(self.population)
         return np.asarray(uniform < event.sampling_probability)
 
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
-        """Add noise and divide by the expected number of patients."""
         if not event.noise_multiplier > 0:
             return clipped_sum / self.expected
         generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)

@@ -228,7 +228,7 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
     constants = {"population": 2, "expected": 2, "noise_multiplier": sigma, "clip": CLIP, "grid": grid}
     own = [[[0], [1]], [[2], [3]]]
     return [
-        Node(ExactSampledGaussian(f"node-{place}", place, **constants, ledger=ledger), items_of(patients, CLASSES))
+        Node(ExactSampledGaussian(f"node-{place}", **constants, ledger=ledger), items_of(patients, CLASSES))
         for place, patients in enumerate(own)
     ]
 
@@ -339,7 +339,7 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
         name = "-".join(map(str, members))
         with Ledger(tmp_path / f"{name}.jsonl") as ledger:
             ledger.start({})
-            mechanism = ExactSampledGaussian("node", 0, **constants, grid=grid, ledger=ledger)
+            mechanism = ExactSampledGaussian("node", **constants, grid=grid, ledger=ledger)
             monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.isin(np.arange(population), members))
             holder = Node(mechanism, items_of([[i] for i in range(population)], CLASSES))
             site = Site([holder], data, ledger, MessageStore(tmp_path / name, "x"), chunk=64)

@@ -51,7 +51,7 @@ def mechanism(source: str, place: int = 0, *, dimension: int = SIZE, **changes: 
     if source == "os":
         sizes = {"population": int(constants["population"]), "dimension": dimension}
         grid = Grid.choose(constants["clip"], noise_multiplier=constants["noise_multiplier"], **sizes)
-        return ExactSampledGaussian(f"node-{place}", place, **constants, grid=grid, ledger=Everything())
+        return ExactSampledGaussian(f"node-{place}", **constants, grid=grid, ledger=Everything())
     return SampledGaussian(f"node-{place}", place, **({"seed": SEED} | constants), ledger=Everything())
 
 

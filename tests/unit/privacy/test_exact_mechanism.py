@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +30,6 @@ class Recorded:
 def mechanism(ledger: Recorded | None = None, *, population: int = 8) -> ExactSampledGaussian:
     return ExactSampledGaussian(
         "a",
-        0,
         population=population,
         expected=EXPECTED,
         noise_multiplier=SIGMA,
@@ -46,7 +44,10 @@ def nothing() -> torch.Tensor:
 
 
 def test_it_takes_no_seed():
-    assert "seed" not in inspect.signature(ExactSampledGaussian).parameters
+    constants = {"population": 8, "expected": EXPECTED, "noise_multiplier": SIGMA, "clip": CLIP, "ledger": Recorded()}
+    ExactSampledGaussian("a", grid=GRID, **constants)
+    with pytest.raises(TypeError, match="seed"):
+        ExactSampledGaussian("a", grid=GRID, seed=0, **constants)
 
 
 def test_a_released_zero_has_the_variance_that_is_accounted():
@@ -85,7 +86,7 @@ def test_a_grid_of_another_bound_or_no_noise_is_refused():
     for change in ({"clip": 1.0}, {"noise_multiplier": 0.0}):
         settings = {"population": 8, "expected": 3.0, "noise_multiplier": SIGMA, "clip": CLIP, "grid": GRID}
         with pytest.raises(ValueError, match="Expected"):
-            ExactSampledGaussian("a", 0, **(settings | change), ledger=Recorded())
+            ExactSampledGaussian("a", **(settings | change), ledger=Recorded())
 
 
 @pytest.mark.parametrize("bound", [1e-3, 1.0, 0.37, 1e3])
