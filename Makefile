@@ -78,7 +78,7 @@ lint: install
 
 # Each process takes whole folders until others have nothing left to do: what the tests of a folder share is made once.
 unit: install
-	$(RUN) pytest -n $(CORES) --dist worksteal --ignore tests/cluster --ignore tests/environments
+	$(RUN) pytest -n $(CORES) --dist worksteal --ignore tests/cluster --ignore tests/environments --durations 30
 
 # One Slurm, one machine: its tests share them, one after the other.
 test-cluster: install
