@@ -5,8 +5,7 @@ are Binomial; their upper limits are those of Clopper and Pearson (1934, doi:10.
 allowed error. A claim says for every false-alarm rate how many misses any attack must make at least. Where the upper
 limit of the misses lies below that, the claim is refuted.
 
-The limits are valid for a threshold that is fixed before the trials. Where none is given, the first fifth of the trials
-chooses it and only the others are counted.
+The limits are valid for a threshold that is fixed before the trials.
 
 From one point of errors follows a lower bound on :math:`\mu` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454)
 
@@ -28,7 +27,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 from scipy.stats import beta
 
-from zetadp.privacy import accounting, gaussian
+from zetadp.privacy import accounting
 from zetadp.validation import in_range, positive
 
 if TYPE_CHECKING:
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 FALSE_ALARM = 1e-3
 """Chance to refute a claim that is true."""
-
-CHOOSING = 0.2
-"""Share of the trials that choose the threshold where none is given; they are not counted."""
 
 _WIDEST = 64.0
 
@@ -152,7 +148,7 @@ def upper_limit(events: int, trials: int, error: float) -> float:
 def count_errors(
     scores_out: ArrayLike,
     scores_in: ArrayLike,
-    threshold: float | None = None,
+    threshold: float,
     *,
     confidence: float = 1 - FALSE_ALARM,
 ) -> Errors:
@@ -163,7 +159,7 @@ def count_errors(
     scores_out, scores_in
         One score a trial without and with the patient; the trials are independent.
     threshold
-        Fixed without looking at these trials. Without it, the first fifth chooses it and only the rest is counted.
+        Fixed without looking at these trials.
     confidence
         Probability with which the limits of both error rates hold.
     """
@@ -171,55 +167,12 @@ def count_errors(
     if np.isnan(out).any() or np.isnan(inside).any():
         msg = "Expected scores, found NaN among them: the attack failed, and nothing can be concluded."
         raise ValueError(msg)
-    if threshold is None:
-        first_out, first_in = (max(1, round(CHOOSING * len(scores))) for scores in (out, inside))
-        threshold = _best_threshold(out[:first_out], inside[:first_in])
-        out, inside = out[first_out:], inside[first_in:]
     return Errors(int((out > threshold).sum()), int((inside <= threshold).sum()), len(out), len(inside), confidence)
-
-
-def mu_lower_bound(
-    scores_out: ArrayLike,
-    scores_in: ArrayLike,
-    threshold: float | None = None,
-    *,
-    confidence: float = 1 - FALSE_ALARM,
-) -> float:
-    """Return a lower confidence bound on mu; parameters as in `count_errors`."""
-    errors = count_errors(scores_out, scores_in, threshold, confidence=confidence)
-    return mu_of_errors(errors.alpha_upper, errors.beta_upper)
-
-
-def epsilon_lower_bound(
-    scores_out: ArrayLike,
-    scores_in: ArrayLike,
-    delta: float,
-    threshold: float | None = None,
-    *,
-    confidence: float = 1 - FALSE_ALARM,
-) -> float:
-    r"""Return a lower confidence bound on epsilon at ``delta`` that supposes no form of the trade-off curve.
-
-    .. math:: \epsilon \ge \ln \max\{(1 - \delta - \beta) / \alpha, (1 - \delta - \alpha) / \beta\}
-
-    (Kairouz, Oh and Viswanath 2017, doi:10.1109/TIT.2017.2685505). It holds for every mechanism and is weak: to come
-    near a large epsilon it needs 50 000 to 1 000 000 trials. Other parameters as in `count_errors`.
-    """
-    in_range(0, 1, delta=delta)
-    errors = count_errors(scores_out, scores_in, threshold, confidence=confidence)
-    alpha, misses = errors.alpha_upper, errors.beta_upper
-    best = max((1 - delta - misses) / alpha, (1 - delta - alpha) / misses)
-    return math.log(best) if best > 1 else 0.0
 
 
 def mu_of_errors(alpha: float, misses: float) -> float:
     """Return the mu at which an attack can just have these error rates; zero where guessing can have them."""
     return float(max(0.0, ndtri(1 - alpha) - ndtri(misses)))
-
-
-def epsilon_of_mu(mu: float, delta: float) -> float:
-    """Turn a lower bound on mu into one on epsilon at ``delta``, for mechanisms whose curve is Gaussian."""
-    return gaussian.epsilon(delta, mu)
 
 
 def epsilon_of_errors(mechanisms: Mechanisms, delta: float, alpha: float, misses: float) -> float:
@@ -255,21 +208,6 @@ def result_of_epsilon(name: str, errors: Errors, mechanisms: Mechanisms, delta: 
     measured, estimate, highest = (epsilon_of_errors(mechanisms, delta, *limit) for limit in limits)
     claimed = accounting.epsilon(mechanisms, delta)
     return AuditResult(name, claimed, measured, estimate, highest, errors, mechanisms, "epsilon", delta)
-
-
-def _best_threshold(out: np.ndarray, inside: np.ndarray) -> float:
-    """Return the threshold at which the bound on mu is largest, among the quantiles of all scores.
-
-    The bound and not the estimate: where errors are few, the estimate is largest by chance.
-    """
-    candidates = np.quantile(np.concatenate([out, inside]), np.linspace(0.02, 0.98, 49))
-    alarms, misses = (out[:, None] > candidates).sum(axis=0), (inside[:, None] <= candidates).sum(axis=0)
-    # Where all were errors the limit is one; a little less keeps the bound a number.
-    limits = [
-        beta.isf(FALSE_ALARM, errors + 1, np.maximum(count - errors, 1e-3))
-        for errors, count in ((alarms, len(out)), (misses, len(inside)))
-    ]
-    return float(candidates[np.argmax(ndtri(1 - limits[0]) - ndtri(limits[1]))])
 
 
 def _noise_factor(mechanisms: Mechanisms, alpha: float, misses: float) -> float:
