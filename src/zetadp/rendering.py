@@ -9,7 +9,6 @@ import io
 import math
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 import pandas as pd
 
@@ -26,8 +25,6 @@ PAPER_NOTE = (
     "Privacy and MRI Applications (10 seeds): its own cohort, network and reading of the guarantee. "
     "They are no result of these runs."
 )
-LONG_HEADINGS = {"ci_low": f"{LEVEL:.0%} low", "ci_high": f"{LEVEL:.0%} high"}
-
 _GREEK = (
     "alpha",
     "beta",
@@ -148,12 +145,6 @@ def accuracy_sheet(
     return Sheet(title, heading, tuple(rows), below, names=2)
 
 
-def frame_sheet(frame: pd.DataFrame, title: str, notes: tuple[str, ...] = (), *, names: int = 3) -> Sheet:
-    """Lay out a long-form table as it is: two decimals for shares, en dashes for missing values."""
-    rows = tuple(tuple(_cell(value) for value in row) for row in frame.itertuples(index=False))
-    return Sheet(title, tuple(LONG_HEADINGS.get(c, c.replace("_", " ")) for c in frame.columns), rows, notes, names)
-
-
 def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: str | None = None) -> str:
     """Render the long form as CSV, by default in full precision.
 
@@ -250,17 +241,6 @@ def _interval(row: pd.Series | None) -> str:
     if row is None or math.isnan(row["ci_low"]):
         return MISSING
     return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"
-
-
-def _cell(value: Any) -> str:  # noqa: ANN401  (a cell of a data frame)
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return MISSING
-    if isinstance(value, float):
-        if math.isinf(value):
-            return "∞"
-        # Two decimals would print a delta of 0.001 as zero.
-        return f"{value:.2f}" if value == 0 or abs(value) >= 0.01 else f"{value:g}"
-    return "∞" if value == "inf" else str(value)
 
 
 def _latex(text: str) -> str:

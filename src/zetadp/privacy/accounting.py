@@ -130,17 +130,6 @@ def grouped(mechanisms: Exposure, units: int) -> Counter[Mechanism | Grouped]:
     return total
 
 
-def delta_pld(mechanisms: Exposure, epsilon: float, tolerance: float = TOLERANCE) -> float:
-    """Return an upper bound on delta at `epsilon` >= 0, by privacy-loss distribution."""
-    if not epsilon >= 0:
-        msg = f"Expected epsilon >= 0, found {epsilon}."
-        raise ValueError(msg)
-    key = _few(_key(mechanisms))
-    if not key or not _has_noise(key):
-        return 0.0 if not key or epsilon == math.inf else 1.0
-    return float(_refined(key, lambda loss: float(loss.get_delta_for_epsilon(epsilon)), tolerance, 1e-12))
-
-
 def epsilon_rdp(mechanisms: Exposure, delta: float) -> float:
     """Return an upper bound on epsilon by Renyi differential privacy: valid, and looser than `epsilon_pld`."""
     return _epsilon_rdp(_key(mechanisms), delta)

@@ -148,10 +148,6 @@ class Federation:
             idle_seconds=self.idle_seconds,
         )
 
-    def kill_node(self, name: str) -> None:
-        """End a node at once, as a crash would."""
-        self.processes.kill(name, f"{name}-worker")
-
     def wait_for_nodes(self, names: Sequence[str]) -> None:
         """Wait until nodes are connected."""
         keys = {self.credentials.node(name)[0].read_bytes().strip() for name in names}
