@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from zetadp.cohort.convert import write_site_folder
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
-from zetadp.federation.flower.site_folders import write_site_folder
 from zetadp.federation.partition import read_partition
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.account import Permission, claim, forget_times

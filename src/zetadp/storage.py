@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,23 +31,19 @@ def written_whole(path: Path) -> Iterator[Path]:
     A full disk or a read-only folder becomes a `UserError`; the temporary file is removed. A process that is killed
     leaves its temporary file, which the next one that writes ``path`` on the same machine removes.
     """
-    try:
+    with writing(path):
         make_folder(path.parent)
         remove_leftovers(path)
-    except OSError as error:
-        raise UserError(_cannot_write(path, error)) from error
-    # The suffix stays last: some writers choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    try:
-        yield temporary
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise UserError(_cannot_write(path, error)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        # The suffix stays last: some writers choose the format by it.
+        temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+        try:
+            yield temporary
+            with temporary.open("rb") as handle:
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -54,7 +52,35 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(_cannot_write(path, error)) from error
+        msg = f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
+        raise UserError(msg) from error
+
+
+@contextmanager
+def folder_written_whole(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside ``folder`` that takes its place when the block ends without an error.
+
+    Raises
+    ------
+    UserError
+        If ``folder`` holds a file already (folders alone, which workflow engines make in advance, do not count), or
+        the disk is full or read-only.
+    """
+    if folder.exists() and (not folder.is_dir() or any(not path.is_dir() for path in folder.rglob("*"))):
+        msg = f"Expected {folder} to be absent or empty, found files in it. Move them away or choose another folder."
+        raise UserError(msg)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+        try:
+            yield temporary
+            # A temporary folder is private to its owner; a folder of data has the usual mode.
+            temporary.chmod(0o755)
+            if folder.exists():
+                shutil.rmtree(folder)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -91,10 +117,6 @@ def _alive(process: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    return f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
 
 
 def content_hash(path: Path) -> str:

@@ -17,9 +17,8 @@ from zetadp.core.settings import Performance
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import CLASS_MEANS, DESCENT, LEAST_SQUARES
 from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
 from zetadp.federation.flower.settings import Patience
-from zetadp.federation.flower.updates import encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run

@@ -25,7 +25,7 @@ from zetadp.core.records import Records
 from zetadp.core.task import site_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.estimators import DESCENT, LEAST_SQUARES
-from zetadp.federation.flower.updates import size_of
+from zetadp.federation.flower.protocol import size_of
 from zetadp.nn.models import NetworkSettings
 from zetadp.pretrained import BACKBONE
 from zetadp.privacy.ledger import read_ledger

@@ -10,9 +10,8 @@ from federation.sites import assembly, make_hospital, make_plan
 from zetadp.core.messages import MessageStore
 from zetadp.epsilon import rounded_up
 from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.flower.updates import decode, encode
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from zetadp.cohort.decathlon import DAMAGED, SEQUENCES, Listing, canonical_sequence, read_task, record_name, write_task
-from zetadp.cohort.folders import folder_written_whole
 from zetadp.cohort.index import PARTICIPANTS, PATIENT_KEY, read_table
-from zetadp.storage import write_text
+from zetadp.storage import folder_written_whole, write_text
 from zetadp.validation import UserError
 
 FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
@@ -108,6 +109,34 @@ def convert_folder(
             test=test,
         )
     return read_task(target)
+
+
+def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str) -> None:
+    """Write the folder of one site of a federation; its volumes are links to those of a whole cohort.
+
+    Parameters
+    ----------
+    target
+        The folder; replaced if it is there.
+    task
+        Folder of the cohort, the one that holds ``dataset.json``.
+    records
+        The site's rows of the cohort's index, with the columns ``patient`` and ``file``.
+    part
+        ``train`` for a hospital's patients, ``test`` for those that the server watches.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    sequences = read_task(task).sequences
+    files = [PurePosixPath(file) for file in sorted(records["file"])]
+    with folder_written_whole(target) as folder:
+        for file in files:
+            link = folder / file
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((task / file).resolve())
+        train, test = (files, []) if part == "train" else ([], files)
+        about = {"name": target.name, "description": "One site's part of a cohort"}
+        write_task(folder, **about, sequences=sequences, training=train, test=test)
+        records[["file", "patient"]].sort_values("file").to_csv(folder / PATIENT_KEY, sep="\t", index=False)
 
 
 def part_of(patient: str, test_fraction: float) -> str:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
-from zetadp.cohort.folders import folder_written_whole
+from zetadp.storage import folder_written_whole
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:

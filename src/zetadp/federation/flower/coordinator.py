@@ -21,8 +21,7 @@ from zetadp.core.settings import Performance
 from zetadp.core.training import no_history
 from zetadp.evaluation import watched
 from zetadp.federation.flower.mirror import Mirror
-from zetadp.federation.flower.protocol import Answer, Refusal, Request
-from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
+from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from zetadp.core.plan import Plan
     from zetadp.core.records import Records
     from zetadp.core.training import TrainingFiles
-    from zetadp.federation.flower.protocol import Line
     from zetadp.federation.flower.settings import Patience
     from zetadp.privacy.events import Round
 

@@ -34,11 +34,13 @@ from zetadp.federation.flower.protocol import (
     Refusal,
     Request,
     WrongEnvelopeError,
+    WrongUpdateError,
+    decode,
+    encode,
     pack_reply,
     unpack_request,
 )
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.promise import check_promise
 from zetadp.publicstart import backbone_of, starting_weights
