@@ -15,8 +15,7 @@ from zetadp.cohort.anatomy import Tissue, blur_of, healthy_fractions, load_atlas
 from zetadp.cohort.deformation import Variability, atlas_coordinates
 from zetadp.cohort.lesions import add_tumour, add_tumours, draw_tumour_in, hollowed, with_no_lesion
 from zetadp.cohort.procedural import draw_procedural_brain
-from zetadp.cohort.scanners import Scanner, draw_scanner
-from zetadp.cohort.vendor import draw_vendor_scanner
+from zetadp.cohort.scanners import Scanner, draw_scanner, draw_vendor_scanner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
