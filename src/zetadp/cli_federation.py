@@ -139,7 +139,7 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     from zetadp.core.plan import RunName
     from zetadp.epsilon import epsilon_label
     from zetadp.nn.backbone import load_backbone
-    from zetadp.nn.shipped import SHIPPED
+    from zetadp.nn.settings import SHIPPED
     from zetadp.privacy.calibration import noise_of_plan
     from zetadp.publicstart import with_public
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.estimators import DESCENT
-from zetadp.nn.settings import NetworkSettings
+from zetadp.nn.settings import DESCENT, NetworkSettings
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, threat_of_arm
 
 if TYPE_CHECKING:

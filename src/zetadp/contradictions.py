@@ -18,8 +18,7 @@ from zetadp.configured import (
     unit_of,
 )
 from zetadp.epsilon import epsilon_value
-from zetadp.estimators import DESCENT
-from zetadp.nn.settings import NetworkSettings
+from zetadp.nn.settings import DESCENT, NetworkSettings
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.validation import UserError, did_you_mean
 

@@ -10,7 +10,7 @@ import numpy as np
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.low_rank import updates
 from zetadp.nn.models import build
-from zetadp.nn.shipped import SHIPPED
+from zetadp.nn.settings import SHIPPED
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import tensors_digest
 from zetadp.validation import UserError

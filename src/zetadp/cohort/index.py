@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from zetadp.cohort.decathlon import read_task, read_volume, record_name
-from zetadp.cohort.voxels import check_complete
+from zetadp.cohort.decathlon import check_complete, read_task, read_volume, record_name
 from zetadp.storage import content_hash
 from zetadp.validation import UserError
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zetadp.core.contribution import Contribution
-from zetadp.core.server import Server
-from zetadp.core.solver import Solver
+from zetadp.core.server import Server, Solver
 from zetadp.core.task import Classification, task_of
-from zetadp.estimators import DESCENT
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.low_rank import updates
 from zetadp.nn.models import build
 from zetadp.nn.parameters import Layout
+from zetadp.nn.settings import DESCENT
 from zetadp.precision import set_tf32
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid

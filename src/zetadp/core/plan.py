@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.epsilon import UNCLIPPED
-from zetadp.estimators import DESCENT
-from zetadp.nn.settings import NetworkSettings
+from zetadp.nn.settings import DESCENT, NetworkSettings
 from zetadp.privacy.events import Round
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 from zetadp.storage import read_json, write_json

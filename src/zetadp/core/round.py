@@ -7,8 +7,9 @@ recorded and released is exactly what separate nodes would sum, record and relea
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -16,11 +17,10 @@ import torch
 from zetadp.core.records import Node, Records, choose_items, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.pass_size import images_in_a_pass
-from zetadp.threads import side_by_side
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
@@ -175,3 +175,27 @@ def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -
 
 def _digest(messages: Tensor) -> str:
     return hashlib.sha256(messages.cpu().numpy().tobytes()).hexdigest()
+
+
+Result = TypeVar("Result")
+
+
+def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) -> list[Result]:
+    """Return what a function gives for the first of each sequence, for the second, and so on: `map` in threads.
+
+    Worth it where the function lets go of Python's lock. It must not call PyTorch on a CPU: each of the threads would
+    start threads of its own.
+
+    Parameters
+    ----------
+    function
+        Called at once as often as PyTorch has threads (`torch.get_num_threads`).
+    *sequences
+        Its arguments, all of one length.
+    """
+    calls = list(zip(*sequences, strict=True))
+    threads = min(len(calls), torch.get_num_threads())
+    if threads <= 1:
+        return [function(*arguments) for arguments in calls]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda arguments: function(*arguments), calls))

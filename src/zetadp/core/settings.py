@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from zetadp.estimators import CLOSED_FORMS, DESCENT
+from zetadp.nn.settings import CLOSED_FORMS, DESCENT
 from zetadp.validation import UserError, in_range, one_of, positive
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class TrainingSettings:
         ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
         from the operating system's generator. Only the starting weights then come from the seed.
     estimator
-        ``descent``; or, for a head, one of `zetadp.estimators.CLOSED_FORMS`, which has one round and no optimiser.
+        ``descent``; or, for a head, one of `zetadp.nn.settings.CLOSED_FORMS`, which has one round and no optimiser.
     feature_norm
         Of an estimator in closed form, the norm that each image's features are clipped to, in units of their root mean
         square on public images.

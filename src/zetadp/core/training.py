@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
     from zetadp.core.contribution import Contribution
     from zetadp.core.plan import Plan
-    from zetadp.core.server import Server
-    from zetadp.core.solver import Solver
+    from zetadp.core.server import Server, Solver
     from zetadp.core.task import Task
     from zetadp.privacy.account import Permission
 

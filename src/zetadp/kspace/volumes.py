@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.cohort.decathlon import SEQUENCES, Volume, read_volume
-from zetadp.cohort.voxels import channels_of
+from zetadp.cohort.decathlon import SEQUENCES, Volume, channels_of, read_volume
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.validation import UserError
 

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from zetadp.estimators import CLASS_MEANS, LEAST_SQUARES
 from zetadp.nn import hermitian
 from zetadp.nn.projection import public_means
+from zetadp.nn.settings import CLASS_MEANS, LEAST_SQUARES
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,6 +13,16 @@ FAMILIES = ("complex", "real", "dense", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
 """What is trained where convolutions are frozen and updated by `zetadp.nn.low_rank`: both factors, or the outer."""
 
+DESCENT = "descent"
+"""Rounds of clipped gradients: the way of every network."""
+CLASS_MEANS = "class_means"
+LEAST_SQUARES = "least_squares"
+CLOSED_FORMS = (CLASS_MEANS, LEAST_SQUARES)
+"""Ways of a head: one message of every node, from which the weights follow (`zetadp.nn.closed_form`)."""
+
+SHIPPED = "data/backbone.safetensors"
+"""Where the backbone lies that comes with the package, relative to the package."""
+
 
 @dataclass(frozen=True)
 class NetworkSettings:

@@ -166,7 +166,7 @@ def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator
     """Return a clipped sum with Gaussian noise, divided by the expected number of patients.
 
     On a CPU it goes through NumPy, which lets go of Python's lock and takes one thread: several nodes can be served
-    side by side (`zetadp.threads`).
+    side by side (`zetadp.core.round`).
 
     Parameters
     ----------
