@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from zetadp.audit.detection import AuditResult, Errors
 from zetadp.epsilon import rounded_up
 from zetadp.figurestyle import WIDTH, figure_style
 from zetadp.privacy import accounting
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matplotlib.axes import Axes
-
-    from zetadp.audit.detection import AuditResult, Errors
-    from zetadp.privacy.accounting import Mechanisms
+from zetadp.privacy.accounting import Mechanisms
 
 WIDEST = 1.6
 """Bars are cut here, in units of the claim."""

@@ -6,15 +6,12 @@ import argparse
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.cli_federation import add_commands as add_federation
 from zetadp.cli_privacy import add_commands
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,15 +9,13 @@ import argparse
 import json
 import math
 import textwrap
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.epsilon import rounded_up
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PLD = "privacy-loss distribution, an upper bound"
 EXACT = "exact composition of Gaussians"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,10 +14,6 @@ from zetadp.configured import has_real_patients
 from zetadp.contradictions import contradictions
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 _TRUTHS = {"true": True, "false": False}
 

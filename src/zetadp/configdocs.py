@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SCHEMA = Path(__file__).parents[2] / "workflow/schemas/config.schema.yaml"
 HEAD = """\

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from zetadp.epsilon import epsilon_order, epsilon_value
 from zetadp.figurestyle import (
@@ -27,15 +31,7 @@ from zetadp.figurestyle import (
 )
 from zetadp.tables import CELL
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
-
-    Cell = tuple[str, str, str]
+Cell = tuple[str, str, str]
 
 MAX_MATRICES = 12
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from zetadp.core.records import Records
 from zetadp.precision import set_tf32
 from zetadp.storage import ImageStack, read_stack
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pandas as pd
 
 
 def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[ImageStack, pd.DataFrame]:

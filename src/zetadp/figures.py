@@ -7,10 +7,14 @@ patients appear here.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from zetadp.epsilon import epsilon_order
@@ -36,13 +40,6 @@ from zetadp.figurestyle import (
 )
 from zetadp.metrics import LEVEL
 from zetadp.tables import PAPER_TABLE_1, per_class
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PUBLIC_LABEL = "public weights alone, before any private training"
 _PAPER_MEANING = (

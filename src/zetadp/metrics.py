@@ -6,7 +6,8 @@ resamples patients, each with all of its images.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,6 @@ import pandas as pd
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError, did_you_mean, in_range
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 REPLICATES = 2000
 LEVEL = 0.95
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from zetadp.core.task import Words
 from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, rounded_up
 from zetadp.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
 from zetadp.rendering import MISSING, Sheet, to_markdown
 from zetadp.tables import is_simulated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from zetadp.core.task import Words
 
 FALSE_ALARM = 0.01
 

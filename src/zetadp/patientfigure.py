@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -11,9 +12,6 @@ from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 
 from zetadp.figurestyle import MAX_HEIGHT, WIDTH, figure_style, set_title
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FLOOR_DECIBEL = -80.0
 

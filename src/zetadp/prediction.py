@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,13 +11,9 @@ import pandas as pd
 from zetadp.cohort.decathlon import DAMAGED
 from zetadp.evaluation import outputs_of
 from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.pretrained import FinishedModel
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from zetadp.pretrained import FinishedModel
 
 
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:

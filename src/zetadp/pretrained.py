@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from zetadp.core.task import pipeline_task_of
+import torch
+from torch import nn
+
+from zetadp.core.plan import Plan
+from zetadp.core.task import PipelineTask, pipeline_task_of
 from zetadp.nn.backbone import Backbone, from_tensors
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    import torch
-    from torch import nn
-
-    from zetadp.core.plan import Plan
-    from zetadp.core.task import PipelineTask
 
 BACKBONE = "backbone."
 """What the names of the public backbone's tensors begin with in a model's file."""

@@ -7,11 +7,13 @@ import json
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.kspace.augmentation import AugmentationSettings, augment
@@ -24,12 +26,6 @@ from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.transfer import to_device
 from zetadp.validation import UserError, in_range, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,9 @@ of the runs and nothing else.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,10 +19,6 @@ from zetadp.metrics import accuracy_interval
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import read_json
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
 # Riess et al., "Complex-valued Federated Learning with Differential Privacy and MRI Applications", Table 1: test
 # accuracy in %, mean and standard deviation over 10 seeds, as printed, by arm and epsilon.

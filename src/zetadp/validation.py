@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import TypeVar
 
 Name = TypeVar("Name", bound=str)
 

@@ -11,14 +11,12 @@ import inspect
 import logging
 import sys
 import warnings
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 PACKAGE = Path(__file__).parent
 ROOT = PACKAGE.parents[1]

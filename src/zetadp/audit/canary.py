@@ -13,11 +13,10 @@ are not finite.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.core.records import Node, Records, items_of
@@ -26,13 +25,9 @@ from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.validation import one_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zetadp.privacy.ledger import Ledger
 
 CANARY, SILENT = range(2)
 """Positions of the records: the canary, and one that contributes zero."""

@@ -20,20 +20,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import ndtri
 from scipy.stats import beta
 
 from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Mechanisms
 from zetadp.validation import in_range, positive
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from zetadp.privacy.accounting import Mechanisms
 
 FALSE_ALARM = 1e-3
 """Chance to refute a claim that is true."""

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.special import ndtr
 from scipy.stats import binom
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
@@ -38,16 +39,10 @@ from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Mechanisms
 from zetadp.privacy.ledger import read_ledger
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import positive
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor, nn
-
-    from zetadp.privacy.accounting import Mechanisms
 
 logger = logging.getLogger(__name__)
 

@@ -20,29 +20,22 @@ bounds each case bounds the mixture. Shadow and attacked models are disjoint.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from zetadp.audit.membership_models import arms, train_models
+from zetadp.audit.membership_models import Arm, MembershipSettings, Models, arms, train_models
 from zetadp.audit.roc import Claim, against, roc_band
+from zetadp.core.records import Records
 from zetadp.epsilon import UNCLIPPED, rounded_up
 from zetadp.federation.partition import node_name
-from zetadp.privacy.exposure import seen_by
+from zetadp.nn.models import NetworkSettings
+from zetadp.privacy.exposure import Run, seen_by
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pandas as pd
-
-    from zetadp.audit.membership_models import Arm, MembershipSettings, Models
-    from zetadp.core.records import Records
-    from zetadp.nn.models import NetworkSettings
-    from zetadp.privacy.exposure import Run
 
 AUDIENCES = ("reader", "server")
 

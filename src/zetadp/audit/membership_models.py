@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
 from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -23,15 +23,10 @@ from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.epsilon import UNCLIPPED
 from zetadp.evaluation import outputs_of
 from zetadp.federation.partition import node_name
+from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.exposure import Run, recorded_runs
 from zetadp.validation import UserError, in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from zetadp.nn.models import NetworkSettings
-    from zetadp.privacy.exposure import Run
 
 logger = logging.getLogger(__name__)
 

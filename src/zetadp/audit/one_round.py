@@ -15,27 +15,21 @@ Trials run side by side: each is a small federation of its own, of which the fir
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtr
+from torch import Tensor
 
-from zetadp.audit.canary import canary_node, canary_stub
+from zetadp.audit.canary import Stub, canary_node, canary_stub
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, result_of_mu
 from zetadp.core.contribution import Contribution
 from zetadp.core.messages import MessageStore
+from zetadp.core.records import Node
 from zetadp.core.round import Site, do_round
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from zetadp.audit.canary import Stub
-    from zetadp.core.records import Node
 
 logger = logging.getLogger(__name__)
 

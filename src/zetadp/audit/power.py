@@ -6,8 +6,6 @@ A claim is refuted where the upper limits of both error rates lie below a point 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
@@ -15,9 +13,7 @@ from scipy.stats import binom
 
 from zetadp.audit.detection import FALSE_ALARM
 from zetadp.privacy import accounting
-
-if TYPE_CHECKING:
-    from zetadp.privacy.accounting import Mechanisms
+from zetadp.privacy.accounting import Mechanisms
 
 POWER = 0.99
 """Chance to refute a claim whose noise falls short by the square root of two."""

@@ -15,21 +15,17 @@ Every limit is taken at the false alarm divided by the number of all limits (Bon
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from zetadp.audit.detection import FALSE_ALARM, upper_limit
 from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Mechanisms
 from zetadp.validation import in_range
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from zetadp.privacy.accounting import Mechanisms
 
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 """False-positive rates at which every attack is judged; fixed before any trial."""

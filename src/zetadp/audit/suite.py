@@ -6,11 +6,11 @@ import logging
 import math
 import multiprocessing
 import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -22,9 +22,6 @@ from zetadp.audit.power import power_of, trials_for_curve, trials_needed
 from zetadp.epsilon import rounded_up
 from zetadp.rendering import Sheet
 from zetadp.validation import in_range, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 

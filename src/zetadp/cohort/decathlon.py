@@ -11,17 +11,15 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
 from zetadp.storage import read_json, write_json
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 """The canonical pulse sequences in canonical order; the index of a sequence is its class label."""

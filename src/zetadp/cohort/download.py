@@ -11,17 +11,15 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from zetadp.storage import folder_written_whole
 from zetadp.validation import UserError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Progress = Callable[[int, int | None, float], None]
+Progress = Callable[[int, int | None, float], None]
 
 OFFICIAL_URL = "https://msd-for-monai.s3-us-west-2.amazonaws.com/Task01_BrainTumour.tar"
 OFFICIAL_MD5 = "240a19d752f0d9e9101544901065d872"

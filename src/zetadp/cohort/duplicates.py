@@ -5,15 +5,12 @@ Such pairs break what the split and the unit of privacy promise, and a hash of f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from zetadp.kspace.slicing import resize_area
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 THRESHOLD = 0.8
 """Between what distinct patients reach and what copies keep.

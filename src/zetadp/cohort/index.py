@@ -6,18 +6,16 @@ are compared with the folder and never counted from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from zetadp.cohort.decathlon import check_complete, read_task, read_volume, record_name
 from zetadp.storage import content_hash
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
 PATIENT_KEY = "patient_key.tsv"

@@ -11,9 +11,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -22,17 +24,11 @@ from zetadp.cohort.acquisition import acquire
 from zetadp.cohort.grid import VoxelGrid, check_shape
 from zetadp.cohort.lesions import LABELS, labels
 from zetadp.cohort.populations import POPULATIONS
-from zetadp.cohort.scanners import CHANNELS
+from zetadp.cohort.scanners import CHANNELS, Scanner
 from zetadp.cohort.tissues import draw_tissues
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import write_json, write_text, written_whole
 from zetadp.validation import in_range, one_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from zetadp.cohort.scanners import Scanner
 
 
 class CohortStream(IntEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from zetadp.cohort.physics import (
     spin_echo,
     spoiled_gradient_echo,
 )
-
-if TYPE_CHECKING:
-    from zetadp.cohort.tissues import Tissues
+from zetadp.cohort.tissues import Tissues
 
 STAR_RATIO = 0.6
 """T2* over T2 in brain tissue away from air and iron: the field of a voxel is never quite even."""

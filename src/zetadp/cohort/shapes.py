@@ -5,13 +5,10 @@ Places are arrays (3, n) in mm. Distances are exact or right to first order near
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def inside(depth: np.ndarray, voxel: float) -> np.ndarray:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from zetadp.privacy.clipping import one_an_item
+from zetadp.core.records import Records
+from zetadp.privacy.clipping import Losses, one_an_item
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-
-    from zetadp.core.records import Records
-    from zetadp.privacy.clipping import Losses
 
 
 @torch.no_grad()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from zetadp.core.contribution import Contribution
+from zetadp.core.plan import Plan
+from zetadp.core.records import Records
 from zetadp.core.server import Server, Solver
-from zetadp.core.task import Classification, task_of
+from zetadp.core.task import Classification, Task, task_of
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.low_rank import updates
 from zetadp.nn.models import build
@@ -19,19 +23,10 @@ from zetadp.nn.settings import DESCENT
 from zetadp.precision import set_tf32
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor, nn
-
-    from zetadp.core.plan import Plan
-    from zetadp.core.records import Records
-    from zetadp.core.task import Task
-    from zetadp.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)

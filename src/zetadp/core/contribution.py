@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from zetadp.privacy.clipping import cross_entropies
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from zetadp.nn.parameters import Layout
-    from zetadp.privacy.clipping import Losses, PatientStatistic
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.clipping import Losses, PatientStatistic, cross_entropies
 
 
 @dataclass(frozen=True)

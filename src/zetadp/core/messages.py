@@ -10,16 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import torch
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

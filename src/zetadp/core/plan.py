@@ -10,23 +10,18 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.epsilon import UNCLIPPED
 from zetadp.nn.settings import DESCENT, NetworkSettings
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Mechanism, Round
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 from zetadp.storage import read_json, write_json
 from zetadp.validation import UserError, in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from zetadp.privacy.events import Mechanism
 
 FORMAT = 2
 """Version of a plan's file."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from zetadp.privacy.mechanism import Draw, SampledGaussian
 from zetadp.transfer import to_device
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch import Tensor
-
-    from zetadp.privacy.mechanism import Draw, SampledGaussian
 
 
 @dataclass(frozen=True)

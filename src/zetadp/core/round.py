@@ -7,27 +7,23 @@ recorded and released is exactly what separate nodes would sum, record and relea
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from zetadp.core.contribution import Contribution
+from zetadp.core.messages import Kept, MessageStore
 from zetadp.core.records import Node, Records, choose_items, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import Draw
 from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from torch import Tensor
-
-    from zetadp.core.contribution import Contribution
-    from zetadp.core.messages import Kept, MessageStore
-    from zetadp.privacy.ledger import Ledger
-    from zetadp.privacy.mechanism import Draw
 
 
 @dataclass(frozen=True)

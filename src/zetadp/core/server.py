@@ -8,18 +8,14 @@ a small head.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from zetadp.core.settings import OptimiserSettings
-    from zetadp.nn.closed_form import ClosedForm
-    from zetadp.nn.parameters import Layout
+from zetadp.core.settings import OptimiserSettings
+from zetadp.nn.closed_form import ClosedForm
+from zetadp.nn.parameters import Layout
 
 
 class Server:

@@ -6,18 +6,15 @@ names. One partition serves all runs on a cohort.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SERVER = "server"
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from zetadp.cohort.decathlon import SEQUENCES, Volume, channels_of, read_volume
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 MOST_NAMED = 5
 """How many bad slices a message names."""

@@ -7,7 +7,7 @@ Trained biases are real parameters: they join the clipped gradient and receive r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,6 @@ from torch.nn import functional
 from zetadp.nn.layers import PatientLayer, per_image
 from zetadp.nn.mish import conj_mish, mish, pooled_conj_mish, pooled_mish
 from zetadp.validation import one_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
 SMALLEST_MODULUS = 1e-8

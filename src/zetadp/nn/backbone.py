@@ -6,22 +6,19 @@ pulse sequence *on public images*; a head that takes few of them has few weights
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from torch import Tensor
 
 AT_ONCE = 512
 

@@ -24,17 +24,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from zetadp.nn import hermitian
 from zetadp.nn.projection import public_means
 from zetadp.nn.settings import CLASS_MEANS, LEAST_SQUARES
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.projection`."""

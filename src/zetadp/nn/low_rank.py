@@ -10,14 +10,10 @@ fewer weights: ``rank`` for each output, against ``rank * kernel**2`` for each i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor, nn
 
 from zetadp.nn.layers import Conv2d
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 class LowRankConv2d(Conv2d):

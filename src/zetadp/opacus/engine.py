@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal
 
 import opacus
+import torch
 from opacus.optimizers import DPOptimizer
+from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from zetadp.opacus.accountant import PLDAccountant
@@ -22,13 +26,6 @@ from zetadp.opacus.optimizer import BatchOwners, PatientOptimizer
 from zetadp.opacus.refusals import check_network, refuse
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.validation import UserError, in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    import torch
-    from torch import nn
-    from torch.optim import Optimizer
 
 KEPT = (
     "collate_fn",

@@ -7,19 +7,15 @@ number of patients. ``torch.normal`` with a complex dtype, as Opacus calls it, g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from torch import Tensor
+from torch.optim import Optimizer
 
 from zetadp.opacus.refusals import check_precision
 from zetadp.privacy.clipping import clip_factors
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
 
 NOBODY = -1
 """Owner of a sample that stands in for an empty batch; it contributes nothing."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import AbstractGradSampleModule
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 _GHOST = (
     "Ghost clipping takes the norm of a complex gradient as the root of sum g^2, not of sum |g|^2. That can be zero: "

@@ -10,24 +10,19 @@ from __future__ import annotations
 import csv
 import fcntl
 import os
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting, register, secret
 from zetadp.privacy.chain import START
-from zetadp.privacy.exposure import declared_run, named, over_runs, runs_of
+from zetadp.privacy.exposure import Run, declared_run, named, over_runs, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
 from zetadp.privacy.secret import Secret
 from zetadp.storage import sync_folder, writing
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-    from pathlib import Path
-    from typing import Any
-
-    from zetadp.privacy.exposure import Run
 
 RECORDS = "records"
 """File of the keyed hashes of a cohort's training records."""

@@ -18,12 +18,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from zetadp.privacy.byte_source import random_bytes
-
-if TYPE_CHECKING:
-    from zetadp.privacy.byte_source import ByteSource
+from zetadp.privacy.byte_source import ByteSource, random_bytes
 
 STRIPS = 16
 """Strips in one standard deviation. More would reject fewer candidates, of which 2.4 % are rejected, and need larger

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import os
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zetadp.privacy.byte_source import ByteSource, random_words
+from zetadp.privacy.events import Round
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
+from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.transfer import to_device
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zetadp.privacy.events import Round
-    from zetadp.privacy.ledger import Ledger
 
 
 class ExactSampledGaussian(SampledGaussian):

@@ -16,15 +16,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zetadp.validation import in_range, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MOST_BITS = 31
 """Squares of grid values up to 2**31 fit in int64."""

@@ -13,20 +13,18 @@ import json
 import os
 import secrets
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Any, Self
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
 
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.privacy.events import Round, least_noise
 from zetadp.storage import make_folder, sync_folder, written_whole
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
 
 
 @dataclass

@@ -12,20 +12,16 @@ noise of its eq. 2: ``torch.randn`` with a complex dtype would give half the var
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zetadp.privacy.events import Round
+from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Ledger
 from zetadp.randomness import Purpose, stream
 from zetadp.transfer import to_device
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zetadp.privacy.grid import Grid
-    from zetadp.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)

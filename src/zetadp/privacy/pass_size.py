@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from zetadp.nn.layers import knows_patients
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from zetadp.nn.parameters import Layout
+from zetadp.nn.parameters import Layout
 
 PASS_BYTES = 1 << 29
 """What the images of a pass may hold between forward and backward, with their patients' gradients."""

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.storage import make_folder, sync_folder
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "register"
 """Of the file. It does not end in .jsonl, as ledgers do."""

@@ -10,13 +10,10 @@ import hmac
 import os
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from zetadp.storage import make_folder, remove_leftovers, sync_folder, writing
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "secret"
 BYTES = 32

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import httpx
 from flwr.cli.build import build_fab_from_files
@@ -24,10 +26,6 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from zetadp.federation.flower.patches import OwnSuperLinkOnly
 from zetadp.federation.flower.settings import SETTINGS
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
 
 FINISHED = "finished"
 """Status of a run that is over."""

@@ -11,31 +11,25 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor, nn
 
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.plan import Plan
+from zetadp.core.records import Records
 from zetadp.core.settings import Performance
-from zetadp.core.training import no_history
+from zetadp.core.training import TrainingFiles, no_history
 from zetadp.evaluation import watched
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
+from zetadp.federation.flower.settings import Patience
 from zetadp.privacy.chain import BrokenChainError
+from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor, nn
-
-    from zetadp.core.plan import Plan
-    from zetadp.core.records import Records
-    from zetadp.core.training import TrainingFiles
-    from zetadp.federation.flower.settings import Patience
-    from zetadp.privacy.events import Round
 
 logger = logging.getLogger(__name__)
 

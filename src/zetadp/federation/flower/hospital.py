@@ -14,11 +14,15 @@ import json
 import logging
 import multiprocessing
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
@@ -46,14 +50,6 @@ from zetadp.privacy.promise import check_promise
 from zetadp.publicstart import backbone_of, starting_weights
 from zetadp.ticks import wait_for_tick
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from multiprocessing.connection import Connection
-    from pathlib import Path
-
-    from torch import Tensor
-
 
 logger = logging.getLogger(__name__)
 

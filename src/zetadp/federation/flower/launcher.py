@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import httpx
 
@@ -21,15 +24,9 @@ from zetadp.federation.flower.processes import (
     require_free_port,
     silent_environment,
 )
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.storage import write_json
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 
 logger = logging.getLogger(__name__)
 

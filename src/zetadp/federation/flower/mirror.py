@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from zetadp.privacy.chain import START, BrokenChainError, follow
 from zetadp.privacy.events import Round
 from zetadp.storage import make_folder, sync_folder
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 class Mirror:

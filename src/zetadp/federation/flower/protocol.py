@@ -7,18 +7,15 @@ message is four bytes a part and nothing more. They travel exactly, or rounded a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
+from torch import Tensor
 
 FACTS, VECTORS = "facts", "vectors"
 WEIGHTS, UPDATE = "weights", "update"

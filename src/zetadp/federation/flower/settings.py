@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -13,9 +14,6 @@ from zetadp.federation.flower.certificates import read_public_key
 from zetadp.privacy.account import Permission
 from zetadp.storage import write_json
 from zetadp.validation import UserError, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Settings = TypeVar("Settings")
 
