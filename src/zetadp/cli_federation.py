@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -109,21 +107,10 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_plan(given: argparse.Namespace) -> None:
-    from zetadp.config import overlay
+    from zetadp.config import read_overlaid
     from zetadp.privacy.promise import promise_of
 
-    content: dict[str, Any] = {}
-    for path in given.configuration:
-        try:
-            section = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            msg = f"Cannot read the configuration {path}: {error}."
-            raise UserError(msg) from error
-        if not isinstance(section, dict):
-            msg = f"Expected sections in the configuration {path}, found {type(section).__name__}."
-            raise UserError(msg)
-        overlay(content, section)
-    plan = _planned(content, given)
+    plan = _planned(read_overlaid(given.configuration), given)
     plan.write(given.output)
     print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
     for node in plan.nodes:

@@ -281,28 +281,24 @@ def _number(text: str) -> float:
         raise argparse.ArgumentTypeError(msg) from None
 
 
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not value > 0:
-        msg = f"expected a number above zero, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return value
+def _number_that(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return what reads a number from a command line and refuses one that does not fit."""
+
+    def read(text: str) -> float:
+        value = _number(text)
+        if not fits(value):
+            msg = f"expected {expected}, found {text!r}"
+            raise argparse.ArgumentTypeError(msg)
+        return value
+
+    return read
 
 
-def _noise_multiplier(text: str) -> float:
-    value = _positive(text)
-    if value < _LEAST_NOISE:
-        msg = f"expected a noise multiplier of at least {_LEAST_NOISE:g}, found {text!r}: so little hides nobody"
-        raise argparse.ArgumentTypeError(msg)
-    return value
-
-
-def _probability(text: str) -> float:
-    value = _positive(text)
-    if value > 1:
-        msg = f"expected a probability, at most 1, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return value
+_positive = _number_that("a number above zero", lambda value: value > 0)
+_probability = _number_that("a probability above zero and at most 1", lambda value: 0 < value <= 1)
+_noise_multiplier = _number_that(
+    f"a noise multiplier of at least {_LEAST_NOISE:g}, since less hides nobody", lambda value: value >= _LEAST_NOISE
+)
 
 
 def _delta(text: str) -> float:

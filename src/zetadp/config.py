@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,22 @@ def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
     for block in filled["runs"]:
         block["epsilons"] = [epsilon_label(value) for value in block["epsilons"]]
     return filled
+
+
+def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
+    """Return what configuration files say, each laid over those before it; nothing of it is checked."""
+    content: dict[str, Any] = {}
+    for path in paths:
+        try:
+            section = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            msg = f"Cannot read the configuration {path}: {error}."
+            raise UserError(msg) from error
+        if not isinstance(section, dict):
+            msg = f"Expected sections in the configuration {path}, found {type(section).__name__}."
+            raise UserError(msg)
+        overlay(content, section)
+    return content
 
 
 def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
@@ -123,15 +139,8 @@ def _messages(error: Any) -> Iterator[str]:  # noqa: ANN401  (jsonschema has no 
 
 def experiment_name(config_path: Path, scenario_path: Path | None) -> str:
     """Return the name of the experiment that a configuration, overlaid by a scenario, describes."""
-    name = None
-    for path in filter(None, (config_path, scenario_path)):
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            msg = f"Cannot read {path}: {error}."
-            raise UserError(msg) from error
-        name = content.get("name", name)
-    if name is None:
+    content = read_overlaid([path for path in (config_path, scenario_path) if path is not None])
+    if "name" not in content:
         msg = f"Expected a name in {config_path}, found none."
         raise UserError(msg)
-    return str(name)
+    return str(content["name"])

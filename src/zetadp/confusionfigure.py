@@ -23,13 +23,12 @@ from zetadp.figurestyle import (
     label_outer,
     name_panel,
     networks_shown,
-    not_empty,
     panel_grid,
     set_title,
     without_noise_shown,
     wrapped,
 )
-from zetadp.tables import CELL
+from zetadp.tables import CELL, not_empty
 
 Cell = tuple[str, str, str]
 

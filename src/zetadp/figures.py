@@ -30,7 +30,6 @@ from zetadp.figurestyle import (
     line_look,
     name_panel,
     networks_shown,
-    not_empty,
     panel_grid,
     percent_axis,
     set_legend,
@@ -39,7 +38,7 @@ from zetadp.figurestyle import (
     without_noise_shown,
 )
 from zetadp.metrics import LEVEL
-from zetadp.tables import PAPER_TABLE_1, per_class
+from zetadp.tables import PAPER_TABLE_1, not_empty, per_class
 
 PUBLIC_LABEL = "public weights alone, before any private training"
 _PAPER_MEANING = (

@@ -15,8 +15,7 @@ import pandas as pd
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
-from zetadp.tables import PAPER_TABLE_1
-from zetadp.validation import UserError
+from zetadp.tables import PAPER_TABLE_1, not_empty
 
 MISSING = "–"
 PAPER_LABEL = "paper, printed"
@@ -120,9 +119,7 @@ def accuracy_sheet(
     intervals
         Print the interval over patients in a second row under each mean.
     """
-    if table.empty:
-        msg = "Expected at least one row in the table of accuracies, found none. Train first."
-        raise UserError(msg)
+    not_empty(table)
     title = title or f"Test {table['metric'].iloc[0]} in %"
     with_paper = bool(table["paper_mean"].notna().any())
     # Where the paper is shown, its whole row is, also for an epsilon that was not run here.

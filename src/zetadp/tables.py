@@ -7,7 +7,7 @@ of the runs and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
         If there is no run, a file or key is missing, a run occurs twice, or a statement exceeds the run's target.
     """
     rows = [_row(directory) for directory in run_dirs]
-    if not rows:
-        msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
-        raise UserError(msg)
+    not_empty(rows)
     runs = pd.DataFrame(rows)
     twice = runs[runs.duplicated([*CELL, "seed"])]
     if not twice.empty:
@@ -119,9 +117,7 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         history = history.rename(columns=dict.fromkeys(watched, "value"))
         shown["metric"] = watched[0].removeprefix("validation_")
         parts.append(history.assign(**_identity(run, directory / "metrics.json"), **shown))
-    if not parts:
-        msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
-        raise UserError(msg)
+    not_empty(parts)
     return _ordered(pd.concat(parts, ignore_index=True), "seed", "round")
 
 
@@ -149,7 +145,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
     ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
     ``public_start`` is what public starting weights reach before any private training; missing for other networks.
     """
-    _not_empty(runs)
+    not_empty(runs)
     rows = []
     paper = bool((runs["task"] == PAPER_TASK).all()) if paper is None else paper
     for cell, group in _cells(runs):
@@ -318,9 +314,10 @@ def _ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
     return order.drop(columns="_rank")
 
 
-def _not_empty(runs: pd.DataFrame) -> None:
-    if runs.empty:
-        msg = "Expected at least one finished run for the table, found none. Train first."
+def not_empty(runs: Sized) -> None:
+    """Refuse to lay out or draw nothing."""
+    if not len(runs):
+        msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
         raise UserError(msg)
 
 
@@ -331,7 +328,7 @@ def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]
 
 def _long(runs: pd.DataFrame, rows: Callable[[pd.DataFrame], list[dict[str, Any]]]) -> pd.DataFrame:
     """Stack what ``rows`` makes of each cell, with network, arm and epsilon in front."""
-    _not_empty(runs)
+    not_empty(runs)
     found = [{**dict(zip(CELL, cell, strict=True)), **row} for cell, group in _cells(runs) for row in rows(group)]
     return pd.DataFrame(found)
 

@@ -160,5 +160,5 @@ def _last_cells(lines):
 
 
 def test_an_empty_table_is_an_error(runs):
-    with pytest.raises(UserError, match="at least one row"):
+    with pytest.raises(UserError, match="at least one finished run"):
         accuracy_sheet(table1(runs, "cohort").iloc[:0])

@@ -312,7 +312,7 @@ def _begin(
         draws = {"plan": plan.seeding, "data": keyed}
     if files.checkpoint.exists():
         checkpoint = Checkpoint.load(files.checkpoint, data.records.inputs.device)
-        _check_checkpoint(files.checkpoint, checkpoint, ledger, secret.name)
+        check_checkpoint(files.checkpoint, checkpoint, ledger, secret.name)
         if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == keyed:
             receiver.load(checkpoint.state)
             ledger.resume(checkpoint.round)
@@ -350,7 +350,7 @@ def _fingerprint(header: Mapping[str, object], data: TrainingData) -> str:
     return digest.hexdigest()
 
 
-def _check_checkpoint(path: Path, checkpoint: Checkpoint, ledger: Ledger, secret: str) -> None:
+def check_checkpoint(path: Path, checkpoint: Checkpoint, ledger: Ledger, secret: str) -> None:
     """Refuse a checkpoint that names lines or a secret that are lost: a new start would release everything again."""
     if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
         msg = (
