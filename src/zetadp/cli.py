@@ -114,8 +114,7 @@ def _report(given: argparse.Namespace) -> None:
         if finished.is_file() and table.is_file() and finished.stat().st_mtime > table.stat().st_mtime:
             return
     if not table.is_file():
-        msg = f"Expected a finished experiment in {folder}, found no {table.name}. Run snakemake first."
-        raise UserError(msg)
+        raise UserError(f"Expected a finished experiment in {folder}, found no {table.name}. Run snakemake first.")
     print(table.read_text(encoding="utf-8"))
     for kind in ("tables", "figures"):
         print(f"{kind}:")

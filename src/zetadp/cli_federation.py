@@ -54,8 +54,9 @@ def _with_flower(run: Callable[[argparse.Namespace], None]) -> Callable[[argpars
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in ("flwr", "cryptography"):
                 raise
-            msg = f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
-            raise UserError(msg) from error
+            raise UserError(
+                f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
+            ) from error
 
     return wrapped
 
@@ -66,8 +67,9 @@ def _written() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
+        ) from error
 
 
 def _certificates(parser: argparse.ArgumentParser) -> None:
@@ -136,8 +138,7 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     if run not in federated:
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
         found = f"{run.network} {run.arm} {given.epsilon} {run.seed}"
-        msg = f"Expected a federated run of the configuration ({known}), found {found}."
-        raise UserError(msg)
+        raise UserError(f"Expected a federated run of the configuration ({known}), found {found}.")
     plan = plan_of(config, run)
     plan = plan.with_noise(noise_of_plan(plan))
     if not needs_backbone(config, run.network):
@@ -155,8 +156,7 @@ def _run_key(given: argparse.Namespace) -> None:
 
     for path in (given.public, given.private):
         if path.exists():
-            msg = f"Expected {path} to be absent, found a file. A key in use must not be lost: name another."
-            raise UserError(msg)
+            raise UserError(f"Expected {path} to be absent, found a file. A key in use must not be lost: name another.")
     with _written():
         make_node_key(given.public, given.private)
     print(f"Send {given.public} to the server. Keep {given.private} here.")
@@ -192,8 +192,9 @@ def _run_serve(given: argparse.Namespace) -> None:
             print(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}", flush=True)
             federation.run(settings)
     except KeyboardInterrupt:
-        msg = "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
-        raise UserError(msg) from None
+        raise UserError(
+            "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
+        ) from None
     print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
 
 
@@ -219,8 +220,7 @@ def _run_node(given: argparse.Namespace) -> None:
 
     settings = HospitalSettings.read(given.settings)
     if parse_address(given.server) is None:
-        msg = f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}."
-        raise UserError(msg)
+        raise UserError(f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}.")
     plan = Plan.read(settings.plan)
     promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
     pick_device(settings.device)

@@ -196,11 +196,10 @@ def _rounds(given: argparse.Namespace) -> None:
 
     found = rounds_for(given.epsilon, given.delta, given.sampling_probability, given.noise_multiplier)
     if found == 0:
-        msg = (
+        raise UserError(
             f"Not even one round with noise multiplier {given.noise_multiplier:g} costs at most epsilon "
             f"{given.epsilon:g} at delta {given.delta:g}. Use more noise, or draw patients less often."
         )
-        raise UserError(msg)
     _print_epsilon(given, given.noise_multiplier, found, {"rounds": found})
 
 
@@ -245,8 +244,7 @@ def _ledger(given: argparse.Namespace) -> None:
     ledgers = read_ledgers(files)
     runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
     if not runs:
-        msg = f"Expected records of training rounds in {', '.join(map(str, files))}, found none."
-        raise UserError(msg)
+        raise UserError(f"Expected records of training rounds in {', '.join(map(str, files))}, found none.")
     statement = total_statement(runs, Terms(given.delta, given.unit, noise_of(runs)))
     notes = unstated(ledgers)
     if given.json:
@@ -277,8 +275,7 @@ def _number(text: str) -> float:
     try:
         return float(Fraction(text.replace(" ", "")))
     except (ValueError, ZeroDivisionError):
-        msg = f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}"
-        raise argparse.ArgumentTypeError(msg) from None
+        raise argparse.ArgumentTypeError(f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}") from None
 
 
 def _number_that(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
@@ -287,8 +284,7 @@ def _number_that(expected: str, fits: Callable[[float], bool]) -> Callable[[str]
     def read(text: str) -> float:
         value = _number(text)
         if not fits(value):
-            msg = f"expected {expected}, found {text!r}"
-            raise argparse.ArgumentTypeError(msg)
+            raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}")
         return value
 
     return read
@@ -306,14 +302,12 @@ def _delta(text: str) -> float:
 
     value = _positive(text)
     if not SMALLEST_DELTA <= value < 1:
-        msg = f"expected a delta from {SMALLEST_DELTA:g} to 1, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"expected a delta from {SMALLEST_DELTA:g} to 1, found {text!r}")
     return value
 
 
 def _count(text: str) -> int:
     value = _positive(text)
     if value != int(value):
-        msg = f"expected a whole number, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}")
     return int(value)

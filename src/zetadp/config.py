@@ -37,8 +37,7 @@ def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
         faults = list(contradictions(filled))
     if faults:
         lines = "\n".join(f"  {number}. {fault}" for number, fault in enumerate(faults, start=1))
-        msg = f"The configuration has {len(faults)} fault(s):\n{lines}"
-        raise UserError(msg)
+        raise UserError(f"The configuration has {len(faults)} fault(s):\n{lines}")
     filled["cohort"]["real_patients"] = has_real_patients(filled)
     for block in filled["runs"]:
         block["epsilons"] = [epsilon_label(value) for value in block["epsilons"]]
@@ -52,11 +51,9 @@ def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
         try:
             section = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            msg = f"Cannot read the configuration {path}: {error}."
-            raise UserError(msg) from error
+            raise UserError(f"Cannot read the configuration {path}: {error}.") from error
         if not isinstance(section, dict):
-            msg = f"Expected sections in the configuration {path}, found {type(section).__name__}."
-            raise UserError(msg)
+            raise UserError(f"Expected sections in the configuration {path}, found {type(section).__name__}.")
         overlay(content, section)
     return content
 
@@ -141,6 +138,5 @@ def experiment_name(config_path: Path, scenario_path: Path | None) -> str:
     """Return the name of the experiment that a configuration, overlaid by a scenario, describes."""
     content = read_overlaid([path for path in (config_path, scenario_path) if path is not None])
     if "name" not in content:
-        msg = f"Expected a name in {config_path}, found none."
-        raise UserError(msg)
+        raise UserError(f"Expected a name in {config_path}, found none.")
     return str(content["name"])

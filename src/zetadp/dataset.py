@@ -34,8 +34,9 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
             result[targets] = stack.values[sources]
             seen |= place.keys() & set(stack.patients)
     if result is None or len(seen) != len(rows):
-        msg = f"Expected images of {len(rows)} records with role {role}, found {len(seen)}. Run the data stages again."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected images of {len(rows)} records with role {role}, found {len(seen)}. Run the data stages again."
+        )
     return ImageStack(result, tuple(rows["record"]), stack.sequences, stack.axes, stack.units, stack.provenance), rows
 
 
@@ -66,8 +67,7 @@ def standardise(images: np.ndarray) -> np.ndarray:
 def pick_device(name: str) -> torch.device:
     """Return the device called ``auto`` (CUDA where there is one), ``cpu`` or ``cuda``, on which all is float32."""
     if name == "cuda" and not torch.cuda.is_available():
-        msg = "device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu."
-        raise UserError(msg)
+        raise UserError("device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu.")
     set_tf32(convolutions=False)  # PyTorch's default is to let convolutions round
     use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if use_cuda else "cpu")

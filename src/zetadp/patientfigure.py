@@ -44,10 +44,9 @@ def patient_figure(
         Name of the cohort for the title.
     """
     if not images.shape == kspace.shape == whitened.shape or images.shape[0] != len(sequences):
-        msg = (
+        raise ValueError(
             f"Expected three arrays of {len(sequences)} images, found {images.shape}, {kspace.shape}, {whitened.shape}."
         )
-        raise ValueError(msg)
     with np.errstate(divide="ignore"):
         peak = np.abs(kspace).max(axis=(-2, -1), keepdims=True)
         decibel = np.maximum(20 * np.log10(np.abs(kspace) / np.where(peak > 0, peak, 1)), FLOOR_DECIBEL)

@@ -66,8 +66,9 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
         network = build(settings, task.outputs, inputs, stream(0, Purpose.WEIGHTS)).to(device)
         network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(BACKBONE)})
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        msg = f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
+        ) from error
     network.eval().requires_grad_(requires_grad=False)
     return FinishedModel(network, settings, task, str(content["task"]["name"]), inputs, backbone)
 

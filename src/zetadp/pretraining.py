@@ -171,12 +171,10 @@ def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> 
 def _new(network: NetworkSettings, settings: PretrainingSettings, shape: tuple[int, ...]) -> ConvolutionalClassifier:
     """Return the network with fresh weights."""
     if settings.batch % shape[1]:
-        msg = f"Expected pretraining.batch to be a multiple of {shape[1]} sequences, found {settings.batch}."
-        raise UserError(msg)
+        raise UserError(f"Expected pretraining.batch to be a multiple of {shape[1]} sequences, found {settings.batch}.")
     model = build(network, shape[1], shape[-1], stream(settings.seed, Purpose.WEIGHTS))
     if not isinstance(model, ConvolutionalClassifier) or not (model.complex and model.pooled):
-        msg = "Expected a network of family complex with head pooled for the backbone."
-        raise UserError(msg)
+        raise UserError("Expected a network of family complex with head pooled for the backbone.")
     return model
 
 

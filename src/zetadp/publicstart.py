@@ -57,8 +57,9 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
     found = load_backbone(file, device)
     digest = tensors_digest(found.tensors())
     if digest != wanted:
-        msg = f"Expected the public backbone of the plan ({wanted[:12]}), found another in {file} ({digest[:12]})."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected the public backbone of the plan ({wanted[:12]}), found another in {file} ({digest[:12]})."
+        )
     return found
 
 

@@ -50,8 +50,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
+        ) from error
 
 
 @contextmanager
@@ -65,8 +66,9 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
         the disk is full or read-only.
     """
     if folder.exists() and (not folder.is_dir() or any(not path.is_dir() for path in folder.rglob("*"))):
-        msg = f"Expected {folder} to be absent or empty, found files in it. Move them away or choose another folder."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected {folder} to be absent or empty, found files in it. Move them away or choose another folder."
+        )
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
@@ -139,11 +141,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        msg = f"Cannot read {path} as JSON: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read {path} as JSON: {error}.") from error
     if not isinstance(content, dict):
-        msg = f"Expected a JSON object in {path}, found {type(content).__name__}."
-        raise UserError(msg)
+        raise UserError(f"Expected a JSON object in {path}, found {type(content).__name__}.")
     return content
 
 
@@ -195,8 +195,7 @@ class ImageStack:
         """Refuse a stack whose names and array disagree."""
         expected = (len(self.patients), len(self.sequences))
         if self.values.ndim != 5 or self.values.shape[:2] != expected or len(self.axes) != 5:
-            msg = f"Expected values of shape {expected} + (slice, row, column), found {self.values.shape}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected values of shape {expected} + (slice, row, column), found {self.values.shape}.")
 
 
 def write_stack(path: Path, stack: ImageStack) -> None:
@@ -257,5 +256,6 @@ def read_stack(path: Path) -> ImageStack:
                 provenance=json.loads(file.attrs["provenance"]),
             )
     except (OSError, KeyError) as error:
-        msg = f"Cannot read the image stack {path}: {error}. Delete the file and run again to make it anew."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Cannot read the image stack {path}: {error}. Delete the file and run again to make it anew."
+        ) from error

@@ -92,8 +92,9 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     runs = pd.DataFrame(rows)
     twice = runs[runs.duplicated([*CELL, "seed"])]
     if not twice.empty:
-        msg = f"Expected each run once, found a second one of the same cell and seed in {twice.iloc[0]['directory']}."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected each run once, found a second one of the same cell and seed in {twice.iloc[0]['directory']}."
+        )
     return _ordered(runs, "seed")
 
 
@@ -105,8 +106,7 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         try:
             history = pd.read_csv(path)
         except (OSError, ValueError) as error:
-            msg = f"Cannot read {path} as a table: {error}. Run the training of this run again."
-            raise UserError(msg) from error
+            raise UserError(f"Cannot read {path} as a table: {error}. Run the training of this run again.") from error
         run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
         # Runs that have no statement yet can be drawn as well.
         stated = directory / "privacy.json"
@@ -248,11 +248,10 @@ def _row(directory: Path) -> dict[str, Any]:
     identity = _identity(metrics["run"], metrics_path)
     target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
     if math.isinf(target) != math.isinf(spent):
-        msg = (
+        raise UserError(
             f"Expected {'no guarantee' if math.isinf(target) else 'a finite epsilon'} in {privacy_path}, as the run's "
             f"name says, found epsilon {spent:g}. Train the run again before it enters a table."
         )
-        raise UserError(msg)
     return {
         **identity,
         **{key: metrics[key] for key in MEASURED},
@@ -301,8 +300,9 @@ def _keys(content: Mapping[str, Any], path: Path, *keys: str) -> Mapping[str, An
     """Return ``content`` if it has all ``keys``, or raise a `UserError` that names the file and the missing ones."""
     missing = [key for key in keys if key not in content]
     if missing:
-        msg = f"Expected {', '.join(keys)} in {path}, found no {', '.join(missing)}. Delete the file and run again."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected {', '.join(keys)} in {path}, found no {', '.join(missing)}. Delete the file and run again."
+        )
     return content
 
 
@@ -317,8 +317,9 @@ def _ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
 def not_empty(runs: Sized) -> None:
     """Refuse to lay out or draw nothing."""
     if not len(runs):
-        msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
-        raise UserError(msg)
+        raise UserError(
+            "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
+        )
 
 
 def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
@@ -352,6 +353,7 @@ def _common(group: pd.DataFrame, column: str) -> Any:  # noqa: ANN401  (text or 
     if len(values) != 1:
         found = ", ".join(str(value) for value in values)
         cell = ", ".join(str(group[key].iloc[0]) for key in CELL)
-        msg = f"Expected one {column} for all seeds of {cell}, found {found}. Train the runs again with one setting."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected one {column} for all seeds of {cell}, found {found}. Train the runs again with one setting."
+        )
     return values[0]

@@ -49,9 +49,9 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
-                msg = f"Expected {path} to be a file written by zetadp ({FORMAT}), found {metadata.get('format')}."
-                raise UserError(msg)
+                raise UserError(
+                    f"Expected {path} to be a file written by zetadp ({FORMAT}), found {metadata.get('format')}."
+                )
             return {key: file.get_tensor(key) for key in file.keys()}, json.loads(metadata["content"])  # noqa: SIM118  (not a dict)
     except (OSError, SafetensorError) as error:
-        msg = f"Cannot read {path}: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read {path}: {error}.") from error

@@ -162,8 +162,7 @@ def count_errors(
     """
     out, inside = (np.asarray(scores, dtype=np.float64) for scores in (scores_out, scores_in))
     if np.isnan(out).any() or np.isnan(inside).any():
-        msg = "Expected scores, found NaN among them: the attack failed, and nothing can be concluded."
-        raise ValueError(msg)
+        raise ValueError("Expected scores, found NaN among them: the attack failed, and nothing can be concluded.")
     return Errors(int((out > threshold).sum()), int((inside <= threshold).sum()), len(out), len(inside), confidence)
 
 

@@ -200,10 +200,9 @@ class _Attacker:
         gradient = _gradient(self.model, self.layout, self.server.weights.detach(), self.images, self.labels)
         norm = float(np.linalg.norm(gradient))
         if norm < self.clip:
-            msg = (
+            raise ValueError(
                 f"Expected a canary whose gradient reaches the clipping norm {self.clip}, found {norm} in round {done}."
             )
-            raise ValueError(msg)
         sums = messages.double().cpu().numpy() * (self.node.expected / self.clip)
         self.total = self.total + sums @ (gradient / norm)
         self.server.step(messages, done - 1)

@@ -188,11 +188,10 @@ def _fits(shadow: Models, patient: int) -> tuple[tuple[float, float], tuple[floa
     """Return mean and standard deviation of the confidence in a patient, in models with it and without it."""
     values, inside = shadow.confidence[:, patient], shadow.members[:, patient]
     if min(inside.sum(), (~inside).sum()) < 2:
-        msg = (
+        raise UserError(
             f"Expected two shadow models with and two without each patient, found {inside.sum()} with and "
             f"{(~inside).sum()} without one. Raise audit.membership.shadows."
         )
-        raise UserError(msg)
 
     def fit(part: np.ndarray) -> tuple[float, float]:
         return float(part.mean()), max(float(part.std(ddof=1)), 1e-9)

@@ -87,8 +87,9 @@ class MembershipSettings:
         in_range(16, math.inf, shadows=self.shadows, trainings=self.trainings)
         one_of(("seeded", "os"), noise=self.noise)
         if self.patients < self.nodes or self.patients % self.nodes:
-            msg = f"Expected the same number of patients at each of {self.nodes} nodes, found {self.patients} patients."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected the same number of patients at each of {self.nodes} nodes, found {self.patients} patients."
+            )
 
     @property
     def population(self) -> int:
@@ -170,8 +171,7 @@ def train_models(
     alike = not rest and (records.strata.reshape(-1, each) == records.strata[:each]).all()
     if members.shape[1] != settings.patients or not alike:
         found = f"{len(records.inputs)} items and memberships of {members.shape[1]}"
-        msg = f"Expected records and memberships of {settings.patients} patients, found {found}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected records and memberships of {settings.patients} patients, found {found}.")
     # What stands in for a patient that is out: its gradient is not finite, so it contributes zero.
     one = records.part(slice(each))
     with_nobody = Records.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
@@ -194,12 +194,10 @@ def train_models(
                 reported = time.monotonic()
                 logger.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
     if len({_mechanisms(run) for run in exposures}) != 1:
-        msg = f"Expected every training of the arm {arm.name!r} to record the same releases."
-        raise RuntimeError(msg)
+        raise RuntimeError(f"Expected every training of the arm {arm.name!r} to record the same releases.")
     confidence, accuracy = (np.stack(part) for part in zip(*shown, strict=True))
     if not np.isfinite(confidence).all():
-        msg = f"Models of the arm {arm.name!r} diverged. Lower audit.membership.learning_rate or overfitted."
-        raise UserError(msg)
+        raise UserError(f"Models of the arm {arm.name!r} diverged. Lower audit.membership.learning_rate or overfitted.")
     return Models(members, confidence, accuracy, exposures[0])
 
 

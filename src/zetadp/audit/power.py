@@ -41,8 +41,7 @@ def trials_needed(mu_honest: float, mu_faulty: float, *, false_alarm: float = FA
     1466
     """
     if not 0 < mu_honest < mu_faulty:
-        msg = f"Expected 0 < mu_honest < mu_faulty, found {mu_honest} and {mu_faulty}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected 0 < mu_honest < mu_faulty, found {mu_honest} and {mu_faulty}.")
     return trials_for_rates(
         (float(ndtr(-mu_honest / 2)),) * 2, (float(ndtr(-mu_faulty / 2)),) * 2, false_alarm=false_alarm, power=power
     )
@@ -67,8 +66,7 @@ def trials_for_rates(
         As in `trials_needed`.
     """
     if not all(0 < less < more < 1 for less, more in zip(faulty, claimed, strict=True)):
-        msg = f"Expected 0 < faulty rates < claimed rates < 1, found {faulty} and {claimed}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected 0 < faulty rates < claimed rates < 1, found {faulty} and {claimed}.")
     most = 64
     while True:
         trials = np.arange(8, most)
@@ -114,8 +112,7 @@ def _opposite(mechanisms: Mechanisms, faulty: tuple[float, float]) -> tuple[floa
         return accounting.trade_off(mechanisms, [faulty[0] + more])[0] - faulty[1] - more
 
     if gap(0.0) <= 0:
-        msg = f"Expected error rates below the claimed trade-off curve, found {faulty}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected error rates below the claimed trade-off curve, found {faulty}.")
     more = float(brentq(gap, 0.0, (1 - sum(faulty)) / 2, xtol=1e-7))
     return faulty[0] + more, faulty[1] + more
 

@@ -98,8 +98,9 @@ def roc_band(
     """
     outs, ins = np.sort(np.asarray(scores_out, dtype=float))[::-1], np.asarray(scores_in, dtype=float)
     if not (len(outs) and len(ins) and np.isfinite(outs).all() and np.isfinite(ins).all()):
-        msg = f"Expected finite scores of both kinds, found {len(outs)} without and {len(ins)} with the patient."
-        raise ValueError(msg)
+        raise ValueError(
+            f"Expected finite scores of both kinds, found {len(outs)} without and {len(ins)} with the patient."
+        )
     in_range(0, 1, false_alarm=false_alarm, least_rate=min(rates), largest_rate=max(rates))
     level = false_alarm / (2 * len(rates) * arms)
     rows = []

@@ -92,8 +92,7 @@ def convert_folder(
         if problems:
             numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
             plural = "s" if len(problems) > 1 else ""
-            msg = f"Found {len(problems)} problem{plural} in {source}; nothing was written:\n{numbered}"
-            raise UserError(msg)
+            raise UserError(f"Found {len(problems)} problem{plural} in {source}; nothing was written:\n{numbered}")
         rows = "".join(f"{places[record.name]}\t{record.patient}\n" for record in records)
         write_text(folder / PATIENT_KEY, f"file\tpatient\n{rows}")
         _copy_scanners(source / PARTICIPANTS, folder / PARTICIPANTS, set(assigned))
@@ -154,8 +153,7 @@ def part_of(patient: str, test_fraction: float) -> str:
 def _find_records(source: Path) -> tuple[list[Record], list[str]]:
     """Return the records of a folder, sorted by name, and what is wrong with them."""
     if not source.is_dir():
-        msg = f"Expected the folder {source}, found none. Give the folder that holds one folder per patient."
-        raise UserError(msg)
+        raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
     folders = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
     sessions = [
         (folder, anat.parent)

@@ -57,8 +57,9 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str], threshold: float
     released.
     """
     if stack.ndim != 5 or len(stack) != len(patients):
-        msg = f"Expected a stack of shape ({len(patients)}, sequence, slice, row, column), found {stack.shape}."
-        raise ValueError(msg)
+        raise ValueError(
+            f"Expected a stack of shape ({len(patients)}, sequence, slice, row, column), found {stack.shape}."
+        )
     columns = ["patient_a", "patient_b", "correlation"]
     if len(patients) < 3:
         return pd.DataFrame({"patient_a": [], "patient_b": [], "correlation": np.empty(0)}, columns=columns)

@@ -61,5 +61,6 @@ def check_apart(model: nn.Module, losses: Losses, records: Records) -> None:
         if all(torch.allclose(one, other, rtol=1e-4, equal_nan=True) for one, other in pairs):
             continue
         whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "loss, or network as a whole"
-        msg = f"Expected items that do not change each other's gradients, found a {whose} that mixes those of a batch."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected items that do not change each other's gradients, found a {whose} that mixes those of a batch."
+        )

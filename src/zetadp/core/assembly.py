@@ -126,11 +126,10 @@ def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | None:
     if plan.training.estimator == DESCENT:
         return None
     if not (isinstance(task, Classification) and task.balanced and task.classes):
-        msg = (
+        raise UserError(
             f"Expected a task in which every unit has equally many items of every class for estimator "
             f"{plan.training.estimator}, found {plan.task.get('name', 'none')}."
         )
-        raise UserError(msg)
     return closed_form(
         plan.training.estimator,
         components=plan.network.components or records.inputs.shape[-1],

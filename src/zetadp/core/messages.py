@@ -97,12 +97,11 @@ class MessageStore:
         if content["attempt"] != self.attempt:
             return None
         if content["weights"] != weights:
-            msg = (
+            raise UserError(
                 f"Round {round_number} was answered already, for other weights ({path}). A second answer would release "
                 "more of the same patients than the ledger says, and is refused. To start over, delete the checkpoint "
                 "of the run: what was released stays counted."
             )
-            raise UserError(msg)
         return Kept(tensors["messages"], content["ledger_head"])
 
     def discard(self, before: int) -> None:

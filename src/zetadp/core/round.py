@@ -59,8 +59,7 @@ class Site:
     def __post_init__(self) -> None:
         """Refuse noise that can neither be kept nor drawn again."""
         if self.store is None and not self.repeatable:
-            msg = "Expected a store of messages for noise that cannot be drawn again, found none."
-            raise ValueError(msg)
+            raise ValueError("Expected a store of messages for noise that cannot be drawn again, found none.")
 
 
 def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tensor, int]:
@@ -157,16 +156,16 @@ def _clipped_sums(contribution: Contribution, site: Site, draws: Sequence[Draw])
 def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:
     """Refuse to go on where what was kept, and may have been sent, is not what the ledger holds."""
     if not ledger.knows(kept.ledger_head):
-        msg = (
+        raise UserError(
             f"The ledger {ledger.path} has lost lines: a message of round {round_number} was kept, and may have been "
             "sent, whose record it does not hold. Restore the ledger: without it no true epsilon can be stated. To "
             "start over, delete the checkpoint."
         )
-        raise UserError(msg)
     noted = ledger.sent(round_number, times - 1)
     if noted is not None and noted != _digest(kept.messages):
-        msg = f"The message kept of round {round_number} is not what was sent. Restore it, or delete the checkpoint."
-        raise UserError(msg)
+        raise UserError(
+            f"The message kept of round {round_number} is not what was sent. Restore it, or delete the checkpoint."
+        )
 
 
 def _digest(messages: Tensor) -> str:

@@ -106,8 +106,7 @@ class TrainingSettings:
         positive(feature_norm=self.feature_norm)
         one_of((DESCENT, *CLOSED_FORMS), estimator=self.estimator)
         if self.estimator != DESCENT and self.rounds != 1:
-            msg = f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1."
-            raise UserError(msg)
+            raise UserError(f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1.")
 
 
 @dataclass(frozen=True)

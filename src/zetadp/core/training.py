@@ -257,13 +257,13 @@ def _watched(parts: Assembly, validation: Records | None) -> tuple[float, float]
 def _check(plan: Plan, data: TrainingData) -> None:
     """Refuse data that are not what the plan declares."""
     if len(data.holdings) != len(plan.nodes):
-        msg = f"Expected holdings of {len(plan.nodes)} nodes, as declared, found {len(data.holdings)}."
-        raise UserError(msg)
+        raise UserError(f"Expected holdings of {len(plan.nodes)} nodes, as declared, found {len(data.holdings)}.")
     for node, held in zip(plan.nodes, data.holdings, strict=True):
         if len(held.units) != node.population:
             found = len(held.units)
-            msg = f"Expected {node.population} training {plan.unit}s at {node.name}, as declared, found {found}."
-            raise UserError(msg)
+            raise UserError(
+                f"Expected {node.population} training {plan.unit}s at {node.name}, as declared, found {found}."
+            )
         check_units(held.units, data.records.strata, plan.together)
 
 
@@ -353,16 +353,14 @@ def _fingerprint(header: Mapping[str, object], data: TrainingData) -> str:
 def check_checkpoint(path: Path, checkpoint: Checkpoint, ledger: Ledger, secret: str) -> None:
     """Refuse a checkpoint that names lines or a secret that are lost: a new start would release everything again."""
     if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
-        msg = (
+        raise UserError(
             f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint {path} was "
             f"written, after round {checkpoint.round}. Restore the ledger: without it no true epsilon can be stated. "
             "To start over, delete the checkpoint."
         )
-        raise UserError(msg)
     if checkpoint.secret != secret:
-        msg = (
+        raise UserError(
             f"The checkpoint {path} was written with another secret than the one in {ledger.path.parent}, so nobody "
             "can tell whether it belongs to this training. Restore the secret from a backup. To start over, delete the "
             "checkpoint: what was released before stays counted."
         )
-        raise UserError(msg)

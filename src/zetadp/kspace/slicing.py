@@ -17,8 +17,7 @@ def centre_slices(depth: int, count: int) -> slice:
     slice(67, 87, None)
     """
     if count > depth:
-        msg = f"Expected at least {count} axial slices, found {depth}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected at least {count} axial slices, found {depth}.")
     start = (depth - count) // 2
     return slice(start, start + count)
 

@@ -43,8 +43,7 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
         constant or empty.
     """
     if sorted(order) != sorted(SEQUENCES):
-        msg = f"Expected order to hold each of {', '.join(SEQUENCES)} once, found {', '.join(order)}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected order to hold each of {', '.join(SEQUENCES)} once, found {', '.join(order)}.")
     volume = read_volume(path, channels=len(order), slices=count)
     kept = centre_slices(volume.axial_slices, count)
     images = np.empty((len(order), count, size, size), dtype=np.float32)
@@ -57,12 +56,11 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
             images[SEQUENCES.index(name)] = volume.slope * resize_area(slices, size) + volume.intercept
     if faults:
         more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
-        msg = (
+        raise UserError(
             f"Expected {count} centre slices with finite, varying intensities in {path}, found "
             f"{'; '.join(faults[:MOST_NAMED])}{more} (slices counted from inferior, from 0). "
             "Correct the volume or leave the record out."
         )
-        raise UserError(msg)
     return images
 
 

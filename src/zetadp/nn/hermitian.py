@@ -32,8 +32,7 @@ def to_matrix(vector: Tensor) -> Tensor:
     """Return the Hermitian matrix of shape (d, d) that a real vector of shape (d * d,) stands for."""
     side = math.isqrt(len(vector))
     if side**2 != len(vector):
-        msg = f"Expected as many numbers as a square matrix has, found {len(vector)}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected as many numbers as a square matrix has, found {len(vector)}.")
     row, column = torch.triu_indices(side, side, offset=1, device=vector.device)
     pairs = vector[side:].reshape(-1, 2) / math.sqrt(2)
     above = torch.complex(pairs[:, 0], pairs[:, 1])

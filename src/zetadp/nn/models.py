@@ -174,21 +174,22 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     """
     model: nn.Module
     if settings.family == OWN:
-        msg = "Expected a PyTorch module for a network of family own, found none. Pass it to train as model."
-        raise UserError(msg)
+        raise UserError("Expected a PyTorch module for a network of family own, found none. Pass it to train as model.")
     if settings.family == "dense":
         model = DenseClassifier(settings, classes, size)
     elif settings.family == "linear":
         model = LinearClassifier(classes, size)
     elif settings.family == "head":
         if settings.components > size:
-            msg = f"Expected at most the {size} components that the features have, found {settings.components}."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected at most the {size} components that the features have, found {settings.components}."
+            )
         model = HeadClassifier(settings.components or size, classes)
     else:
         if size % 2 ** len(settings.widths):
-            msg = f"Expected an image side divisible by 2 for each of {len(settings.widths)} blocks, found {size}."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected an image side divisible by 2 for each of {len(settings.widths)} blocks, found {size}."
+            )
         model = ConvolutionalClassifier(settings, classes, size)
         _freeze(model, settings.trained)
     initialise(model, generator)

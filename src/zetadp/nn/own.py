@@ -36,20 +36,19 @@ def check_own(model: nn.Module, plan: Plan) -> None:
         layer draws at random, which no seed of the plan could repeat; or if a parameter is not float32 or complex64.
     """
     if plan.network.family != OWN:
-        msg = f"Expected a plan whose network is NetworkSettings('{OWN}') for a model of one's own, found family "
-        raise UserError(msg + f"{plan.network.family}.")
+        raise UserError(
+            f"Expected a plan whose network is NetworkSettings('{OWN}') for a model of one's own, found family "
+            f"{plan.network.family}."
+        )
     for name, module in model.named_modules():
         kind = type(module).__name__
         if isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats):
-            msg = (
+            raise UserError(
                 f"Expected layers that keep units apart, found {kind} as {name!r}: its statistics mix the images of "
                 "different units. Use group normalisation (zetadp.nn.normalisation has a complex one)."
             )
-            raise UserError(msg)
         if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
-            msg = f"Expected layers without draws of their own, found {kind} as {name!r}. Set its p to 0."
-            raise UserError(msg)
+            raise UserError(f"Expected layers without draws of their own, found {kind} as {name!r}. Set its p to 0.")
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype not in PRECISE:
-            msg = f"Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}."
-            raise UserError(msg)
+            raise UserError(f"Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}.")

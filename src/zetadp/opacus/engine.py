@@ -135,8 +135,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if population is None:
             population = loader.population
         if population < loader.population:
-            msg = f"Expected at most population={population} patients in the dataset, found {loader.population}."
-            raise UserError(msg)
+            raise UserError(
+                f"Expected at most population={population} patients in the dataset, found {loader.population}."
+            )
         private_module = ComplexGradSampleModule(
             module, loss_reduction=loss_reduction, force_functorch=grad_sample_mode == "functorch"
         )
@@ -193,16 +194,16 @@ def _loader(
     settings = {name: getattr(source, name) for name in KEPT} if isinstance(source, DataLoader) else {}
     dataset: Any = source.dataset if isinstance(source, DataLoader) else source
     if isinstance(dataset, IterableDataset):
-        msg = "Expected a dataset whose items can be drawn by number, found an IterableDataset."
-        raise UserError(msg)
+        raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
     if patients is None:
         patients = range(len(dataset))
     elif not isinstance(patients, list | tuple):
         # Labels of an array or tensor become plain numbers, which compare and hash by value.
         patients = patients.tolist() if hasattr(patients, "tolist") else list(patients)
     if len(patients) != len(dataset) or not len(patients):
-        msg = f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(patients)} labels."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(patients)} labels."
+        )
     if rounds is None:
         rounds = max(1, round(1 / sampling_probability))
     positive(rounds=rounds)

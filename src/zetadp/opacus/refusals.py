@@ -43,31 +43,30 @@ def refuse(**settings: object) -> None:
     """Raise `UserError` where a setting is one of those in `REFUSED`."""
     for setting in settings.items():
         if setting in REFUSED:
-            msg = f"zetadp.opacus refuses {setting[0]}={setting[1]!r}. {REFUSED[setting]}"
-            raise UserError(msg)
+            raise UserError(f"zetadp.opacus refuses {setting[0]}={setting[1]!r}. {REFUSED[setting]}")
 
 
 def check_network(module: nn.Module, optimizer: Optimizer) -> None:
     """Raise `UserError` for networks that cannot be made private, and for optimizers of other networks."""
     if isinstance(module, AbstractGradSampleModule):
-        msg = "Expected a plain network, found one that Opacus has wrapped. Pass module.to_standard_module()."
-        raise UserError(msg)
+        raise UserError(
+            "Expected a plain network, found one that Opacus has wrapped. Pass module.to_standard_module()."
+        )
     if isinstance(module, DistributedDataParallel | DifferentiallyPrivateDistributedDataParallel | FSDPModule):
-        msg = f"Expected a network on one process, found {type(module).__name__}, which zetadp.opacus does not support."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected a network on one process, found {type(module).__name__}, which zetadp.opacus does not support."
+        )
     for name, layer in module.named_modules():
         # Complex batch normalisations are classes of their own, in several libraries; their name is what they share.
         if "batchnorm" in type(layer).__name__.lower() or getattr(layer, "track_running_stats", False):
-            msg = (
+            raise UserError(
                 f"Layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or keeps statistics of them, so "
                 "no patient has a gradient of its own. Use group normalisation (zetadp.nn.normalisation)."
             )
-            raise UserError(msg)
     check_precision(*(p for p in module.parameters() if p.requires_grad))
     own = set(module.parameters())
     if any(p not in own for p in chain.from_iterable(group["params"] for group in optimizer.param_groups)):
-        msg = "Expected an optimizer of this network's parameters, found one that holds others too."
-        raise UserError(msg)
+        raise UserError("Expected an optimizer of this network's parameters, found one that holds others too.")
 
 
 def check_precision(*tensors: Tensor) -> None:
@@ -77,8 +76,7 @@ def check_precision(*tensors: Tensor) -> None:
         kinds = [tensor.dtype, *([torch.get_autocast_dtype(device)] if torch.is_autocast_enabled(device) else [])]
         for kind in kinds:
             if torch.finfo(kind).bits < torch.finfo(torch.float32).bits:
-                msg = (
+                raise UserError(
                     f"zetadp.opacus refuses half precision, found {kind}. After rounding to so few bits, a clipped "
                     "gradient can be longer than max_grad_norm. Use float32 or complex64 parameters without autocast."
                 )
-                raise UserError(msg)

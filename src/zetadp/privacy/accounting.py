@@ -155,8 +155,7 @@ def trade_off(mechanisms: Exposure, alphas: Sequence[float]) -> list[float]:
     """
     rates = np.asarray(alphas, dtype=np.float64)
     if not ((rates >= 0) & (rates <= 1)).all():
-        msg = f"Expected every false-alarm rate between 0 and 1, found {list(alphas)}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected every false-alarm rate between 0 and 1, found {list(alphas)}.")
     mu = exact_mu(mechanisms)
     if mu is not None:
         return [gaussian.beta(float(rate), mu) for rate in rates]
@@ -182,10 +181,9 @@ def _key(mechanisms: Exposure) -> _Key:
         probability, sigma, units = (*kind, 1)[:3]
         if not (0 < probability <= 1 and sigma >= 0 and math.isfinite(sigma) and count >= 0 and units >= 1):
             shown = f"{probability}, {sigma}, {units} and {count}"
-            msg = (
+            raise ValueError(
                 f"Expected 0 < sampling probability <= 1, finite noise >= 0, units >= 1 and rounds >= 0, found {shown}."
             )
-            raise ValueError(msg)
         if count:
             found.append((probability, sigma, int(units), count))
     return tuple(sorted(found))
@@ -194,8 +192,7 @@ def _key(mechanisms: Exposure) -> _Key:
 def _few(key: _Key) -> _Key:
     """Refuse rounds with many units of one person where only `epsilon` charges what is left out."""
     if any(units > _FEW_UNITS for _, _, units, _ in key):
-        msg = f"Expected at most {_FEW_UNITS} units of one person here; of more, epsilon alone is computed."
-        raise ValueError(msg)
+        raise ValueError(f"Expected at most {_FEW_UNITS} units of one person here; of more, epsilon alone is computed.")
     return key
 
 
@@ -205,8 +202,7 @@ def _has_noise(key: _Key) -> bool:
 
 def _checked(delta: float) -> float:
     if not SMALLEST_DELTA <= delta < 1:
-        msg = f"Expected {SMALLEST_DELTA} <= delta < 1, found {delta}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected {SMALLEST_DELTA} <= delta < 1, found {delta}.")
     return delta
 
 

@@ -77,8 +77,7 @@ def effective_noise(
     """
     one_of(("messages", "server", "node", "reader"), audience=audience)
     if colluding is not None and not 0 <= colluding < len(nodes):
-        msg = f"Expected from 0 to {len(nodes) - 1} nodes that collude, found {colluding}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected from 0 to {len(nodes) - 1} nodes that collude, found {colluding}.")
     if audience == "messages" or (audience == "server" and colluding is None):
         return nodes[node].noise_multiplier
     if audience == "node" and len(nodes) == 1:

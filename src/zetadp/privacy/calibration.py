@@ -64,11 +64,10 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
     # holds with nothing hidden at all.
     exposed = 1.0 if sampling_probability == 1 else -math.expm1(rounds * math.log1p(-sampling_probability))
     if exposed <= delta:
-        msg = (
+        raise UserError(
             f"Expected delta below {exposed:.3g}, the chance of a patient to be drawn at all in {rounds} rounds, found "
             f"{delta}: at this delta every epsilon would hold without noise. Choose a smaller delta."
         )
-        raise UserError(msg)
     return _noise(target, delta, sampling_probability, rounds)
 
 
@@ -79,8 +78,7 @@ def noise_for_nodes(target: float, delta: float, sampling_probabilities: Sequenc
     draws its patients most often decides. Parameters as in `noise_for_epsilon`.
     """
     if not sampling_probabilities:
-        msg = "Expected at least one sampling probability, found none."
-        raise ValueError(msg)
+        raise ValueError("Expected at least one sampling probability, found none.")
     return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds)
 
 
@@ -180,16 +178,14 @@ def rounds_for(target: float, delta: float, sampling_probability: float, noise_m
 
 def _check_target(target: float, delta: float) -> None:
     if not EPSILONS[0] <= target <= EPSILONS[1]:
-        msg = (
+        raise UserError(
             f"Expected epsilon between {EPSILONS[0]:g} and {EPSILONS[1]:g}, or inf for no noise, found {target}. "
             "Common targets are 1, 3 and 8."
         )
-        raise UserError(msg)
     if not SMALLEST_DELTA <= delta < 1:
-        msg = (
+        raise UserError(
             f"Expected delta between {SMALLEST_DELTA:g} and 1, found {delta}. Choose it below one in the cohort's size."
         )
-        raise UserError(msg)
 
 
 @lru_cache(maxsize=1024)

@@ -207,11 +207,10 @@ def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     found = losses(outputs, targets)
     if found.shape != targets.shape[:1] or not found.is_floating_point():
         name = getattr(losses, "__qualname__", type(losses).__name__)
-        msg = (
+        raise UserError(
             f"Expected {name} to return one real loss an item, shape ({len(targets)},), found shape "
             f"{tuple(found.shape)} of {found.dtype}."
         )
-        raise UserError(msg)
     return found
 
 

@@ -69,8 +69,7 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
         Integers with ``low <= 2**bits * exp(-exponent) <= high``.
     """
     if exponent < 0:
-        msg = f"Expected an exponent >= 0, found {exponent}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected an exponent >= 0, found {exponent}.")
     halvings = (exponent.numerator // exponent.denominator + 1).bit_length()  # the reduced exponent is below one
     work = bits + halvings + 8
     one = 1 << work

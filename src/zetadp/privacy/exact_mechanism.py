@@ -61,8 +61,9 @@ class ExactSampledGaussian(SampledGaussian):
             ledger=ledger,
         )
         if not noise_multiplier > 0 or grid.bound != clip:
-            msg = f"Expected noise and a grid of bound {clip}, found {noise_multiplier=} and bound {grid.bound}."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected noise and a grid of bound {clip}, found {noise_multiplier=} and bound {grid.bound}."
+            )
         self.grid: Grid = grid
 
     def image_choices(self, round_number: int) -> np.random.Generator:
@@ -103,8 +104,7 @@ def bernoulli_mask(probability: Fraction | int, size: int, *, source: ByteSource
     (44,)
     """
     if not isinstance(probability, Fraction | int) or not 0 <= probability <= 1:
-        msg = f"Expected a Fraction from 0 to 1 as probability, found {probability!r}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected a Fraction from 0 to 1 as probability, found {probability!r}.")
     if probability in (0, 1):
         return np.full(size, probability == 1)
     first = random_words(source, size)

@@ -31,8 +31,7 @@ def delta(epsilon: float, mu: float) -> float:
 def epsilon(delta: float, mu: float) -> float:
     """Return the smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-private."""
     if not 0 <= delta <= 1:
-        msg = f"Expected 0 <= delta <= 1, found {delta}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected 0 <= delta <= 1, found {delta}.")
     if _log_delta(0.0, mu) <= _log(delta):
         return 0.0
     if delta == 0 or mu == math.inf:
@@ -49,8 +48,7 @@ def epsilon(delta: float, mu: float) -> float:
 def mu(epsilon: float, delta: float) -> float:
     """Return the largest mu at which every mu-GDP mechanism is (epsilon, delta)-private."""
     if not (epsilon >= 0 and 0 < delta < 1):
-        msg = f"Expected epsilon >= 0 and 0 < delta < 1, found {epsilon} and {delta}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected epsilon >= 0 and 0 < delta < 1, found {epsilon} and {delta}.")
     if epsilon == math.inf:
         return math.inf
     upper = 1.0
@@ -94,5 +92,4 @@ def _log(value: float) -> float:
 
 def _check_mu(mu: float) -> None:
     if not mu >= 0:
-        msg = f"Expected mu >= 0, found {mu}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected mu >= 0, found {mu}.")

@@ -135,8 +135,9 @@ class Ledger:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            msg = f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
-            raise UserError(msg) from error
+            raise UserError(
+                f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
+            ) from error
         except OSError as error:
             raise UserError(_cannot_write(self.path, error)) from error
 
@@ -248,10 +249,9 @@ class Ledger:
             If nothing was trained yet: the first attempt needs no permission.
         """
         if not self.attempts:
-            msg = (
+            raise UserError(
                 f"Expected a ledger of a training, found nothing in {self.path}. A first training needs no permission."
             )
-            raise UserError(msg)
         self.permitted = protected_attempts(read_ledger(self.path)) + 1
         self._append({"kind": "permit", "attempts": self.permitted})
         self._register()
@@ -337,8 +337,7 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        msg = f"Cannot read the ledger {path}: {error.strerror}."
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read the ledger {path}: {error.strerror}.") from error
     *lines, tail = content.split(b"\n")
     attempts: list[Attempt] = []
     head = START

@@ -82,11 +82,11 @@ class SampledGaussian:
         ledger: Ledger,
     ) -> None:
         if not 0 < expected <= population:
-            msg = f"Expected 0 < expected patients <= population at {node}, found expected={expected}, {population=}."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected 0 < expected patients <= population at {node}, found expected={expected}, {population=}."
+            )
         if noise_multiplier > 0 and not np.isfinite(clip):
-            msg = f"Expected a finite clipping norm where noise is added, found {clip=} at {node}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected a finite clipping norm where noise is added, found {clip=} at {node}.")
         self.node, self.place, self.seed, self.ledger = node, place, seed, ledger
         self.population, self.expected = population, expected
         self.noise_multiplier, self.clip = noise_multiplier, clip
@@ -136,11 +136,11 @@ class SampledGaussian:
             was made already: each needs an entry, and noise, of its own.
         """
         if not self.ledger.holds(draw.event, again + 1):
-            msg = f"Expected the ledger to hold {draw.event} before its release, {again + 1} times."
-            raise RuntimeError(msg)
+            raise RuntimeError(f"Expected the ledger to hold {draw.event} before its release, {again + 1} times.")
         if (draw.event.round, again) in self._released:
-            msg = f"Round {draw.event.round} was released already at {self.node}: record it again, with other noise."
-            raise RuntimeError(msg)
+            raise RuntimeError(
+                f"Round {draw.event.round} was released already at {self.node}: record it again, with other noise."
+            )
         self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
 

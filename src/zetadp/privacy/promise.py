@@ -83,18 +83,16 @@ def check_promise(plan: Plan, name: str, *, most_epsilon: float | None = None, a
     found = promise_of(plan, name)
     label = epsilon_value(plan.run.epsilon)
     if found.epsilon > label * TOLERANCE:
-        msg = (
+        raise UserError(
             f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as it is called, "
             f"found {rounded_up(found.epsilon)} at delta {plan.delta:g}. Do not take part; ask for another plan."
         )
-        raise UserError(msg)
     if most_epsilon is not None:
         total = promise_of(plan, name, attempts).person
         if total > most_epsilon:
             times = "one training" if attempts == 1 else f"{attempts} trainings"
-            msg = (
+            raise UserError(
                 f"Expected a plan that costs a patient of {name} at most epsilon {most_epsilon:g} in {times}, as "
                 f"most_epsilon says, found {rounded_up(total)} at delta {plan.delta:g}."
             )
-            raise UserError(msg)
     return found

@@ -56,8 +56,9 @@ def note(ledger: Path, head: str) -> None:
         if not content:
             sync_folder(path.parent)
     except OSError as error:
-        msg = f"Cannot write the register {path}: {error.strerror or error}. Mend the disk or folder, then run again."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Cannot write the register {path}: {error.strerror or error}. Mend the disk or folder, then run again."
+        ) from error
 
 
 def read_register(folder: Path) -> list[Link]:
@@ -75,8 +76,7 @@ def read_register(folder: Path) -> list[Link]:
     except FileNotFoundError:
         return []
     except (OSError, BrokenChainError) as error:
-        msg = f"The register {path} was edited or damaged: {error}. Restore it from a backup."
-        raise UserError(msg) from error
+        raise UserError(f"The register {path} was edited or damaged: {error}. Restore it from a backup.") from error
 
 
 def _tail(file: IO[bytes]) -> bytes:

@@ -49,11 +49,9 @@ class Secret:
         try:
             key = bytes.fromhex(path.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
-            msg = f"Cannot read the secret {path}: {error}. Restore it from a backup."
-            raise UserError(msg) from error
+            raise UserError(f"Cannot read the secret {path}: {error}. Restore it from a backup.") from error
         if len(key) != BYTES:
-            msg = f"Expected {BYTES} bytes in the secret {path}, found {len(key)}. Restore it from a backup."
-            raise UserError(msg)
+            raise UserError(f"Expected {BYTES} bytes in the secret {path}, found {len(key)}. Restore it from a backup.")
         return cls(key)
 
     @property

@@ -84,8 +84,7 @@ def run_statement(
         Hash of the public network that weights or features came from.
     """
     if set(weights) != set(run.nodes):
-        msg = f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}.")
     delta = terms.delta
     unit: Unit = "image" if run.images else terms.unit
     totals = seen_by(run, weights, "server") or {}
@@ -192,11 +191,10 @@ def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: fl
 
     attempts = read_ledger(ledger)
     if not attempts or load_tensors(model)[1].get("ledger_head") not in attempts[-1].heads:
-        msg = (
+        raise UserError(
             f"Expected {ledger} to record the training that made {model}, found another or none, or lines are missing "
             "at its end. Train the model again."
         )
-        raise UserError(msg)
     happened = run_of(name, attempts[-1])
     earlier = [run_of(f"attempt {number}", attempt) for number, attempt in enumerate(attempts[:-1]) if attempt.events]
     return run_statement(

@@ -187,8 +187,7 @@ def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) 
 
 def _given(backbone: Backbone | None) -> Backbone:
     if backbone is None:
-        msg = "Expected a plan that names the backbone whose features its network takes, found none."
-        raise UserError(msg)
+        raise UserError("Expected a plan that names the backbone whose features its network takes, found none.")
     return backbone
 
 

@@ -64,8 +64,9 @@ class Credentials:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         except ssl.SSLError as error:
-            msg = f"Expected {key} to be the private key of {certificate}, found another: {error}."
-            raise UserError(msg) from error
+            raise UserError(
+                f"Expected {key} to be the private key of {certificate}, found another: {error}."
+            ) from error
 
 
 def check_certificate(path: Path) -> None:
@@ -88,11 +89,9 @@ def _read(path: Path, parse: Callable[[bytes], object], expected: str) -> bytes:
         content = path.read_bytes()
         parse(content)
     except OSError as error:
-        msg = f"Expected {path} to hold {expected}: {error.strerror}."
-        raise UserError(msg) from error
+        raise UserError(f"Expected {path} to hold {expected}: {error.strerror}.") from error
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:
-        msg = f"Expected {path} to hold {expected}, found something else: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"Expected {path} to hold {expected}, found something else: {error}.") from error
     return content
 
 
@@ -118,8 +117,7 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
     """
     hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
     if folder.exists():
-        msg = f"Expected a new folder, found {folder}. Name another, or delete it if no site uses its keys."
-        raise UserError(msg)
+        raise UserError(f"Expected a new folder, found {folder}. Name another, or delete it if no site uses its keys.")
     folder.mkdir(parents=True)
     made = Credentials(folder)
     signer = ec.generate_private_key(ec.SECP384R1())

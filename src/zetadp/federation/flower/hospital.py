@@ -93,18 +93,16 @@ class Hospital:
         self.message_folder = settings.state / "messages" / plan.label
         declared = self.constants.population // plan.units_of_a_person
         if len(patients) != declared:
-            msg = (
+            raise UserError(
                 f"Expected {declared} training patients at {settings.name}, as the plan declares, "
                 f"found {len(patients)} in {settings.images}."
             )
-            raise UserError(msg)
         if not settings.simulation and not (plan.training.noise == "os" and self.constants.noise_multiplier > 0):
-            msg = (
+            raise UserError(
                 f"Expected a plan with noise from the operating system at {settings.name}, found noise: "
                 f"{plan.training.noise} with multiplier {self.constants.noise_multiplier}. It would protect nobody. "
                 "Where no patient is real, set simulation in the node's own settings."
             )
-            raise UserError(msg)
         self.promise = check_promise(
             plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts
         )
@@ -286,5 +284,4 @@ SuperNode would load this one, and would have neither the hospital's plan nor it
 @bundled.train()
 def refuse(message: Message, context: Context) -> Message:
     """Refuse."""
-    msg = "Start this node with `zetadp federation node`: a plain SuperNode knows no plan and no ledger."
-    raise RuntimeError(msg)
+    raise RuntimeError("Start this node with `zetadp federation node`: a plain SuperNode knows no plan and no ledger.")

@@ -173,8 +173,7 @@ class Federation:
                     self.processes.check()
                 time.sleep(0.5)
         if state.outcome != "completed":
-            msg = f"The run ended as {state.outcome}: {state.details}"
-            raise UserError(msg)
+            raise UserError(f"The run ended as {state.outcome}: {state.details}")
         return state
 
     def _state(self, control: Control, run: int) -> RunState | None:
@@ -196,8 +195,9 @@ class Federation:
         while not condition():
             self.processes.check()
             if time.monotonic() > end:
-                msg = f"Waited {START_SECONDS:g} s for {what} in vain. The logs in {self.folder / 'logs'} say more."
-                raise UserError(msg)
+                raise UserError(
+                    f"Waited {START_SECONDS:g} s for {what} in vain. The logs in {self.folder / 'logs'} say more."
+                )
             time.sleep(0.1)
 
 

@@ -188,13 +188,11 @@ def unpack_reply(content: RecordDict) -> Answer | Refusal:
     if "refused" in facts:
         reason = _fact(facts, "refused", str)
         if reason not in Reason.__members__:
-            msg = f"a refusal for the reason {reason!r}"
-            raise WrongEnvelopeError(msg)
+            raise WrongEnvelopeError(f"a refusal for the reason {reason!r}")
         return Refusal(name, attempt, number, Reason[reason])
     lines = _fact(facts, "lines", list)
     if not all(isinstance(line, str) for line in lines):
-        msg = "lines that are not text"
-        raise WrongEnvelopeError(msg)
+        raise WrongEnvelopeError("lines that are not text")
     return Answer(name, attempt, number, _vector(content, UPDATE), lines)
 
 
@@ -206,24 +204,21 @@ def _packed(facts: dict[str, Any], name: str, vector: bytes) -> RecordDict:
 def _facts(content: RecordDict) -> Mapping[str, Any]:
     record = content.get(FACTS)
     if not isinstance(record, ConfigRecord):
-        msg = f"no record {FACTS!r}"
-        raise WrongEnvelopeError(msg)
+        raise WrongEnvelopeError(f"no record {FACTS!r}")
     return record
 
 
 def _fact(facts: Mapping[str, Any], key: str, kind: type) -> Any:  # noqa: ANN401  (the kind is checked here)
     value = facts.get(key)
     if type(value) is not kind:
-        msg = f"{key} is {type(value).__name__}, not {kind.__name__}"
-        raise WrongEnvelopeError(msg)
+        raise WrongEnvelopeError(f"{key} is {type(value).__name__}, not {kind.__name__}")
     return value
 
 
 def _vector(content: RecordDict, name: str) -> bytes:
     record = content.get(VECTORS)
     if not isinstance(record, ArrayRecord) or list(record) != [name] or record[name].stype != RAW:
-        msg = f"no raw vector {name!r}"
-        raise WrongEnvelopeError(msg)
+        raise WrongEnvelopeError(f"no raw vector {name!r}")
     return record[name].data
 
 
@@ -267,8 +262,7 @@ def decode(content: bytes, dimension: int, form: str = "float32") -> Tensor:
     """
     expected = size_of(dimension, form)
     if len(content) != expected:
-        msg = f"expected {expected} bytes ({dimension} real numbers as {form}), found {len(content)}"
-        raise WrongUpdateError(msg)
+        raise WrongUpdateError(f"expected {expected} bytes ({dimension} real numbers as {form}), found {len(content)}")
     if form == "int8":
         count = -(-dimension // BLOCK)
         scales = np.frombuffer(content, "<f4", count)
@@ -278,8 +272,7 @@ def decode(content: bytes, dimension: int, form: str = "float32") -> Tensor:
     else:
         values = np.frombuffer(content, "<f4" if form == "float32" else "<f2").astype(np.float32)
     if not np.isfinite(values).all():
-        msg = f"expected finite numbers, found {int((~np.isfinite(values)).sum())} that are not"
-        raise WrongUpdateError(msg)
+        raise WrongUpdateError(f"expected finite numbers, found {int((~np.isfinite(values)).sum())} that are not")
     return torch.from_numpy(values.copy())
 
 
