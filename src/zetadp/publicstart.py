@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zetadp.core.plan import Plan
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.low_rank import updates
+from zetadp.nn.layers import updates
 from zetadp.nn.models import build
 from zetadp.nn.settings import SHIPPED, NetworkSettings
 from zetadp.pretrained import FinishedModel

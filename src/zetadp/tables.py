@@ -52,13 +52,10 @@ STATED = ("delta", "unit", "noise_source", "statement", "nodes")
 # Calibration stays below the target, so that any excess beyond rounding was not planned and is told to the reader.
 EPSILON_TOLERANCE = 1e-9
 
-_PAPER_NAMES = {"fl": "federated", "cl": "central", "centralised": "central", "centralized": "central"}
-
 
 def paper_cell(arm: str, epsilon: str) -> tuple[float, float] | None:
     """Return the paper's printed mean and standard deviation in %, or None where it prints none."""
-    name = arm.lower()
-    return PAPER_TABLE_1.get(_PAPER_NAMES.get(name, name), {}).get(epsilon)
+    return PAPER_TABLE_1.get(arm, {}).get(epsilon)
 
 
 def is_simulated(cohort_label: str) -> bool:
@@ -108,10 +105,8 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         except (OSError, ValueError) as error:
             raise UserError(f"Cannot read {path} as a table: {error}. Run the training of this run again.") from error
         run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
-        # Runs that have no statement yet can be drawn as well.
-        stated = directory / "privacy.json"
-        privacy = read_json(stated) if stated.exists() else {}
-        shown = {key: privacy.get(key, "") for key in ("unit", "delta", "noise_source")}
+        privacy = read_json(directory / "privacy.json")
+        shown = {key: privacy[key] for key in ("unit", "delta", "noise_source")}
         shown["threat"] = _threat(privacy)["threat"]
         watched = [name for name in history.columns if name.startswith("validation_") and name != "validation_loss"]
         history = history.rename(columns=dict.fromkeys(watched, "value"))

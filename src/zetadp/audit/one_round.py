@@ -23,10 +23,9 @@ from torch import Tensor
 
 from zetadp.audit.canary import Stub, canary_node, canary_stub
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, result_of_mu
-from zetadp.core.contribution import Contribution
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node
-from zetadp.core.round import Site, do_round
+from zetadp.core.round import Contribution, Site, do_round
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import in_range, one_of, positive

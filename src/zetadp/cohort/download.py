@@ -166,13 +166,7 @@ def _remove_remains(archive: Path, folder: Path) -> None:
 def _same_content(packed: IO[bytes] | None, path: Path) -> bool:
     if packed is None or path.is_symlink() or not path.is_file():
         return False
-    with path.open("rb") as file:
-        while True:
-            expected, found = packed.read(CHUNK), file.read(CHUNK)
-            if expected != found:
-                return False
-            if not expected:
-                return True
+    return packed.read() == path.read_bytes()
 
 
 def _check_member(archive: Path, member: tarfile.TarInfo) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zetadp.core.contribution import Contribution
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
+from zetadp.core.round import Contribution
 from zetadp.core.server import Server, Solver
 from zetadp.core.task import Classification, Task, task_of
 from zetadp.nn.closed_form import ClosedForm, closed_form
-from zetadp.nn.low_rank import updates
+from zetadp.nn.layers import updates
 from zetadp.nn.models import build
 from zetadp.nn.parameters import Layout
 from zetadp.nn.settings import DESCENT

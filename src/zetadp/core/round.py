@@ -14,16 +14,50 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from zetadp.core.contribution import Contribution
 from zetadp.core.messages import Kept, MessageStore
 from zetadp.core.records import Node, Records, choose_items, gather
-from zetadp.privacy.clipping import ClippedSums, clipped_sums
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.clipping import ClippedSums, Losses, PatientStatistic, clipped_sums, cross_entropies
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import Draw
 from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.validation import UserError
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What is computed of each unit and clipped by the core: the gradient of a network, or a statistic in its place.
+
+    Attributes
+    ----------
+    model
+        The network, which has the round's weights.
+    layout
+        The order of its parameters in a flat vector.
+    items
+        Items that make one contribution.
+    losses
+        Loss of each item.
+    statistic
+        What takes the place of the gradient; None for the gradient.
+    """
+
+    model: nn.Module
+    layout: Layout
+    items: int
+    losses: Losses = cross_entropies
+    statistic: PatientStatistic | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Real numbers in a contribution."""
+        return self.layout.dimension if self.statistic is None else self.statistic.dimension
+
+    def weights(self) -> Tensor:
+        """Return the network's weights as they stand, flat and real, shape (dimension of the layout,)."""
+        return self.layout.flatten(dict(self.model.named_parameters())).detach()
 
 
 @dataclass(frozen=True)

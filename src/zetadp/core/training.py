@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from zetadp.core.contribution import Contribution
     from zetadp.core.plan import Plan
+    from zetadp.core.round import Contribution
     from zetadp.core.server import Server, Solver
     from zetadp.core.task import Task
     from zetadp.privacy.account import Permission

@@ -17,8 +17,7 @@ from torch.nn import functional
 
 from zetadp.nn.activations import ConjMish, Mish, activation
 from zetadp.nn.inference import without_gradients
-from zetadp.nn.layers import Conv2d, Linear
-from zetadp.nn.low_rank import LowRankConv2d
+from zetadp.nn.layers import Conv2d, Linear, LowRankConv2d
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.settings import LOW_RANK, OWN
 from zetadp.nn.settings import NetworkSettings as NetworkSettings

@@ -11,7 +11,7 @@ OWN = "own"
 """Family of a network that the user of the library brings as a PyTorch module."""
 FAMILIES = ("complex", "real", "dense", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
-"""What is trained where convolutions are frozen and updated by `zetadp.nn.low_rank`: both factors, or the outer."""
+"""What is trained where convolutions are frozen and updated by `zetadp.nn.layers`: both factors, or the outer."""
 
 DESCENT = "descent"
 """Rounds of clipped gradients: the way of every network."""
