@@ -122,8 +122,7 @@ def _run_plan(given: argparse.Namespace) -> None:
 
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.config import load_config
-    from zetadp.configdocs import SCHEMA
+    from zetadp.config import SCHEMA, load_config
     from zetadp.configured import needs_backbone, plan_of, run_names, threat_of
     from zetadp.core.plan import RunName
     from zetadp.epsilon import epsilon_label

@@ -15,6 +15,7 @@ from zetadp.contradictions import contradictions
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError, did_you_mean
 
+SCHEMA = Path(__file__).parents[2] / "workflow/schemas/config.schema.yaml"
 _TRUTHS = {"true": True, "false": False}
 
 

@@ -30,7 +30,6 @@ from torch.nn import functional
 from zetadp.audit.canary import CANARY, CLASSES, SILENT, record_of
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon
 from zetadp.audit.power import trials_for_curve
-from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.server import Server
@@ -41,6 +40,7 @@ from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Mechanisms
 from zetadp.privacy.ledger import read_ledger
+from zetadp.quiet import only_errors
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import positive
 
@@ -133,7 +133,7 @@ def audit_training(
         records = _records(plan)
         attacker = _Attacker(plan, records)
         place = folder / f"training-{number:05d}"
-        with quiet_trainings():
+        with only_errors("zetadp.core"):
             train(
                 plan,
                 TrainingData(records, holdings),

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
@@ -26,6 +25,7 @@ from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import Run, recorded_runs
+from zetadp.quiet import only_errors
 from zetadp.validation import UserError, in_range, one_of, positive
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ def train_models(
     shown: list[tuple[np.ndarray, np.ndarray]] = []
     exposures: list[Run] = []
     reported = time.monotonic()
-    with quiet_trainings():
+    with only_errors("zetadp.core"):
         for number, row in enumerate(members):
             model, run = _train_one(arm, settings, network, training, with_nobody, row, number)
             shown.append(_shown(model, records, each))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from zetadp.core.apart import check_apart
+from zetadp.core.apart import check_apart, check_own
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.messages import MessageStore
@@ -26,7 +26,6 @@ from zetadp.core.records import Node, Records, check_units
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import Performance
 from zetadp.evaluation import watched
-from zetadp.nn.own import check_own
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.privacy.secret import Secret

@@ -12,7 +12,6 @@ arXiv:1908.10530) is a looser second opinion. The central-limit formula is no bo
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from scipy.stats import binom
 
 from zetadp.privacy import gaussian
 from zetadp.privacy.events import Mechanism, Round
+from zetadp.quiet import only_errors
 from zetadp.validation import positive
 
 Mechanisms: TypeAlias = Mapping[Mechanism, int]
@@ -226,11 +226,8 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
     accountant = rdp.RdpAccountant()
-    logger = logging.getLogger("absl")
-    level = logger.level
     # It warns of each order whose series does not converge. Leaving an order out can only raise epsilon.
-    logger.setLevel(logging.ERROR)
-    try:
+    with only_errors("absl"):
         for probability, sigma, units, count in key:
             if units > 1:
                 # At least one unit is drawn with this chance, and then at most all of them: both only raise epsilon.
@@ -239,8 +236,6 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
             event = dp_event.PoissonSampledDpEvent(probability, dp_event.GaussianDpEvent(sigma))
             accountant.compose(event, count)
         return float(accountant.get_epsilon(delta))
-    finally:
-        logger.setLevel(level)
 
 
 def _refined(
