@@ -8,7 +8,6 @@ release, and under other weights it would tell more of the same patients: such a
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,10 +109,6 @@ class MessageStore:
             if int(path.stem.removeprefix("round-")) < before:
                 path.unlink(missing_ok=True)
         self.size = 0
-
-    def remove(self) -> None:
-        """Remove everything: at the end of a training, or before another begins."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"

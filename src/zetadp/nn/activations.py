@@ -78,22 +78,6 @@ class Mish(nn.Module):
         return pooled_mish(x) if self.pooled else mish(x)
 
 
-class SeparableSigmoid(nn.Module):
-    """``s(x) + i s(y)`` with the logistic function s (Nitta 1997, doi:10.1016/S0893-6080(97)00036-1)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to a stacked tensor."""
-        return torch.sigmoid(x)
-
-
-class CReLU(nn.Module):
-    """``ReLU(x) + i ReLU(y)`` (Trabelsi et al., arXiv:1705.09792)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to a stacked tensor."""
-        return functional.relu(x)
-
-
 class ZReLU(nn.Module):
     """``z`` where both parts are non-negative, else 0 (Guberman, arXiv:1602.09046)."""
 
@@ -188,7 +172,8 @@ def _spread(bias: Tensor, x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "conj_mish": lambda _: ConjMish(),
     "split_mish": lambda _: SplitMish(),
-    "separable_sigmoid": lambda _: SeparableSigmoid(),
+    # ``s(x) + i s(y)`` with the logistic function s: Nitta 1997, doi:10.1016/S0893-6080(97)00036-1.
+    "separable_sigmoid": lambda _: nn.Sigmoid(),
     "zrelu": lambda _: ZReLU(),
     "cardioid_per_channel": Cardioid,
     "siglog": lambda _: SigLog(),
@@ -196,7 +181,8 @@ ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "cardioid": lambda _: Cardioid(),
     "cardioid_single": lambda _: Cardioid(1),
     "modrelu": lambda _: ModReLU(1),
-    "crelu": lambda _: CReLU(),
+    # ``ReLU(x) + i ReLU(y)``: Trabelsi et al., arXiv:1705.09792.
+    "crelu": lambda _: nn.ReLU(),
     "igaussian": lambda _: IGaussian(),
 }
 
