@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from zetadp.audit.membership import Attack
-    from zetadp.audit.roc import Claim
+    from zetadp.audit.membership import Attack, Claim
 
 LEAST_RATE = 0.004
 """Where both axes begin."""

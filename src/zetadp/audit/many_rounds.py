@@ -28,8 +28,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.audit.canary import CANARY, CLASSES, SILENT, record_of
-from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon
-from zetadp.audit.power import trials_for_curve
+from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, trials_for_curve
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.server import Server

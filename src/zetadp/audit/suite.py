@@ -15,10 +15,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from zetadp.audit.detection import FALSE_ALARM, AuditResult
+from zetadp.audit.detection import FALSE_ALARM, AuditResult, power_of, trials_for_curve, trials_needed
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
-from zetadp.audit.power import power_of, trials_for_curve, trials_needed
 from zetadp.epsilon import rounded_up
 from zetadp.rendering import Sheet
 from zetadp.validation import in_range, positive

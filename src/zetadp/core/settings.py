@@ -121,7 +121,7 @@ class Performance:
         Seconds between two checkpoints. With noise from the operating system the messages of every round since the
         last one are kept as well, since they cannot be computed again.
     chunk
-        Images in one pass at most; by default as many as hold half a GiB (`zetadp.privacy.pass_size`). It moves results
+        Images in one pass at most; by default as many as hold half a GiB (`zetadp.core.round`). It moves results
         by rounding alone. With noise from the operating system a pass is one patient.
     """
 

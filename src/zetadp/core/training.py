@@ -23,11 +23,10 @@ from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.messages import MessageStore
 from zetadp.core.progress import Progress
 from zetadp.core.records import Node, Records, check_units
-from zetadp.core.round import Site, do_round
+from zetadp.core.round import Site, do_round, images_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.evaluation import watched
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.privacy.secret import Secret
 from zetadp.storage import remove_leftovers
 from zetadp.tensors import tensors_digest

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, epsilon
-from zetadp.privacy.audience import NodeRelease, effective_noise
+from zetadp.privacy.threat import NodeRelease, effective_noise
 from zetadp.validation import UserError, in_range, positive
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from typing import Any, Literal
 from zetadp.epsilon import UNCLIPPED
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure, Grouped
-from zetadp.privacy.audience import Audience, NodeRelease, effective_noise
 from zetadp.privacy.events import Mechanism, NodeHistory, Round, histories, least_noise
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Audience, NodeRelease, Threat, effective_noise
 from zetadp.validation import UserError, positive
 
 

@@ -16,11 +16,10 @@ from typing import Any, Literal, TypeAlias
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy import accounting, wording
 from zetadp.privacy.accounting import Exposure, Mechanisms
-from zetadp.privacy.audience import Audience
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, run_of, seen_by
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, adversary, assumptions
+from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
 from zetadp.validation import UserError, one_of
 
 Unit: TypeAlias = Literal["patient", "record", "image"]

@@ -13,11 +13,14 @@ from zetadp.audit.detection import (
     count_errors,
     epsilon_of_errors,
     mu_of_errors,
+    power_of,
     result_of_epsilon,
     result_of_mu,
+    trials_for_curve,
+    trials_for_rates,
+    trials_needed,
     upper_limit,
 )
-from zetadp.audit.power import power_of, trials_for_curve, trials_for_rates, trials_needed
 from zetadp.privacy import accounting, gaussian
 
 SAMPLED = {(0.5, 2.0): 10}

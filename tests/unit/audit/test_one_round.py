@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from zetadp.audit.detection import trials_needed
 from zetadp.audit.one_round import audit_one_round, one_round_rates
-from zetadp.audit.power import trials_needed
 from zetadp.privacy import accounting
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose, stream

@@ -13,8 +13,8 @@ from scipy.special import ndtr
 from scipy.stats import binom, norm
 
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.audience import NodeRelease, effective_noise
 from zetadp.privacy.events import NodeHistory, Round, histories
+from zetadp.privacy.threat import NodeRelease, effective_noise
 from zetadp.validation import UserError
 
 P = 24 / 44
