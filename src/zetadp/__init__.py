@@ -23,7 +23,7 @@ _PUBLIC = {
     "TrainingSettings": "zetadp.core.settings",
     "UserError": "zetadp.validation",
     "noise_of_plan": "zetadp.privacy.calibration",
-    "promise_of": "zetadp.privacy.promise",
+    "promise_of": "zetadp.privacy.calibration",
     "recorded_runs": "zetadp.privacy.exposure",
     "total_statement": "zetadp.privacy.statement",
     "train": "zetadp.core.training",

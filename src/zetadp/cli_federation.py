@@ -110,7 +110,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 def _run_plan(given: argparse.Namespace) -> None:
     from zetadp.config import read_overlaid
-    from zetadp.privacy.promise import promise_of
+    from zetadp.privacy.calibration import promise_of
 
     plan = _planned(read_overlaid(given.configuration), given)
     plan.write(given.output)
@@ -215,7 +215,7 @@ def _run_node(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.launcher import start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
     from zetadp.federation.flower.settings import HospitalSettings
-    from zetadp.privacy.promise import check_promise
+    from zetadp.privacy.calibration import check_promise
 
     settings = HospitalSettings.read(given.settings)
     if parse_address(given.server) is None:

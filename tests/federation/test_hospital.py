@@ -264,7 +264,7 @@ def test_settings_are_read_from_a_file_with_paths_beside_it(tmp_path):
 
 @pytest.mark.parametrize(("work", "tick", "least"), [(0.05, 0.3, 0.3), (0.35, 0.3, 0.6), (0.0, 0.0, 0.0)])
 def test_answers_leave_at_whole_ticks(work, tick, least):
-    from zetadp.ticks import wait_for_tick
+    from zetadp.core.progress import wait_for_tick
 
     begun = time.monotonic()
     time.sleep(work)

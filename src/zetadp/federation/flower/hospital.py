@@ -27,6 +27,7 @@ from torch import Tensor
 from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
+from zetadp.core.progress import wait_for_tick
 from zetadp.core.records import Node, Records, check_units, single_items
 from zetadp.core.round import Site, do_round
 from zetadp.core.task import site_task_of
@@ -45,10 +46,9 @@ from zetadp.federation.flower.protocol import (
     unpack_request,
 )
 from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.promise import check_promise
 from zetadp.publicstart import backbone_of, starting_weights
-from zetadp.ticks import wait_for_tick
 from zetadp.validation import UserError
 
 logger = logging.getLogger(__name__)
