@@ -177,7 +177,7 @@ def training_trials(
     probability, noise_multiplier, rounds
         The claimed mechanism.
     false_alarm
-        As in `power.trials_needed`.
+        As in `detection.trials_needed`.
     """
     faulty = error_rates(probability, noise_multiplier / math.sqrt(2), rounds)
     mechanisms = {(probability, noise_multiplier): rounds}

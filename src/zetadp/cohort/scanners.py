@@ -86,7 +86,7 @@ FLUID_T2 = 2000.0
 
 
 def draw_vendor_scanner(rng: np.random.Generator) -> Scanner:
-    """Draw a scanner whose protocols lie outside the ranges of `scanners.draw_scanner`.
+    """Draw a scanner whose protocols lie outside the ranges of `draw_scanner`.
 
     T1 weighting is by a spoiled gradient echo, FLAIR by a short three-dimensional train after T2 preparation, T2
     weighting by late echoes at short repetition, in thick slices. The receive field is that of a coil array close to

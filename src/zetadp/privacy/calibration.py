@@ -100,7 +100,7 @@ def noise_for_sum(
     A server that sees nothing but the sum of the messages :math:`(S_j + N_j) / R_j`, and to which `colluding` nodes
     tell theirs, faces the noise of the others. With equal nodes each adds :math:`\sigma / \sqrt{n - t}`, where
     :math:`\sigma` is what one that hides alone would add. With unequal ones a patient of a node that divides by a small
-    R weighs more in the sum, and `audience.effective_noise` says how much noise stands against that.
+    R weighs more in the sum, and `threat.effective_noise` says how much noise stands against that.
 
     Parameters
     ----------
