@@ -278,13 +278,13 @@ def _number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}") from None
 
 
-def _number_that(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+def _number_that(expected: str, fits: Callable[[float], bool], why: str = "") -> Callable[[str], float]:
     """Return what reads a number from a command line and refuses one that does not fit."""
 
     def read(text: str) -> float:
         value = _number(text)
         if not fits(value):
-            raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}")
+            raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}{why}")
         return value
 
     return read
@@ -293,7 +293,7 @@ def _number_that(expected: str, fits: Callable[[float], bool]) -> Callable[[str]
 _positive = _number_that("a number above zero", lambda value: value > 0)
 _probability = _number_that("a probability above zero and at most 1", lambda value: 0 < value <= 1)
 _noise_multiplier = _number_that(
-    f"a noise multiplier of at least {_LEAST_NOISE:g}, since less hides nobody", lambda value: value >= _LEAST_NOISE
+    f"a noise multiplier of at least {_LEAST_NOISE:g}", lambda value: value >= _LEAST_NOISE, ": so little hides nobody"
 )
 
 
