@@ -31,10 +31,10 @@ from head_selection import (
     trained,
 )
 
-from zetadp.estimators import CLOSED_FORMS
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.projection import head_scores
+from zetadp.nn.settings import CLOSED_FORMS
 from zetadp.privacy import gaussian
 from zetadp.privacy.clipping import clip_factors
 from zetadp.provenance import origin

@@ -39,9 +39,8 @@ from zetadp.core.records import Node, Records, items_of
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.protocol import Answer, Request, pack_reply, pack_request
+from zetadp.federation.flower.protocol import Answer, Request, decode, encode, pack_reply, pack_request
 from zetadp.federation.flower.settings import Patience
-from zetadp.federation.flower.updates import decode, encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian

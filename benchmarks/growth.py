@@ -32,9 +32,8 @@ from matplotlib.figure import Figure
 from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
-from zetadp.core.contribution import Contribution
 from zetadp.core.records import Node, Records, items_of
-from zetadp.core.round import Site, do_round
+from zetadp.core.round import Contribution, Site, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from zetadp.config import load_config, overlay
-from zetadp.configdocs import SCHEMA
+from zetadp.config import SCHEMA, load_config, overlay
 from zetadp.configured import run_names
 from zetadp.provenance import cohort_shown, seeds_shown
 from zetadp.storage import read_json

@@ -23,8 +23,8 @@ import pandas as pd
 import torch
 from step import NETWORKS, Bench, declared, ratio
 
+from zetadp.core.round import images_in_a_pass
 from zetadp.memory import keep_freed_memory
-from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.provenance import origin
 from zetadp.rendering import to_csv
 from zetadp.storage import write_text

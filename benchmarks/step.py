@@ -42,6 +42,7 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.core.round import side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.memory import keep_freed_memory
@@ -57,7 +58,6 @@ from zetadp.provenance import origin
 from zetadp.randomness import Purpose, stream
 from zetadp.rendering import to_csv
 from zetadp.storage import write_text
-from zetadp.threads import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

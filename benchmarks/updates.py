@@ -2,7 +2,7 @@
 
 Eleven hospitals of simulated patients train the complex network, several times with seeds that are the same in every
 line of the tables. Every node's message is drawn, clipped, noised and recorded by the simulation, goes through the very
-bytes that travel between sites (`zetadp.federation.flower.updates`), and is averaged by the server's own step; only the
+bytes that travel between sites (`zetadp.federation.flower.protocol`), and is averaged by the server's step. Only the
 transport is left out. A test holds this short way to the coordinator's model, bit for bit.
 
 Missing nodes: in a share of the rounds, drawn at random, a fixed group of nodes is away, and the round goes on without
@@ -36,9 +36,9 @@ from zetadp.core.round import Site, do_round
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import task_of
 from zetadp.evaluation import watched
-from zetadp.federation.flower.updates import decode, encode
+from zetadp.federation.flower.protocol import decode, encode
 from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.kspace.volumes import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon

@@ -11,7 +11,7 @@ from zetadp.evaluation import outputs_of, predict, watched
 from zetadp.federation.partition import read_partition
 from zetadp.modelcard import model_card
 from zetadp.pretrained import load_model
-from zetadp.privacy.run_account import account_run
+from zetadp.privacy.statement import account_run
 from zetadp.privacy.wording import plain_text
 from zetadp.provenance import environment
 from zetadp.publicstart import public_start

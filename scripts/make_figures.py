@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zetadp import figures, tables
-from zetadp.confusionfigure import confusion_matrices
 from zetadp.figurestyle import save_svg
 from zetadp.workflow import run
 
@@ -29,7 +28,7 @@ def main(
     table = tables.table1(runs, cohort_label)
     chance = 100 / len(runs["classes"].iloc[0])
     save_svg(figures.accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
-    save_svg(confusion_matrices(runs, cohort_label), confusion)
+    save_svg(figures.confusion_matrices(runs, cohort_label), confusion)
     save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label, chance=chance), curves)
     save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from zetadp.cohort.convert import write_site_folder
 from zetadp.core.plan import Plan
+from zetadp.core.progress import wait_for_tick
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
-from zetadp.federation.flower.site_folders import write_site_folder
 from zetadp.federation.partition import read_partition
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.account import Permission, claim, forget_times
 from zetadp.publicstart import with_public
 from zetadp.storage import read_json
-from zetadp.ticks import wait_for_tick
 from zetadp.workflow import run
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.core.plan import Plan
+from zetadp.core.progress import wait_for_tick
 from zetadp.core.records import single_items
 from zetadp.core.settings import Performance
 from zetadp.core.task import Held, pipeline_task_of
@@ -18,7 +19,6 @@ from zetadp.pretrained import save_model
 from zetadp.privacy.account import Permission, claim, forget_times
 from zetadp.publicstart import starting_weights, with_public
 from zetadp.storage import content_hash, read_json, written_whole
-from zetadp.ticks import wait_for_tick
 from zetadp.workflow import run
 
 if TYPE_CHECKING:

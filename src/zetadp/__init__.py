@@ -23,7 +23,7 @@ _PUBLIC = {
     "TrainingSettings": "zetadp.core.settings",
     "UserError": "zetadp.validation",
     "noise_of_plan": "zetadp.privacy.calibration",
-    "promise_of": "zetadp.privacy.promise",
+    "promise_of": "zetadp.privacy.calibration",
     "recorded_runs": "zetadp.privacy.exposure",
     "total_statement": "zetadp.privacy.statement",
     "train": "zetadp.core.training",
@@ -35,8 +35,7 @@ __all__ = list(_PUBLIC)
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever the name stands for)
     """Import a public name when it is first used: PyTorch takes seconds, and most commands do without it."""
     if name not in _PUBLIC:
-        msg = f"module 'zetadp' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'zetadp' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)
 
 

@@ -6,15 +6,12 @@ import argparse
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.cli_federation import add_commands as add_federation
 from zetadp.cli_privacy import add_commands
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,8 +114,7 @@ def _report(given: argparse.Namespace) -> None:
         if finished.is_file() and table.is_file() and finished.stat().st_mtime > table.stat().st_mtime:
             return
     if not table.is_file():
-        msg = f"Expected a finished experiment in {folder}, found no {table.name}. Run snakemake first."
-        raise UserError(msg)
+        raise UserError(f"Expected a finished experiment in {folder}, found no {table.name}. Run snakemake first.")
     print(table.read_text(encoding="utf-8"))
     for kind in ("tables", "figures"):
         print(f"{kind}:")

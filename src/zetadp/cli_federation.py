@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -56,8 +54,9 @@ def _with_flower(run: Callable[[argparse.Namespace], None]) -> Callable[[argpars
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in ("flwr", "cryptography"):
                 raise
-            msg = f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
-            raise UserError(msg) from error
+            raise UserError(
+                f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
+            ) from error
 
     return wrapped
 
@@ -68,8 +67,9 @@ def _written() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
+        ) from error
 
 
 def _certificates(parser: argparse.ArgumentParser) -> None:
@@ -109,21 +109,10 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_plan(given: argparse.Namespace) -> None:
-    from zetadp.config import overlay
-    from zetadp.privacy.promise import promise_of
+    from zetadp.config import read_overlaid
+    from zetadp.privacy.calibration import promise_of
 
-    content: dict[str, Any] = {}
-    for path in given.configuration:
-        try:
-            section = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            msg = f"Cannot read the configuration {path}: {error}."
-            raise UserError(msg) from error
-        if not isinstance(section, dict):
-            msg = f"Expected sections in the configuration {path}, found {type(section).__name__}."
-            raise UserError(msg)
-        overlay(content, section)
-    plan = _planned(content, given)
+    plan = _planned(read_overlaid(given.configuration), given)
     plan.write(given.output)
     print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
     for node in plan.nodes:
@@ -133,13 +122,12 @@ def _run_plan(given: argparse.Namespace) -> None:
 
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.config import load_config
-    from zetadp.configdocs import SCHEMA
+    from zetadp.config import SCHEMA, load_config
     from zetadp.configured import needs_backbone, plan_of, run_names, threat_of
     from zetadp.core.plan import RunName
     from zetadp.epsilon import epsilon_label
     from zetadp.nn.backbone import load_backbone
-    from zetadp.nn.shipped import SHIPPED
+    from zetadp.nn.settings import SHIPPED
     from zetadp.privacy.calibration import noise_of_plan
     from zetadp.publicstart import with_public
 
@@ -149,8 +137,7 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     if run not in federated:
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
         found = f"{run.network} {run.arm} {given.epsilon} {run.seed}"
-        msg = f"Expected a federated run of the configuration ({known}), found {found}."
-        raise UserError(msg)
+        raise UserError(f"Expected a federated run of the configuration ({known}), found {found}.")
     plan = plan_of(config, run)
     plan = plan.with_noise(noise_of_plan(plan))
     if not needs_backbone(config, run.network):
@@ -168,8 +155,7 @@ def _run_key(given: argparse.Namespace) -> None:
 
     for path in (given.public, given.private):
         if path.exists():
-            msg = f"Expected {path} to be absent, found a file. A key in use must not be lost: name another."
-            raise UserError(msg)
+            raise UserError(f"Expected {path} to be absent, found a file. A key in use must not be lost: name another.")
     with _written():
         make_node_key(given.public, given.private)
     print(f"Send {given.public} to the server. Keep {given.private} here.")
@@ -205,8 +191,9 @@ def _run_serve(given: argparse.Namespace) -> None:
             print(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}", flush=True)
             federation.run(settings)
     except KeyboardInterrupt:
-        msg = "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
-        raise UserError(msg) from None
+        raise UserError(
+            "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
+        ) from None
     print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
 
 
@@ -228,12 +215,11 @@ def _run_node(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.launcher import start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
     from zetadp.federation.flower.settings import HospitalSettings
-    from zetadp.privacy.promise import check_promise
+    from zetadp.privacy.calibration import check_promise
 
     settings = HospitalSettings.read(given.settings)
     if parse_address(given.server) is None:
-        msg = f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}."
-        raise UserError(msg)
+        raise UserError(f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}.")
     plan = Plan.read(settings.plan)
     promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
     pick_device(settings.device)

@@ -9,15 +9,13 @@ import argparse
 import json
 import math
 import textwrap
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.epsilon import rounded_up
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PLD = "privacy-loss distribution, an upper bound"
 EXACT = "exact composition of Gaussians"
@@ -198,11 +196,10 @@ def _rounds(given: argparse.Namespace) -> None:
 
     found = rounds_for(given.epsilon, given.delta, given.sampling_probability, given.noise_multiplier)
     if found == 0:
-        msg = (
+        raise UserError(
             f"Not even one round with noise multiplier {given.noise_multiplier:g} costs at most epsilon "
             f"{given.epsilon:g} at delta {given.delta:g}. Use more noise, or draw patients less often."
         )
-        raise UserError(msg)
     _print_epsilon(given, given.noise_multiplier, found, {"rounds": found})
 
 
@@ -247,8 +244,7 @@ def _ledger(given: argparse.Namespace) -> None:
     ledgers = read_ledgers(files)
     runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
     if not runs:
-        msg = f"Expected records of training rounds in {', '.join(map(str, files))}, found none."
-        raise UserError(msg)
+        raise UserError(f"Expected records of training rounds in {', '.join(map(str, files))}, found none.")
     statement = total_statement(runs, Terms(given.delta, given.unit, noise_of(runs)))
     notes = unstated(ledgers)
     if given.json:
@@ -279,32 +275,26 @@ def _number(text: str) -> float:
     try:
         return float(Fraction(text.replace(" ", "")))
     except (ValueError, ZeroDivisionError):
-        msg = f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}"
-        raise argparse.ArgumentTypeError(msg) from None
+        raise argparse.ArgumentTypeError(f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}") from None
 
 
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not value > 0:
-        msg = f"expected a number above zero, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return value
+def _number_that(expected: str, fits: Callable[[float], bool], why: str = "") -> Callable[[str], float]:
+    """Return what reads a number from a command line and refuses one that does not fit."""
+
+    def read(text: str) -> float:
+        value = _number(text)
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}{why}")
+        return value
+
+    return read
 
 
-def _noise_multiplier(text: str) -> float:
-    value = _positive(text)
-    if value < _LEAST_NOISE:
-        msg = f"expected a noise multiplier of at least {_LEAST_NOISE:g}, found {text!r}: so little hides nobody"
-        raise argparse.ArgumentTypeError(msg)
-    return value
-
-
-def _probability(text: str) -> float:
-    value = _positive(text)
-    if value > 1:
-        msg = f"expected a probability, at most 1, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return value
+_positive = _number_that("a number above zero", lambda value: value > 0)
+_probability = _number_that("a probability above zero and at most 1", lambda value: 0 < value <= 1)
+_noise_multiplier = _number_that(
+    f"a noise multiplier of at least {_LEAST_NOISE:g}", lambda value: value >= _LEAST_NOISE, ": so little hides nobody"
+)
 
 
 def _delta(text: str) -> float:
@@ -312,14 +302,12 @@ def _delta(text: str) -> float:
 
     value = _positive(text)
     if not SMALLEST_DELTA <= value < 1:
-        msg = f"expected a delta from {SMALLEST_DELTA:g} to 1, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"expected a delta from {SMALLEST_DELTA:g} to 1, found {text!r}")
     return value
 
 
 def _count(text: str) -> int:
     value = _positive(text)
     if value != int(value):
-        msg = f"expected a whole number, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}")
     return int(value)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,10 +15,7 @@ from zetadp.contradictions import contradictions
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError, did_you_mean
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
+SCHEMA = Path(__file__).parents[2] / "workflow/schemas/config.schema.yaml"
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -39,12 +38,25 @@ def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
         faults = list(contradictions(filled))
     if faults:
         lines = "\n".join(f"  {number}. {fault}" for number, fault in enumerate(faults, start=1))
-        msg = f"The configuration has {len(faults)} fault(s):\n{lines}"
-        raise UserError(msg)
+        raise UserError(f"The configuration has {len(faults)} fault(s):\n{lines}")
     filled["cohort"]["real_patients"] = has_real_patients(filled)
     for block in filled["runs"]:
         block["epsilons"] = [epsilon_label(value) for value in block["epsilons"]]
     return filled
+
+
+def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
+    """Return what configuration files say, each laid over those before it; nothing of it is checked."""
+    content: dict[str, Any] = {}
+    for path in paths:
+        try:
+            section = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise UserError(f"Cannot read the configuration {path}: {error}.") from error
+        if not isinstance(section, dict):
+            raise UserError(f"Expected sections in the configuration {path}, found {type(section).__name__}.")
+        overlay(content, section)
+    return content
 
 
 def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
@@ -125,15 +137,7 @@ def _messages(error: Any) -> Iterator[str]:  # noqa: ANN401  (jsonschema has no 
 
 def experiment_name(config_path: Path, scenario_path: Path | None) -> str:
     """Return the name of the experiment that a configuration, overlaid by a scenario, describes."""
-    name = None
-    for path in filter(None, (config_path, scenario_path)):
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            msg = f"Cannot read {path}: {error}."
-            raise UserError(msg) from error
-        name = content.get("name", name)
-    if name is None:
-        msg = f"Expected a name in {config_path}, found none."
-        raise UserError(msg)
-    return str(name)
+    content = read_overlaid([path for path in (config_path, scenario_path) if path is not None])
+    if "name" not in content:
+        raise UserError(f"Expected a name in {config_path}, found none.")
+    return str(content["name"])

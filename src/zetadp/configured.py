@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.estimators import DESCENT
-from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, threat_of_arm
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from zetadp.privacy.threat import Threat
-
+from zetadp.nn.settings import DESCENT, NetworkSettings
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat, threat_of_arm
 
 BRAIN = "brain_sequences"
 """The task that has slices, a cohort in the Decathlon's layout and a public backbone."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from zetadp.configured import (
     BRAIN,
@@ -18,13 +19,9 @@ from zetadp.configured import (
     unit_of,
 )
 from zetadp.epsilon import epsilon_value
-from zetadp.estimators import DESCENT
-from zetadp.nn.settings import NetworkSettings
+from zetadp.nn.settings import DESCENT, NetworkSettings
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.validation import UserError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SIMULATED_NAME = "phantom"
 """Names of simulated cohorts begin with it; other patients need another name, and have ledgers of their own."""

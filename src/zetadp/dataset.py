@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from zetadp.core.records import Records
 from zetadp.precision import set_tf32
 from zetadp.storage import ImageStack, read_stack
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pandas as pd
 
 
 def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[ImageStack, pd.DataFrame]:
@@ -38,8 +34,9 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
             result[targets] = stack.values[sources]
             seen |= place.keys() & set(stack.patients)
     if result is None or len(seen) != len(rows):
-        msg = f"Expected images of {len(rows)} records with role {role}, found {len(seen)}. Run the data stages again."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected images of {len(rows)} records with role {role}, found {len(seen)}. Run the data stages again."
+        )
     return ImageStack(result, tuple(rows["record"]), stack.sequences, stack.axes, stack.units, stack.provenance), rows
 
 
@@ -70,8 +67,7 @@ def standardise(images: np.ndarray) -> np.ndarray:
 def pick_device(name: str) -> torch.device:
     """Return the device called ``auto`` (CUDA where there is one), ``cpu`` or ``cuda``, on which all is float32."""
     if name == "cuda" and not torch.cuda.is_available():
-        msg = "device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu."
-        raise UserError(msg)
+        raise UserError("device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu.")
     set_tf32(convolutions=False)  # PyTorch's default is to let convolutions round
     use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if use_cuda else "cpu")

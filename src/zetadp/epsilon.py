@@ -20,8 +20,7 @@ def epsilon_value(label: str | float) -> float:
     except ValueError:
         value = math.nan
     if not value > 0:
-        msg = f"Expected epsilon above zero, inf or unclipped, found {label!r}."
-        raise UserError(msg)
+        raise UserError(f"Expected epsilon above zero, inf or unclipped, found {label!r}.")
     return value
 
 
@@ -62,8 +61,7 @@ def rounded_up(value: float | str, digits: int = 4) -> str:
     """
     number = float(value)
     if not number >= 0:
-        msg = f"Expected the figure of a guarantee, zero or more, found {value!r}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected the figure of a guarantee, zero or more, found {value!r}.")
     if number in (0, math.inf):
         return f"{number:g}"
     # The shortest decimal that stands for the number: the binary fraction behind 1.1 is a little above 1.1.

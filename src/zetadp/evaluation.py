@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
 import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from zetadp.core.records import Records
-    from zetadp.core.task import Task
+from zetadp.core.records import Records
+from zetadp.core.task import Task
 
 ITEMS_AT_ONCE = 80
 """Items of a pass. What convolutions make of so many stays in the cache of a processor: 512 take 1.4 times as long."""

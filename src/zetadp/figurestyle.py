@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -20,14 +24,6 @@ from matplotlib.textpath import text_to_path
 from zetadp.epsilon import UNCLIPPED, epsilon_shown, epsilon_value
 from zetadp.privacy.threat import arm_shown
 from zetadp.storage import written_whole
-from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 WIDTH = 9.6  # inches; browsers show an SVG inch as 96 px, so 922 px: report pages cut what is wider than 1000 px
 MAX_HEIGHT = 12.0  # inches: 1152 px
@@ -272,10 +268,3 @@ def spread_shown(seeds: pd.Series, marks: str, alone: str = "") -> str:
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
     several = f"mean of {count} seeds; {marks}: ± one standard deviation over seeds"
     return several if fewest > 1 else f"{several}, {alone or 'none'} with one seed"
-
-
-def not_empty(frame: pd.DataFrame) -> None:
-    """Refuse to draw nothing."""
-    if frame.empty:
-        msg = "Expected at least one finished run for the figure, found none. Train first."
-        raise UserError(msg)

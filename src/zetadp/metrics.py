@@ -6,7 +6,8 @@ resamples patients, each with all of its images.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,6 @@ import pandas as pd
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError, did_you_mean, in_range
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 REPLICATES = 2000
 LEVEL = 0.95
 
@@ -115,8 +114,9 @@ def accuracy_interval(
     in_range(0.0, 1.0, level=level)
     right, images = np.asarray(right, dtype=float), np.asarray(images, dtype=float)
     if right.shape != images.shape or right.ndim not in (1, 2):
-        msg = f"Expected two arrays of shape (patient,) or (patient, run), found {right.shape} and {images.shape}."
-        raise ValueError(msg)
+        raise ValueError(
+            f"Expected two arrays of shape (patient,) or (patient, run), found {right.shape} and {images.shape}."
+        )
     count = len(right)
     if count < 2:
         return float("nan"), float("nan")
@@ -164,20 +164,20 @@ def _class_metrics(confusion: np.ndarray, label: int) -> dict[str, float | None]
 def _check(predictions: pd.DataFrame, names: Sequence[str], called: str) -> None:
     """Refuse predictions that would give a wrong summary."""
     if predictions.empty:
-        msg = "Expected predictions for at least one image, found none. Check that the cohort has test patients."
-        raise UserError(msg)
+        raise UserError(
+            "Expected predictions for at least one image, found none. Check that the cohort has test patients."
+        )
     for column in (called, "predicted"):
         unknown = sorted(set(predictions[column].astype(str)) - set(names))
         if unknown:
             hint = did_you_mean(unknown[0], names)
-            msg = f"Expected {column} to be one of {', '.join(names)}, found {unknown[0]!r}.{hint}"
-            raise UserError(msg)
+            raise UserError(f"Expected {column} to be one of {', '.join(names)}, found {unknown[0]!r}.{hint}")
     which = [column for column in predictions.columns if column not in {"predicted", "probability"}]
     twice = predictions[predictions.duplicated(which)]
     if not twice.empty:
         item = ", ".join(f"{column} {twice.iloc[0][column]}" for column in which)
-        msg = f"Expected one prediction an item, found more for {item}."
-        raise UserError(msg)
+        raise UserError(f"Expected one prediction an item, found more for {item}.")
     if not predictions["probability"].between(0, 1).all():
-        msg = "Expected every probability in [0, 1], found one outside or missing. The network's output is not finite."
-        raise UserError(msg)
+        raise UserError(
+            "Expected every probability in [0, 1], found one outside or missing. The network's output is not finite."
+        )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from zetadp.core.task import Words
 from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, rounded_up
 from zetadp.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
 from zetadp.rendering import MISSING, Sheet, to_markdown
 from zetadp.tables import is_simulated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from zetadp.core.task import Words
 
 FALSE_ALARM = 0.01
 
@@ -51,8 +48,20 @@ def model_card(
         [
             f"# {words.title}: {run['network']}, {arm}, {chosen}, seed {run['seed']}",
             "",
-            *_task(words),
-            *_data(cohort_label, metrics),
+            "## Task",
+            "",
+            words.about,
+            "",
+            f"**Input.** {words.inputs}",
+            "",
+            f"**Output.** {words.outputs}",
+            "",
+            "## Data",
+            "",
+            f"Cohort: {cohort_label}. Tested on {metrics['images']} images of {metrics['patients']} patients "
+            "who took no part in training.",
+            *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
+            "",
             *_privacy(epsilon, privacy),
             *_accuracy(metrics),
             *_limits(cohort_label, words),
@@ -65,30 +74,6 @@ def model_card(
             *_provenance(run, network, metrics),
         ]
     )
-
-
-def _task(words: Words) -> list[str]:
-    return [
-        "## Task",
-        "",
-        words.about,
-        "",
-        f"**Input.** {words.inputs}",
-        "",
-        f"**Output.** {words.outputs}",
-        "",
-    ]
-
-
-def _data(cohort_label: str, metrics: Mapping[str, Any]) -> list[str]:
-    return [
-        "## Data",
-        "",
-        f"Cohort: {cohort_label}. Tested on {metrics['images']} images of {metrics['patients']} patients "
-        "who took no part in training.",
-        *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
-        "",
-    ]
 
 
 def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:

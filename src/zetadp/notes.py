@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.tables import EPSILON_TOLERANCE, is_simulated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pandas as pd
 
 INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
 UNCLIPPED_NOTE = "Unclipped: gradients are neither clipped nor get noise. These runs carry no privacy guarantee."

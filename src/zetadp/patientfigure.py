@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -11,9 +12,6 @@ from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 
 from zetadp.figurestyle import MAX_HEIGHT, WIDTH, figure_style, set_title
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FLOOR_DECIBEL = -80.0
 
@@ -46,10 +44,9 @@ def patient_figure(
         Name of the cohort for the title.
     """
     if not images.shape == kspace.shape == whitened.shape or images.shape[0] != len(sequences):
-        msg = (
+        raise ValueError(
             f"Expected three arrays of {len(sequences)} images, found {images.shape}, {kspace.shape}, {whitened.shape}."
         )
-        raise ValueError(msg)
     with np.errstate(divide="ignore"):
         peak = np.abs(kspace).max(axis=(-2, -1), keepdims=True)
         decibel = np.maximum(20 * np.log10(np.abs(kspace) / np.where(peak > 0, peak, 1)), FLOOR_DECIBEL)

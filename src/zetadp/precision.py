@@ -7,13 +7,11 @@ not hang on it: a clip norm is taken over the very numbers that are summed, howe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def set_tf32(*, convolutions: bool) -> None:

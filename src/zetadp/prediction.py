@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from zetadp.cohort.decathlon import DAMAGED
 from zetadp.evaluation import outputs_of
-from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.kspace.volumes import centre_slices, resize_area
+from zetadp.pretrained import FinishedModel
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from zetadp.pretrained import FinishedModel
 
 
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
@@ -41,12 +38,12 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     """
     task = model.task
     if not isinstance(task, BrainSequences):
-        msg = f"Expected a model that tells pulse sequences, found one of another task ({type(task).__name__})."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected a model that tells pulse sequences, found one of another task ({type(task).__name__})."
+        )
     channels = _canonical_channels(path)
     if channels.shape[3] < task.slices:
-        msg = f"Expected at least {task.slices} axial slices in {path}, found {channels.shape[3]}."
-        raise UserError(msg)
+        raise UserError(f"Expected at least {task.slices} axial slices in {path}, found {channels.shape[3]}.")
     kept = centre_slices(channels.shape[3], task.slices)
     # As in training: rows run from anterior to posterior, columns from left to right.
     slices = np.transpose(channels[:, :, ::-1, kept], (0, 3, 2, 1)).astype(np.float32)
@@ -54,8 +51,7 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     if not np.isfinite(spread).all() or (spread == 0).any():
         channel, place = np.argwhere(~np.isfinite(spread) | (spread == 0))[0]
         where = f"slice {kept.start + place} of channel {channel}"
-        msg = f"Expected finite, varying slices in {path}, found another in {where}."
-        raise UserError(msg)
+        raise UserError(f"Expected finite, varying slices in {path}, found another in {where}.")
     images = resize_area(slices, task.size).reshape(-1, task.size, task.size)
     inputs = prepared_inputs(images, model.settings.domain, model.backbone)
     scores = outputs_of(model.network, inputs).softmax(dim=1).numpy()
@@ -88,14 +84,11 @@ def _canonical_channels(path: Path) -> np.ndarray:
         values = np.asarray(image.dataobj)
         _check_whole(path)
     except (*DAMAGED, ValueError, *unreadable) as error:
-        msg = f"Cannot read {path} as a NIfTI volume: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read {path} as a NIfTI volume: {error}.") from error
     if values.ndim not in (3, 4):
-        msg = f"Expected a 3-D or 4-D volume in {path}, found {values.ndim} axes."
-        raise UserError(msg)
+        raise UserError(f"Expected a 3-D or 4-D volume in {path}, found {values.ndim} axes.")
     if values.dtype.kind not in "iuf":
-        msg = f"Expected real voxels in {path}, found {values.dtype}."
-        raise UserError(msg)
+        raise UserError(f"Expected real voxels in {path}, found {values.dtype}.")
     return values[None] if values.ndim == 3 else np.moveaxis(values, 3, 0)
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from zetadp.core.task import pipeline_task_of
+import torch
+from torch import nn
+
+from zetadp.core.plan import Plan
+from zetadp.core.task import PipelineTask, pipeline_task_of
 from zetadp.nn.backbone import Backbone, from_tensors
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    import torch
-    from torch import nn
-
-    from zetadp.core.plan import Plan
-    from zetadp.core.task import PipelineTask
 
 BACKBONE = "backbone."
 """What the names of the public backbone's tensors begin with in a model's file."""
@@ -70,8 +66,9 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
         network = build(settings, task.outputs, inputs, stream(0, Purpose.WEIGHTS)).to(device)
         network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(BACKBONE)})
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        msg = f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
+        ) from error
     network.eval().requires_grad_(requires_grad=False)
     return FinishedModel(network, settings, task, str(content["task"]["name"]), inputs, backbone)
 

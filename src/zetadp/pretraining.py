@@ -7,11 +7,13 @@ import json
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.kspace.augmentation import AugmentationSettings, augment
@@ -24,12 +26,6 @@ from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.transfer import to_device
 from zetadp.validation import UserError, in_range, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
@@ -175,12 +171,10 @@ def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> 
 def _new(network: NetworkSettings, settings: PretrainingSettings, shape: tuple[int, ...]) -> ConvolutionalClassifier:
     """Return the network with fresh weights."""
     if settings.batch % shape[1]:
-        msg = f"Expected pretraining.batch to be a multiple of {shape[1]} sequences, found {settings.batch}."
-        raise UserError(msg)
+        raise UserError(f"Expected pretraining.batch to be a multiple of {shape[1]} sequences, found {settings.batch}.")
     model = build(network, shape[1], shape[-1], stream(settings.seed, Purpose.WEIGHTS))
     if not isinstance(model, ConvolutionalClassifier) or not (model.complex and model.pooled):
-        msg = "Expected a network of family complex with head pooled for the backbone."
-        raise UserError(msg)
+        raise UserError("Expected a network of family complex with head pooled for the backbone.")
     return model
 
 

@@ -15,8 +15,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.validation import UserError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -48,29 +46,6 @@ def origin(
     runs = list(runs)
     found = (command or called(), _commits(runs), cohort, seeds, _hardware(runs))
     return tuple(f"{key}: {value}" for key, value in zip(KEYS, found, strict=True))
-
-
-def read_origin(text: str, name: str) -> dict[str, str]:
-    """Return what `origin` wrote into a table.
-
-    Parameters
-    ----------
-    text
-        Content of the table, CSV or Markdown.
-    name
-        Name of the table, for the message.
-
-    Raises
-    ------
-    UserError
-        If a key is missing or stands there twice.
-    """
-    lines = re.findall(rf"^(?:#|-) ({'|'.join(KEYS)}): (.+)$", text, flags=re.MULTILINE)
-    if sorted(key for key, _ in lines) != sorted(KEYS):
-        there = ", ".join(key for key, _ in lines) or "none"
-        msg = f"Expected {name} to give {', '.join(KEYS)} once each, found {there}. Make the table again."
-        raise UserError(msg)
-    return dict(lines)
 
 
 def cohort_shown(cohort: Mapping[str, Any]) -> str:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from zetadp.nn.backbone import load_backbone
-from zetadp.nn.low_rank import updates
+from zetadp.core.plan import Plan
+from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.nn.layers import updates
 from zetadp.nn.models import build
-from zetadp.nn.shipped import SHIPPED
+from zetadp.nn.settings import SHIPPED, NetworkSettings
+from zetadp.pretrained import FinishedModel
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import tensors_digest
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from zetadp.core.plan import Plan
-    from zetadp.nn.backbone import Backbone
-    from zetadp.nn.settings import NetworkSettings
-    from zetadp.pretrained import FinishedModel
 
 
 def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dict[str, Tensor] | None:
@@ -74,8 +68,9 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
     found = load_backbone(file, device)
     digest = tensors_digest(found.tensors())
     if digest != wanted:
-        msg = f"Expected the public backbone of the plan ({wanted[:12]}), found another in {file} ({digest[:12]})."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected the public backbone of the plan ({wanted[:12]}), found another in {file} ({digest[:12]})."
+        )
     return found
 
 

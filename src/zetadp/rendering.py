@@ -9,15 +9,13 @@ import io
 import math
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 import pandas as pd
 
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
-from zetadp.tables import PAPER_TABLE_1
-from zetadp.validation import UserError
+from zetadp.tables import PAPER_TABLE_1, not_empty
 
 MISSING = "–"
 PAPER_LABEL = "paper, printed"
@@ -26,8 +24,6 @@ PAPER_NOTE = (
     "Privacy and MRI Applications (10 seeds): its own cohort, network and reading of the guarantee. "
     "They are no result of these runs."
 )
-LONG_HEADINGS = {"ci_low": f"{LEVEL:.0%} low", "ci_high": f"{LEVEL:.0%} high"}
-
 _GREEK = (
     "alpha",
     "beta",
@@ -123,9 +119,7 @@ def accuracy_sheet(
     intervals
         Print the interval over patients in a second row under each mean.
     """
-    if table.empty:
-        msg = "Expected at least one row in the table of accuracies, found none. Train first."
-        raise UserError(msg)
+    not_empty(table)
     title = title or f"Test {table['metric'].iloc[0]} in %"
     with_paper = bool(table["paper_mean"].notna().any())
     # Where the paper is shown, its whole row is, also for an epsilon that was not run here.
@@ -146,12 +140,6 @@ def accuracy_sheet(
     heading = ("network", "arm", *(e if e == UNCLIPPED else f"ε = {epsilon_shown(e)}" for e in epsilons))
     below = (_spread_note(table, intervals=intervals), *notes, *([PAPER_NOTE] if with_paper else []))
     return Sheet(title, heading, tuple(rows), below, names=2)
-
-
-def frame_sheet(frame: pd.DataFrame, title: str, notes: tuple[str, ...] = (), *, names: int = 3) -> Sheet:
-    """Lay out a long-form table as it is: two decimals for shares, en dashes for missing values."""
-    rows = tuple(tuple(_cell(value) for value in row) for row in frame.itertuples(index=False))
-    return Sheet(title, tuple(LONG_HEADINGS.get(c, c.replace("_", " ")) for c in frame.columns), rows, notes, names)
 
 
 def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: str | None = None) -> str:
@@ -250,17 +238,6 @@ def _interval(row: pd.Series | None) -> str:
     if row is None or math.isnan(row["ci_low"]):
         return MISSING
     return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"
-
-
-def _cell(value: Any) -> str:  # noqa: ANN401  (a cell of a data frame)
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return MISSING
-    if isinstance(value, float):
-        if math.isinf(value):
-            return "∞"
-        # Two decimals would print a delta of 0.001 as zero.
-        return f"{value:.2f}" if value == 0 or abs(value) >= 0.01 else f"{value:g}"
-    return "∞" if value == "inf" else str(value)
 
 
 def _latex(text: str) -> str:

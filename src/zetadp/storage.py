@@ -8,17 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 
 @contextmanager
@@ -29,23 +29,19 @@ def written_whole(path: Path) -> Iterator[Path]:
     A full disk or a read-only folder becomes a `UserError`; the temporary file is removed. A process that is killed
     leaves its temporary file, which the next one that writes ``path`` on the same machine removes.
     """
-    try:
+    with writing(path):
         make_folder(path.parent)
         remove_leftovers(path)
-    except OSError as error:
-        raise UserError(_cannot_write(path, error)) from error
-    # The suffix stays last: some writers choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    try:
-        yield temporary
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise UserError(_cannot_write(path, error)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        # The suffix stays last: some writers choose the format by it.
+        temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+        try:
+            yield temporary
+            with temporary.open("rb") as handle:
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -54,7 +50,37 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(_cannot_write(path, error)) from error
+        raise UserError(
+            f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
+        ) from error
+
+
+@contextmanager
+def folder_written_whole(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside ``folder`` that takes its place when the block ends without an error.
+
+    Raises
+    ------
+    UserError
+        If ``folder`` holds a file already (folders alone, which workflow engines make in advance, do not count), or
+        the disk is full or read-only.
+    """
+    if folder.exists() and (not folder.is_dir() or any(not path.is_dir() for path in folder.rglob("*"))):
+        raise UserError(
+            f"Expected {folder} to be absent or empty, found files in it. Move them away or choose another folder."
+        )
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+        try:
+            yield temporary
+            # A temporary folder is private to its owner; a folder of data has the usual mode.
+            temporary.chmod(0o755)
+            if folder.exists():
+                shutil.rmtree(folder)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -93,10 +119,6 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _cannot_write(path: Path, error: OSError) -> str:
-    return f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
-
-
 def content_hash(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
@@ -119,11 +141,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        msg = f"Cannot read {path} as JSON: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read {path} as JSON: {error}.") from error
     if not isinstance(content, dict):
-        msg = f"Expected a JSON object in {path}, found {type(content).__name__}."
-        raise UserError(msg)
+        raise UserError(f"Expected a JSON object in {path}, found {type(content).__name__}.")
     return content
 
 
@@ -175,8 +195,7 @@ class ImageStack:
         """Refuse a stack whose names and array disagree."""
         expected = (len(self.patients), len(self.sequences))
         if self.values.ndim != 5 or self.values.shape[:2] != expected or len(self.axes) != 5:
-            msg = f"Expected values of shape {expected} + (slice, row, column), found {self.values.shape}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected values of shape {expected} + (slice, row, column), found {self.values.shape}.")
 
 
 def write_stack(path: Path, stack: ImageStack) -> None:
@@ -237,5 +256,6 @@ def read_stack(path: Path) -> ImageStack:
                 provenance=json.loads(file.attrs["provenance"]),
             )
     except (OSError, KeyError) as error:
-        msg = f"Cannot read the image stack {path}: {error}. Delete the file and run again to make it anew."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Cannot read the image stack {path}: {error}. Delete the file and run again to make it anew."
+        ) from error

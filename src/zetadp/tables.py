@@ -7,7 +7,9 @@ of the runs and nothing else.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sized
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,10 +19,6 @@ from zetadp.metrics import accuracy_interval
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import read_json
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
 # Riess et al., "Complex-valued Federated Learning with Differential Privacy and MRI Applications", Table 1: test
 # accuracy in %, mean and standard deviation over 10 seeds, as printed, by arm and epsilon.
@@ -54,13 +52,10 @@ STATED = ("delta", "unit", "noise_source", "statement", "nodes")
 # Calibration stays below the target, so that any excess beyond rounding was not planned and is told to the reader.
 EPSILON_TOLERANCE = 1e-9
 
-_PAPER_NAMES = {"fl": "federated", "cl": "central", "centralised": "central", "centralized": "central"}
-
 
 def paper_cell(arm: str, epsilon: str) -> tuple[float, float] | None:
     """Return the paper's printed mean and standard deviation in %, or None where it prints none."""
-    name = arm.lower()
-    return PAPER_TABLE_1.get(_PAPER_NAMES.get(name, name), {}).get(epsilon)
+    return PAPER_TABLE_1.get(arm, {}).get(epsilon)
 
 
 def is_simulated(cohort_label: str) -> bool:
@@ -90,14 +85,13 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
         If there is no run, a file or key is missing, a run occurs twice, or a statement exceeds the run's target.
     """
     rows = [_row(directory) for directory in run_dirs]
-    if not rows:
-        msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
-        raise UserError(msg)
+    not_empty(rows)
     runs = pd.DataFrame(rows)
     twice = runs[runs.duplicated([*CELL, "seed"])]
     if not twice.empty:
-        msg = f"Expected each run once, found a second one of the same cell and seed in {twice.iloc[0]['directory']}."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected each run once, found a second one of the same cell and seed in {twice.iloc[0]['directory']}."
+        )
     return _ordered(runs, "seed")
 
 
@@ -109,21 +103,16 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         try:
             history = pd.read_csv(path)
         except (OSError, ValueError) as error:
-            msg = f"Cannot read {path} as a table: {error}. Run the training of this run again."
-            raise UserError(msg) from error
+            raise UserError(f"Cannot read {path} as a table: {error}. Run the training of this run again.") from error
         run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
-        # Runs that have no statement yet can be drawn as well.
-        stated = directory / "privacy.json"
-        privacy = read_json(stated) if stated.exists() else {}
-        shown = {key: privacy.get(key, "") for key in ("unit", "delta", "noise_source")}
+        privacy = read_json(directory / "privacy.json")
+        shown = {key: privacy[key] for key in ("unit", "delta", "noise_source")}
         shown["threat"] = _threat(privacy)["threat"]
         watched = [name for name in history.columns if name.startswith("validation_") and name != "validation_loss"]
         history = history.rename(columns=dict.fromkeys(watched, "value"))
         shown["metric"] = watched[0].removeprefix("validation_")
         parts.append(history.assign(**_identity(run, directory / "metrics.json"), **shown))
-    if not parts:
-        msg = "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
-        raise UserError(msg)
+    not_empty(parts)
     return _ordered(pd.concat(parts, ignore_index=True), "seed", "round")
 
 
@@ -151,7 +140,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
     ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
     ``public_start`` is what public starting weights reach before any private training; missing for other networks.
     """
-    _not_empty(runs)
+    not_empty(runs)
     rows = []
     paper = bool((runs["task"] == PAPER_TASK).all()) if paper is None else paper
     for cell, group in _cells(runs):
@@ -254,11 +243,10 @@ def _row(directory: Path) -> dict[str, Any]:
     identity = _identity(metrics["run"], metrics_path)
     target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
     if math.isinf(target) != math.isinf(spent):
-        msg = (
+        raise UserError(
             f"Expected {'no guarantee' if math.isinf(target) else 'a finite epsilon'} in {privacy_path}, as the run's "
             f"name says, found epsilon {spent:g}. Train the run again before it enters a table."
         )
-        raise UserError(msg)
     return {
         **identity,
         **{key: metrics[key] for key in MEASURED},
@@ -307,8 +295,9 @@ def _keys(content: Mapping[str, Any], path: Path, *keys: str) -> Mapping[str, An
     """Return ``content`` if it has all ``keys``, or raise a `UserError` that names the file and the missing ones."""
     missing = [key for key in keys if key not in content]
     if missing:
-        msg = f"Expected {', '.join(keys)} in {path}, found no {', '.join(missing)}. Delete the file and run again."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected {', '.join(keys)} in {path}, found no {', '.join(missing)}. Delete the file and run again."
+        )
     return content
 
 
@@ -320,10 +309,12 @@ def _ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
     return order.drop(columns="_rank")
 
 
-def _not_empty(runs: pd.DataFrame) -> None:
-    if runs.empty:
-        msg = "Expected at least one finished run for the table, found none. Train first."
-        raise UserError(msg)
+def not_empty(runs: Sized) -> None:
+    """Refuse to lay out or draw nothing."""
+    if not len(runs):
+        raise UserError(
+            "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
+        )
 
 
 def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
@@ -333,7 +324,7 @@ def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]
 
 def _long(runs: pd.DataFrame, rows: Callable[[pd.DataFrame], list[dict[str, Any]]]) -> pd.DataFrame:
     """Stack what ``rows`` makes of each cell, with network, arm and epsilon in front."""
-    _not_empty(runs)
+    not_empty(runs)
     found = [{**dict(zip(CELL, cell, strict=True)), **row} for cell, group in _cells(runs) for row in rows(group)]
     return pd.DataFrame(found)
 
@@ -357,6 +348,7 @@ def _common(group: pd.DataFrame, column: str) -> Any:  # noqa: ANN401  (text or 
     if len(values) != 1:
         found = ", ".join(str(value) for value in values)
         cell = ", ".join(str(group[key].iloc[0]) for key in CELL)
-        msg = f"Expected one {column} for all seeds of {cell}, found {found}. Train the runs again with one setting."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected one {column} for all seeds of {cell}, found {found}. Train the runs again with one setting."
+        )
     return values[0]

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from zetadp.storage import written_whole
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    import torch
-    from torch import Tensor
 
 FORMAT = "zetadp-1"
 
@@ -52,9 +49,9 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
-                msg = f"Expected {path} to be a file written by zetadp ({FORMAT}), found {metadata.get('format')}."
-                raise UserError(msg)
+                raise UserError(
+                    f"Expected {path} to be a file written by zetadp ({FORMAT}), found {metadata.get('format')}."
+                )
             return {key: file.get_tensor(key) for key in file.keys()}, json.loads(metadata["content"])  # noqa: SIM118  (not a dict)
     except (OSError, SafetensorError) as error:
-        msg = f"Cannot read {path}: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read {path}: {error}.") from error

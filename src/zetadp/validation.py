@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import TypeVar
 
 Name = TypeVar("Name", bound=str)
 
@@ -24,16 +22,14 @@ def positive(**values: float) -> None:
     """Raise ``ValueError`` unless every named value is finite and above zero."""
     for name, value in values.items():
         if not (value > 0 and math.isfinite(value)):
-            msg = f"Expected {name} > 0, found {value}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected {name} > 0, found {value}.")
 
 
 def in_range(low: float, high: float, **values: float) -> None:
     """Raise ``ValueError`` unless every named value lies in the closed interval ``[low, high]``."""
     for name, value in values.items():
         if not low <= value <= high:
-            msg = f"Expected {low} <= {name} <= {high}, found {value}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected {low} <= {name} <= {high}, found {value}.")
 
 
 def one_of(allowed: Iterable[Name], **values: str) -> None:
@@ -41,8 +37,9 @@ def one_of(allowed: Iterable[Name], **values: str) -> None:
     choices = list(allowed)
     for name, value in values.items():
         if value not in choices:
-            msg = f"Expected {name} to be one of {', '.join(choices)}, found {value!r}.{did_you_mean(value, choices)}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected {name} to be one of {', '.join(choices)}, found {value!r}.{did_you_mean(value, choices)}"
+            )
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

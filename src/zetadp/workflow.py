@@ -11,14 +11,12 @@ import inspect
 import logging
 import sys
 import warnings
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 PACKAGE = Path(__file__).parent
 ROOT = PACKAGE.parents[1]
@@ -51,8 +49,7 @@ def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (in
     missing, surplus = sorted(parameters.keys() - arguments.keys()), sorted(arguments.keys() - parameters.keys())
     missing = [name for name in missing if parameters[name].default is inspect.Parameter.empty]
     if missing or surplus:
-        msg = f"Rule {snakemake.rule} and its script's main disagree: missing {missing}, surplus {surplus}."
-        raise TypeError(msg)
+        raise TypeError(f"Rule {snakemake.rule} and its script's main disagree: missing {missing}, surplus {surplus}.")
     logging.getLogger("zetadp").info("%s, with the library in %s", snakemake.rule, PACKAGE)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(snakemake.threads)

@@ -15,12 +15,11 @@ from zetadp.core.plan import Plan
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.settings import Performance
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.estimators import CLASS_MEANS, DESCENT, LEAST_SQUARES
 from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
 from zetadp.federation.flower.settings import Patience
-from zetadp.federation.flower.updates import encode
 from zetadp.nn.models import NetworkSettings
+from zetadp.nn.settings import CLASS_MEANS, DESCENT, LEAST_SQUARES
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import read_ledger

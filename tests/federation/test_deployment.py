@@ -24,9 +24,9 @@ from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.task import site_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.estimators import DESCENT, LEAST_SQUARES
-from zetadp.federation.flower.updates import size_of
+from zetadp.federation.flower.protocol import size_of
 from zetadp.nn.models import NetworkSettings
+from zetadp.nn.settings import DESCENT, LEAST_SQUARES
 from zetadp.pretrained import BACKBONE
 from zetadp.privacy.ledger import read_ledger
 from zetadp.publicstart import backbone_of, starting_weights, with_public

@@ -87,7 +87,7 @@ def test_a_node_killed_between_release_and_answer_sends_the_same_bytes_when_it_i
     settings = three.server()
     run = three.federation.begin(settings)
     wait_until((three.state("node-02") / "released").exists)
-    three.federation.kill_node("node-02")
+    three.federation.processes.kill("node-02", "node-02-worker")
     three.mend()
     three.start_nodes("node-02")
     three.federation.wait(run)
@@ -100,7 +100,7 @@ def test_continuing_a_node_that_died_is_left_out_and_its_release_counted(three):
     three.spoil("node-02", "dawdle")
     run = three.federation.begin(three.server(**GO_ON))
     wait_until((three.state("node-02") / "released").exists)
-    three.federation.kill_node("node-02")
+    three.federation.processes.kill("node-02", "node-02-worker")
     three.federation.wait(run, watch=False)
     counted = histories(three.account().releases())
     assert sum(counted["node-01"].unshielded.values()) == three.plan.training.rounds
@@ -122,7 +122,7 @@ def test_continuing_a_machine_that_hangs_is_left_out(three):
 
 
 def test_a_node_that_joins_late_is_waited_for(three):
-    three.federation.kill_node("node-03")
+    three.federation.processes.kill("node-03", "node-03-worker")
     run = three.federation.begin(three.server())
     time.sleep(2)
     three.start_nodes("node-03")

@@ -10,9 +10,8 @@ from federation.sites import assembly, make_hospital, make_plan
 from zetadp.core.messages import MessageStore
 from zetadp.epsilon import rounded_up
 from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.flower.updates import decode, encode
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
 
@@ -265,7 +264,7 @@ def test_settings_are_read_from_a_file_with_paths_beside_it(tmp_path):
 
 @pytest.mark.parametrize(("work", "tick", "least"), [(0.05, 0.3, 0.3), (0.35, 0.3, 0.6), (0.0, 0.0, 0.0)])
 def test_answers_leave_at_whole_ticks(work, tick, least):
-    from zetadp.ticks import wait_for_tick
+    from zetadp.core.progress import wait_for_tick
 
     begun = time.monotonic()
     time.sleep(work)

@@ -12,6 +12,7 @@ from decathlon_builder import write_tiny_task
 from federation.sites import SIZE, SLICES, make_plan, write_hospital_folder
 
 from zetadp.cli import main
+from zetadp.cohort.convert import write_site_folder
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import Plan
@@ -19,7 +20,6 @@ from zetadp.core.records import items_of
 from zetadp.core.task import site_task_of
 from zetadp.federation.flower.hospital import load_hospital
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.federation.flower.site_folders import write_site_folder
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zetadp.core.plan import UPDATES
-from zetadp.federation.flower.updates import WrongUpdateError, decode, encode, size_of
+from zetadp.federation.flower.protocol import WrongUpdateError, decode, encode, size_of
 
 
 def vector(dimension: int, seed: int = 0) -> torch.Tensor:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mutants.installing import statistical
 from mutants.margins import FALSE_ALARM
 from mutants.stub import CLIP
+from zetadp.audit.detection import trials_needed
 from zetadp.audit.one_round import audit_one_round
-from zetadp.audit.power import trials_needed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,8 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.settings import TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.protocol import Answer, Refusal, Request
+from zetadp.federation.flower.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.flower.updates import decode, encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import read_ledger

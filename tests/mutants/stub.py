@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from training_builder import items_each
 
 from zetadp.core import round as rounds
-from zetadp.core.contribution import Contribution
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records, items_of
+from zetadp.core.round import Contribution
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
+from zetadp.audit.membership import RATES
 from zetadp.audit.membership_models import MembershipSettings
-from zetadp.audit.roc import RATES
 from zetadp.validation import UserError
 
 MAIN = runpy.run_path(str(Path(__file__).parents[2] / "scripts/audit_membership.py"))["main"]

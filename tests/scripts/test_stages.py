@@ -36,7 +36,7 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.account import claim
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.run_account import account_run
+from zetadp.privacy.statement import account_run
 from zetadp.privacy.wording import plain_text
 from zetadp.storage import ImageStack, read_stack, write_json, write_stack
 from zetadp.tensors import save_tensors

@@ -8,7 +8,7 @@ import pytest
 from run_builder import write_run
 
 from zetadp import figures, rendering, tables
-from zetadp.confusionfigure import confusion_matrices
+from zetadp.figures import confusion_matrices
 from zetadp.modelcard import model_card
 from zetadp.nn.models import NetworkSettings
 from zetadp.notes import notes

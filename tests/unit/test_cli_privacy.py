@@ -121,7 +121,7 @@ def test_nothing_and_everything_are_figures_too(capsys):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("--noise-multiplier 0", "above zero, found '0'"),
+        ("--noise-multiplier 0", "at least 0.001"),
         ("--noise-multiplier 1e-4", "at least 0.001, found '1e-4'"),
         ("--noise-multiplier much", "such as 0.5, 1e-3 or 24/44, found 'much'"),
         ("--noise-multiplier nan", "found 'nan'"),

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from run_builder import SEQUENCES, write_run
 
-from zetadp import confusionfigure, figures, figurestyle
-from zetadp.confusionfigure import confusion_matrices
+from zetadp import figures, figurestyle
+from zetadp.figures import confusion_matrices
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.patientfigure import patient_figure
@@ -272,7 +272,7 @@ def test_the_most_telling_cells_come_first():
         ("b", "x", "unclipped", 0.9),
     ]
     runs = pd.DataFrame(cells, columns=["network", "arm", "epsilon", "value"])
-    order = [(network, epsilon) for network, _, epsilon in confusionfigure.most_telling(runs)]
+    order = [(network, epsilon) for network, _, epsilon in figures.most_telling(runs)]
     assert order == [("b", "1"), ("a", "1"), ("a", "inf"), ("a", "8"), ("b", "unclipped")]
 
 

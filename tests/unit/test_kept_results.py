@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from origins import read_origin
 
 from zetadp.configured import run_names
 from zetadp.core.settings import TrainingSettings
-from zetadp.provenance import read_origin
 from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[2]

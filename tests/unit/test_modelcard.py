@@ -5,8 +5,7 @@ import pytest
 import yaml
 from run_builder import write_run
 
-from zetadp.config import load_config
-from zetadp.configdocs import SCHEMA
+from zetadp.config import SCHEMA, load_config
 from zetadp.configured import network_of
 from zetadp.modelcard import model_card
 from zetadp.storage import read_json

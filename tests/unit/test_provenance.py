@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from origins import read_origin
 
 from zetadp.provenance import (
     COMMAND,
@@ -19,12 +20,10 @@ from zetadp.provenance import (
     commit,
     machine,
     origin,
-    read_origin,
     seeds_shown,
     workflow_command,
 )
 from zetadp.rendering import Sheet, to_csv, to_markdown
-from zetadp.validation import UserError
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -88,13 +87,6 @@ def test_both_formats_give_back_what_was_written(kind):
     assert (found["cohort"], found["seeds"]) == ("phantom, 3 + 2 patients, seed 1", "0 to 2")
     assert found["command"] == "make it | sort"
     assert found["hardware"] == machine()
-
-
-@pytest.mark.parametrize("change", [("# seeds: 0\n", ""), ("# seeds: 0\n", "# seeds: 0\n# seeds: 1\n")])
-def test_a_table_without_its_origin_is_refused(change):
-    text = to_csv(pd.DataFrame({"a": [1]}), origin("none", "0")).replace(*change)
-    with pytest.raises(UserError, match=r"table\.csv to give command, commit, cohort, seeds, hardware once each"):
-        read_origin(text, "table.csv")
 
 
 def test_trainings_name_their_own_commit_and_hardware(monkeypatch):

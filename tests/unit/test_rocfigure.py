@@ -3,11 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zetadp.audit.membership import Attack
+from zetadp.audit.membership import Attack, Claim, against, roc_band
 from zetadp.audit.membership_models import Arm
-from zetadp.audit.roc import Claim, against, roc_band
+from zetadp.auditfigure import LEAST_RATE, _empirical, membership_roc
 from zetadp.figurestyle import save_svg
-from zetadp.rocfigure import LEAST_RATE, _empirical, membership_roc
 
 CLAIMS = {"reader": Claim({(1.0, 2.0): 1}, 1e-3), "server": Claim({(1.0, 1.0): 1}, 1e-3)}
 

@@ -79,7 +79,6 @@ def test_epsilon_has_one_spelling():
 def test_the_paper_is_quoted_by_arm_and_only_where_it_prints_a_figure():
     assert paper_cell("federated", "1") == (81.65, 1.03)
     assert paper_cell("central", "inf") == (90.89, 1.41)
-    assert paper_cell("CL", "10") == (90.33, 0.59)
     assert paper_cell("federated", "2") is None
     assert paper_cell("federated_secure", "1") is None
 

@@ -13,8 +13,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from checkouts import OF_DIGITS
-
-from zetadp.provenance import read_origin
+from origins import read_origin
 
 CELLS = {
     ("pretrained", "federated", "8"): 1,

@@ -31,7 +31,7 @@ from zetadp.configured import (
     training_of,
 )
 from zetadp.epsilon import epsilon_value
-from zetadp.nn.shipped import SHIPPED
+from zetadp.nn.settings import SHIPPED
 from zetadp.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.validation import UserError
 from zetadp.workflow import code_of

@@ -2,7 +2,7 @@ r"""A patient made to be seen: a stub network and records whose gradients are kn
 
 The stub is one complex affine layer of the library whose scores are the real parts of its outputs. With two classes, an
 image x of one and -x of the other, and all weights zero, the gradient of its weights is :math:`\mp \bar{x} / 2`: real
-where x is real, imaginary where x is imaginary, of any direction in between, and -x for x turns it round. Where the
+where x is real, imaginary where x is imaginary, and of any direction in between. Where the
 weights are the conjugate images themselves, the softmax is saturated and the gradient is zero.
 
 Neighbours: the patient's contribution is replaced by zero, with its place at the node kept, so that the number of
@@ -13,11 +13,10 @@ are not finite.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.core.records import Node, Records, items_of
@@ -26,18 +25,17 @@ from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.validation import one_of
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zetadp.privacy.ledger import Ledger
-
-CANARY, SILENT, OPPOSITE = range(3)
-"""Positions of the records: the canary, one that contributes zero, and one whose gradient is the canary's, negated."""
+CANARY, SILENT = range(2)
+"""Positions of the records: the canary, and one that contributes zero."""
 
 CLASSES = 2
+SIDE = 4
+"""Side of the canary's images; the stub network has ``2 (SIDE**2 + 1)`` complex weights."""
+
 EXCESS = 100.0
 """The canary's gradient is longer than the clipping norm by this factor: a gradient that is not clipped shows."""
 
@@ -100,7 +98,7 @@ class Stub:
             self.model.get_parameter("affine.weight").zero_()
 
 
-def canary_stub(*, clip: float, direction: str = "general", size: int = 4, seed: int = 0) -> Stub:
+def canary_stub(*, clip: float, direction: str = "general") -> Stub:
     """Make the stub network and its records.
 
     Parameters
@@ -109,22 +107,17 @@ def canary_stub(*, clip: float, direction: str = "general", size: int = 4, seed:
         The clipping norm B, which the canary's gradient exceeds by `EXCESS`.
     direction
         ``general``, ``imaginary`` or ``real``: where in the complex plane the canary's gradient lies.
-    size
-        Side of the square images; the network has 2 (size**2 + 1) complex weights.
-    seed
-        Another seed gives another direction.
     """
     one_of(DIRECTIONS, direction=direction)
-    random = np.random.default_rng(seed)
-    parts = random.standard_normal((2, size, size))
+    parts = np.random.default_rng(0).standard_normal((2, SIDE, SIDE))
     real, imaginary = (0.0 if direction == other else 1.0 for other in ("imaginary", "real"))
     x = torch.from_numpy(real * parts[0] + 1j * imaginary * parts[1])
     # The gradient's norm is that of x divided by the square root of two.
     x *= EXCESS * clip * 2**0.5 / float(torch.linalg.vector_norm(x))
     canary = torch.stack([x, -x]).to(torch.complex64)
-    together = torch.stack([canary, torch.full_like(canary, torch.nan), -canary])
+    together = torch.stack([canary, torch.full_like(canary, torch.nan)])
     records = Records.stacked(together.unsqueeze(2), torch.arange(CLASSES))
-    model = ComplexScores(size)
+    model = ComplexScores(SIDE)
     layout = Layout.of(model)
     gradient = patient_gradient(model, layout, records, CANARY)
     return Stub(model, layout, records, gradient / np.linalg.norm(gradient))
@@ -165,7 +158,6 @@ def canary_node(
     clip: float,
     noise: str,
     seed: int,
-    others: str = "silent",
 ) -> Node:
     """Return a node whose first patient is the canary, or contributes zero in its place.
 
@@ -178,7 +170,7 @@ def canary_node(
     present
         Whether the canary takes part.
     population
-        Patients of the node, N.
+        Patients of the node, N; all but the canary contribute zero.
     probability
         Chance of each to be drawn; the divisor is the probability times N.
     noise_multiplier, clip
@@ -187,13 +179,9 @@ def canary_node(
         ``seeded`` or ``os``.
     seed
         Seed of the seeded mechanism.
-    others
-        What the other patients are: ``silent`` contribute zero, ``opposite`` the canary's gradient negated.
     """
     one_of(("seeded", "os"), noise=noise)
-    one_of(("silent", "opposite"), others=others)
-    other = {"silent": SILENT, "opposite": OPPOSITE}[others]
-    patients = items_of([[CANARY if present else SILENT], *([other] for _ in range(population - 1))], CLASSES)
+    patients = items_of([[CANARY if present else SILENT], *[[SILENT]] * (population - 1)], CLASSES)
     name, expected = f"node-{place + 1:04d}", probability * population
     constants = {
         "population": population,

@@ -5,8 +5,7 @@ are Binomial; their upper limits are those of Clopper and Pearson (1934, doi:10.
 allowed error. A claim says for every false-alarm rate how many misses any attack must make at least. Where the upper
 limit of the misses lies below that, the claim is refuted.
 
-The limits are valid for a threshold that is fixed before the trials. Where none is given, the first fifth of the trials
-chooses it and only the others are counted.
+The limits are valid for a threshold that is fixed before the trials.
 
 From one point of errors follows a lower bound on :math:`\mu` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454)
 
@@ -14,6 +13,9 @@ From one point of errors follows a lower bound on :math:`\mu` (Dong, Roth and Su
 
 and, where patients are drawn at random, the least noise with which the same sampling and number of rounds could have
 let the attack do so well: the audit by trade-off function of Nasr et al. (2023, arXiv:2302.07956).
+
+How many trials an audit needs to refute a claim that is false, and how likely so many are to do it, follows from the
+same limits: both must lie below a point of the claimed trade-off curve.
 """
 
 from __future__ import annotations
@@ -21,26 +23,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
-from scipy.special import ndtri
-from scipy.stats import beta
+from scipy.special import ndtr, ndtri
+from scipy.stats import beta, binom
 
-from zetadp.privacy import accounting, gaussian
+from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Mechanisms
 from zetadp.validation import in_range, positive
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from zetadp.privacy.accounting import Mechanisms
 
 FALSE_ALARM = 1e-3
 """Chance to refute a claim that is true."""
-
-CHOOSING = 0.2
-"""Share of the trials that choose the threshold where none is given; they are not counted."""
 
 _WIDEST = 64.0
 
@@ -152,7 +148,7 @@ def upper_limit(events: int, trials: int, error: float) -> float:
 def count_errors(
     scores_out: ArrayLike,
     scores_in: ArrayLike,
-    threshold: float | None = None,
+    threshold: float,
     *,
     confidence: float = 1 - FALSE_ALARM,
 ) -> Errors:
@@ -163,63 +159,19 @@ def count_errors(
     scores_out, scores_in
         One score a trial without and with the patient; the trials are independent.
     threshold
-        Fixed without looking at these trials. Without it, the first fifth chooses it and only the rest is counted.
+        Fixed without looking at these trials.
     confidence
         Probability with which the limits of both error rates hold.
     """
     out, inside = (np.asarray(scores, dtype=np.float64) for scores in (scores_out, scores_in))
     if np.isnan(out).any() or np.isnan(inside).any():
-        msg = "Expected scores, found NaN among them: the attack failed, and nothing can be concluded."
-        raise ValueError(msg)
-    if threshold is None:
-        first_out, first_in = (max(1, round(CHOOSING * len(scores))) for scores in (out, inside))
-        threshold = _best_threshold(out[:first_out], inside[:first_in])
-        out, inside = out[first_out:], inside[first_in:]
+        raise ValueError("Expected scores, found NaN among them: the attack failed, and nothing can be concluded.")
     return Errors(int((out > threshold).sum()), int((inside <= threshold).sum()), len(out), len(inside), confidence)
-
-
-def mu_lower_bound(
-    scores_out: ArrayLike,
-    scores_in: ArrayLike,
-    threshold: float | None = None,
-    *,
-    confidence: float = 1 - FALSE_ALARM,
-) -> float:
-    """Return a lower confidence bound on mu; parameters as in `count_errors`."""
-    errors = count_errors(scores_out, scores_in, threshold, confidence=confidence)
-    return mu_of_errors(errors.alpha_upper, errors.beta_upper)
-
-
-def epsilon_lower_bound(
-    scores_out: ArrayLike,
-    scores_in: ArrayLike,
-    delta: float,
-    threshold: float | None = None,
-    *,
-    confidence: float = 1 - FALSE_ALARM,
-) -> float:
-    r"""Return a lower confidence bound on epsilon at ``delta`` that supposes no form of the trade-off curve.
-
-    .. math:: \epsilon \ge \ln \max\{(1 - \delta - \beta) / \alpha, (1 - \delta - \alpha) / \beta\}
-
-    (Kairouz, Oh and Viswanath 2017, doi:10.1109/TIT.2017.2685505). It holds for every mechanism and is weak: to come
-    near a large epsilon it needs 50 000 to 1 000 000 trials. Other parameters as in `count_errors`.
-    """
-    in_range(0, 1, delta=delta)
-    errors = count_errors(scores_out, scores_in, threshold, confidence=confidence)
-    alpha, misses = errors.alpha_upper, errors.beta_upper
-    best = max((1 - delta - misses) / alpha, (1 - delta - alpha) / misses)
-    return math.log(best) if best > 1 else 0.0
 
 
 def mu_of_errors(alpha: float, misses: float) -> float:
     """Return the mu at which an attack can just have these error rates; zero where guessing can have them."""
     return float(max(0.0, ndtri(1 - alpha) - ndtri(misses)))
-
-
-def epsilon_of_mu(mu: float, delta: float) -> float:
-    """Turn a lower bound on mu into one on epsilon at ``delta``, for mechanisms whose curve is Gaussian."""
-    return gaussian.epsilon(delta, mu)
 
 
 def epsilon_of_errors(mechanisms: Mechanisms, delta: float, alpha: float, misses: float) -> float:
@@ -257,21 +209,6 @@ def result_of_epsilon(name: str, errors: Errors, mechanisms: Mechanisms, delta: 
     return AuditResult(name, claimed, measured, estimate, highest, errors, mechanisms, "epsilon", delta)
 
 
-def _best_threshold(out: np.ndarray, inside: np.ndarray) -> float:
-    """Return the threshold at which the bound on mu is largest, among the quantiles of all scores.
-
-    The bound and not the estimate: where errors are few, the estimate is largest by chance.
-    """
-    candidates = np.quantile(np.concatenate([out, inside]), np.linspace(0.02, 0.98, 49))
-    alarms, misses = (out[:, None] > candidates).sum(axis=0), (inside[:, None] <= candidates).sum(axis=0)
-    # Where all were errors the limit is one; a little less keeps the bound a number.
-    limits = [
-        beta.isf(FALSE_ALARM, errors + 1, np.maximum(count - errors, 1e-3))
-        for errors, count in ((alarms, len(out)), (misses, len(inside)))
-    ]
-    return float(candidates[np.argmax(ndtri(1 - limits[0]) - ndtri(limits[1]))])
-
-
 def _noise_factor(mechanisms: Mechanisms, alpha: float, misses: float) -> float:
     """Return the factor on the noise at which the trade-off curve passes through a point; infinity beyond chance."""
     if alpha + misses >= 1:
@@ -297,3 +234,118 @@ def _scaled(mechanisms: Mechanisms, factor: float) -> Mechanisms:
     for (probability, sigma), count in mechanisms.items():
         scaled[probability, sigma * factor] += count
     return scaled
+
+
+POWER = 0.99
+"""Chance to refute a claim whose noise falls short by the square root of two."""
+
+
+def trials_needed(mu_honest: float, mu_faulty: float, *, false_alarm: float = FALSE_ALARM, power: float = POWER) -> int:
+    """Return how many trials on each side tell a faulty mechanism from the claimed one.
+
+    The attack is the best at equal error rates, its threshold half way. The claim is refuted where both Clopper-Pearson
+    limits, each at half of ``false_alarm``, lie below the error rate that the claim implies. Counts are whole numbers,
+    so that the power rises in teeth; from the returned number on it is never below ``power`` by more than 1e-4.
+
+    Parameters
+    ----------
+    mu_honest, mu_faulty
+        The claim and what is to be caught.
+    false_alarm
+        Largest chance to refute a true claim.
+    power
+        Chance to refute it where `mu_faulty` is the truth.
+
+    Examples
+    --------
+    >>> trials_needed(1, 2**0.5)
+    1466
+    """
+    if not 0 < mu_honest < mu_faulty:
+        raise ValueError(f"Expected 0 < mu_honest < mu_faulty, found {mu_honest} and {mu_faulty}.")
+    return trials_for_rates(
+        (float(ndtr(-mu_honest / 2)),) * 2, (float(ndtr(-mu_faulty / 2)),) * 2, false_alarm=false_alarm, power=power
+    )
+
+
+def trials_for_rates(
+    claimed: tuple[float, float],
+    faulty: tuple[float, float],
+    *,
+    false_alarm: float = FALSE_ALARM,
+    power: float = POWER,
+) -> int:
+    """Return the trials on each side that bring both limits of the error rates below a point of the claimed curve.
+
+    Parameters
+    ----------
+    claimed
+        A point (alpha, beta) of the claimed trade-off curve.
+    faulty
+        The attack's error rates (alpha, beta) where the mechanism is at fault, both less than `claimed`.
+    false_alarm, power
+        As in `trials_needed`.
+    """
+    if not all(0 < less < more < 1 for less, more in zip(faulty, claimed, strict=True)):
+        raise ValueError(f"Expected 0 < faulty rates < claimed rates < 1, found {faulty} and {claimed}.")
+    most = 64
+    while True:
+        trials = np.arange(8, most)
+        short = np.flatnonzero(_power(trials, claimed, faulty, false_alarm) < power - 1e-4)
+        # A number is the answer only if twice as many do not fall short either.
+        last = int(trials[short[-1]]) if len(short) else int(trials[0]) - 1
+        if last < most // 2:
+            return last + 1
+        most *= 2
+
+
+def trials_for_curve(
+    mechanisms: Mechanisms,
+    faulty: tuple[float, float],
+    *,
+    false_alarm: float = FALSE_ALARM,
+    power: float = POWER,
+) -> int:
+    """Return the trials on each side that refute a claimed trade-off curve where an attack errs at ``faulty`` rates.
+
+    The point of the curve that both limits must pass is the one as far to the right of the faulty rates as above them.
+
+    Raises
+    ------
+    ValueError
+        If the faulty rates are on the curve or beyond: no number of trials can refute the claim.
+    """
+    claimed = _opposite(mechanisms, faulty)
+    return trials_for_rates(claimed, faulty, false_alarm=false_alarm, power=power)
+
+
+def power_of(
+    mechanisms: Mechanisms, faulty: tuple[float, float], trials: int, *, false_alarm: float = FALSE_ALARM
+) -> float:
+    """Return the least chance that so many trials a side refute the claim; parameters as in `trials_for_curve`."""
+    return float(_power(np.array([trials]), _opposite(mechanisms, faulty), faulty, false_alarm)[0])
+
+
+def _opposite(mechanisms: Mechanisms, faulty: tuple[float, float]) -> tuple[float, float]:
+    """Return the point of the trade-off curve that lies diagonally above the faulty rates."""
+
+    def gap(more: float) -> float:
+        return accounting.trade_off(mechanisms, [faulty[0] + more])[0] - faulty[1] - more
+
+    if gap(0.0) <= 0:
+        raise ValueError(f"Expected error rates below the claimed trade-off curve, found {faulty}.")
+    more = float(brentq(gap, 0.0, (1 - sum(faulty)) / 2, xtol=1e-7))
+    return faulty[0] + more, faulty[1] + more
+
+
+def _power(
+    trials: np.ndarray, claimed: tuple[float, float], faulty: tuple[float, float], false_alarm: float
+) -> np.ndarray:
+    """Return the probability that both upper limits lie below the claimed rates, for each number of trials."""
+    power = np.ones(len(trials))
+    for high, low in zip(claimed, faulty, strict=True):
+        # The limit is below `high` for as many errors as have a probability of at most half the false alarm there.
+        most = binom.ppf(false_alarm / 2, trials, high)
+        most -= binom.cdf(most, trials, high) > false_alarm / 2
+        power *= binom.cdf(most, trials, low)
+    return power

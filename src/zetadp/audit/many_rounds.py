@@ -3,18 +3,12 @@ r"""The audit of whole trainings: whether all that a node sent can be told from 
 The trainings are made by `zetadp.core.training.train`. The attacker sees every message of every round, follows the
 weights with a server of its own, and computes the canary's gradient at each of them. A message of a node that draws
 each patient with probability p projects on that gradient, in units of the clipping norm, as :math:`N(0, \sigma^2)`
-without the canary and as the mixture :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker looks at
+without the canary and as the mixture :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker adds up the
+projections over T rounds and says "took part" above p T / 2. By Neyman and Pearson the likelihood ratio is the best
+test where nothing is at fault; for noise of many clipping norms the sum is as good, and against less noise than the
+attacker believes the threshold of the sum is still right.
 
-- ``sum``: the sum of the projections :math:`x_t`. "Took part" is what it says above p T / 2 after T rounds;
-- ``likelihood``: the logarithm of their likelihood ratio,
-  :math:`\sum_t \log(1 - p + p\, e^{(x_t - 1/2) / \sigma^2})`, above zero. By Neyman and Pearson nothing is better
-  where nothing is at fault; for noise of many clipping norms the sum is as good. Against less noise than it believes
-  its threshold is off, and that of the sum is not: hence the sum is the standard;
-- ``nodes``: the sum of projections minus the mean of those of the trial's other nodes, which cancels shared noise;
-- ``rounds``: the sum of squared differences of consecutive rounds, in which noise that rounds share cancels and a
-  canary stays that is drawn in one of them. Its threshold is half of what such a canary leaves.
-
-Trials run side by side, each a small federation among the nodes of one training. They are independent all the same:
+Trials run side by side, each at one node of a training. They are independent all the same:
 noise is isotropic and the canary's gradient always reaches the clipping norm, so that a score does not depend on where
 the weights are, which is all that the trials share. The attacker checks that it does.
 """
@@ -23,24 +17,18 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.special import ndtr
 from scipy.stats import binom
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.audit.canary import CANARY, CLASSES, SILENT, record_of
-from zetadp.audit.detection import (
-    FALSE_ALARM,
-    AuditResult,
-    count_errors,
-    result_of_epsilon,
-)
-from zetadp.audit.power import POWER, trials_for_curve
-from zetadp.audit.quiet import quiet_trainings
+from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, trials_for_curve
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.server import Server
@@ -49,25 +37,16 @@ from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Mechanisms
 from zetadp.privacy.ledger import read_ledger
+from zetadp.quiet import only_errors
 from zetadp.randomness import Purpose, stream
-from zetadp.validation import in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor, nn
-
-    from zetadp.privacy.accounting import Mechanisms
+from zetadp.validation import positive
 
 logger = logging.getLogger(__name__)
 
-VIEWS = ("sum", "likelihood", "nodes", "rounds")
-NETWORKS = {
-    "linear": NetworkSettings("linear"),
-    "complex": NetworkSettings(widths=(2,), convolutions=1, head="pooled", groups=1),
-}
-"""Stub networks: the smallest of two families."""
+SIDE = 8
+"""Side of the images of the stub network, which is linear."""
 
 SIDE_BY_SIDE = 192
 """Nodes in one training."""
@@ -89,13 +68,10 @@ def audit_training(
     delta: float = 1e-3,
     clip: float = 1.0,
     population: int = 1,
-    family: str = "linear",
-    view: str = "sum",
-    nodes: int = 1,
     noise: str = "seeded",
     seed: int = 0,
     confidence: float = 1 - FALSE_ALARM,
-    name: str | None = None,
+    name: str = "training",
 ) -> AuditResult:
     """Audit the code of whole trainings.
 
@@ -115,12 +91,6 @@ def audit_training(
         The clipping norm B.
     population
         Patients at a node; all but the canary contribute zero.
-    family
-        ``linear`` or ``complex``: the stub network.
-    view
-        What the attacker looks at: ``sum``, ``likelihood``, ``nodes`` or ``rounds``.
-    nodes
-        Nodes of each trial, of which the first may hold the canary; at least two for the view ``nodes``.
     noise
         ``seeded`` or ``os``.
     seed
@@ -128,13 +98,9 @@ def audit_training(
     confidence
         Probability with which the measured figure is a lower bound.
     name
-        Name of the result; by default a description.
+        Name of the result.
     """
     positive(trials=trials, noise_multiplier=noise_multiplier, rounds=rounds, population=population)
-    one_of(VIEWS, view=view)
-    one_of(NETWORKS, family=family)
-    in_range(1 if view != "nodes" else 2, SIDE_BY_SIDE // 2, nodes=nodes)
-    name = name or f"training, {view}, {family} network, {noise} noise"
     settings = TrainingSettings(
         rounds=rounds,
         images_per_patient=CLASSES,
@@ -146,14 +112,14 @@ def audit_training(
     claim: Mechanisms = {}
     number = 0
     while len(scores[True]) < trials:
-        together = min(2 * (trials - len(scores[True])), SIDE_BY_SIDE // nodes // 2 * 2)
+        together = min(2 * (trials - len(scores[True])), SIDE_BY_SIDE)
         plan = Plan(
-            run=RunName("audit", family, "audited", seed * 1_000_003 + number),
-            network=NETWORKS[family],
+            run=RunName("audit", "linear", "audited", seed * 1_000_003 + number),
+            network=NetworkSettings("linear"),
             training=settings,
             nodes=tuple(
                 NodeConstants(f"node-{place + 1:04d}", population, probability * population, noise_multiplier)
-                for place in range(together * nodes)
+                for place in range(together)
             ),
             delta=delta,
             task={"name": "classification", "classes": CLASSES},
@@ -161,13 +127,12 @@ def audit_training(
         # Trials take turns: with the canary, without it.
         others = [[SILENT]] * (population - 1)
         holdings = [
-            Holding(items_of([[CANARY if place % (2 * nodes) == 0 else SILENT], *others], CLASSES))
-            for place in range(together * nodes)
+            Holding(items_of([[SILENT if place % 2 else CANARY], *others], CLASSES)) for place in range(together)
         ]
         records = _records(plan)
-        attacker = _Attacker(plan, records, nodes, view)
+        attacker = _Attacker(plan, records)
         place = folder / f"training-{number:05d}"
-        with quiet_trainings():
+        with only_errors("zetadp.core"):
             train(
                 plan,
                 TrainingData(records, holdings),
@@ -183,11 +148,7 @@ def audit_training(
             claim = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         number += 1
         logger.info("%s: %d of %d trials a side", name, len(scores[True]), trials)
-    if view == "rounds":
-        threshold = max(0.5, (rounds - 1) * probability * (1 - probability))
-    else:
-        threshold = 0.0 if view == "likelihood" else probability * rounds / 2
-    errors = count_errors(scores[False], scores[True], threshold, confidence=confidence)
+    errors = count_errors(scores[False], scores[True], probability * rounds / 2, confidence=confidence)
     result = result_of_epsilon(name, errors, claim, delta)
     logger.info("%s: claimed epsilon %.3f, measured at least %.3f", name, result.claimed, result.measured)
     return result
@@ -207,75 +168,47 @@ def training_trials(
     noise_multiplier: float,
     rounds: int,
     *,
-    shortfall: float = math.sqrt(2),
     false_alarm: float = FALSE_ALARM,
-    power: float = POWER,
 ) -> int:
-    """Return how many trials a side tell noise that falls short by a factor from the claimed trade-off curve.
+    """Return how many trials a side tell noise that is too small by the square root of two from the claimed curve.
 
     Parameters
     ----------
     probability, noise_multiplier, rounds
         The claimed mechanism.
-    shortfall
-        The noise that is to be caught is the claimed one divided by this.
-    false_alarm, power
-        As in `power.trials_needed`.
+    false_alarm
+        As in `detection.trials_needed`.
     """
-    faulty = error_rates(probability, noise_multiplier / shortfall, rounds)
+    faulty = error_rates(probability, noise_multiplier / math.sqrt(2), rounds)
     mechanisms = {(probability, noise_multiplier): rounds}
-    return trials_for_curve(mechanisms, faulty, false_alarm=false_alarm, power=power)
+    return trials_for_curve(mechanisms, faulty, false_alarm=false_alarm)
 
 
 class _Attacker:
     """Whoever sees all messages: follows the weights and adds up the evidence for the canary at each trial's node."""
 
-    def __init__(self, plan: Plan, records: Records, nodes: int, view: str) -> None:
-        self.model, self.layout, start = _start(plan, records.inputs.shape[-1])
+    def __init__(self, plan: Plan, records: Records) -> None:
+        self.model, self.layout, start = _start(plan)
         self.server = Server(start, plan.training.optimiser, plan.training.rounds)
         self.images, self.labels = record_of(records, CANARY)
-        self.node, self.clip, self.nodes, self.view = plan.nodes[0], plan.training.clip, nodes, view
-        self.probability = self.node.sampling_probability
+        self.node, self.clip = plan.nodes[0], plan.training.clip
         self.total: np.ndarray | float = 0.0
-        self.before: np.ndarray | None = None
 
     def see(self, done: int, messages: Tensor) -> None:
         """Take the messages of a round into account, and step to the next weights."""
-        gradient = self._gradient()
+        gradient = _gradient(self.model, self.layout, self.server.weights.detach(), self.images, self.labels)
         norm = float(np.linalg.norm(gradient))
         if norm < self.clip:
-            msg = (
+            raise ValueError(
                 f"Expected a canary whose gradient reaches the clipping norm {self.clip}, found {norm} in round {done}."
             )
-            raise ValueError(msg)
         sums = messages.double().cpu().numpy() * (self.node.expected / self.clip)
-        seen = (sums @ (gradient / norm)).reshape(-1, self.nodes)
-        self.total = self.total + self._evidence(seen)
+        self.total = self.total + sums @ (gradient / norm)
         self.server.step(messages, done - 1)
-
-    def _evidence(self, seen: np.ndarray) -> np.ndarray:
-        """Return what a round adds to the score of each trial; ``seen`` has shape (trial, node)."""
-        own: np.ndarray = seen[:, 0]
-        match self.view:
-            case "sum":
-                return own
-            case "nodes":
-                return np.asarray(own - seen[:, 1:].mean(axis=1))
-            case "rounds":
-                before, self.before = self.before, own
-                return np.zeros_like(own) if before is None else np.square(own - before)
-            case _:
-                exponent = (own - 0.5) / self.node.noise_multiplier**2
-                undrawn = math.log1p(-self.probability) if self.probability < 1 else -math.inf
-                return np.asarray(np.logaddexp(undrawn, math.log(self.probability) + exponent))
 
     def scores(self) -> list[float]:
         """Return one score a trial."""
         return [float(score) for score in np.atleast_1d(self.total)]
-
-    def _gradient(self) -> np.ndarray:
-        """Return the canary's gradient at the present weights."""
-        return _gradient(self.model, self.layout, self.server.weights.detach(), self.images, self.labels)
 
 
 def _gradient(model: nn.Module, layout: Layout, weights: Tensor, images: Tensor, labels: Tensor) -> np.ndarray:
@@ -286,14 +219,14 @@ def _gradient(model: nn.Module, layout: Layout, weights: Tensor, images: Tensor,
     return gradient.double().numpy()
 
 
-def _start(plan: Plan, size: int) -> tuple[nn.Module, Layout, Tensor]:
+def _start(plan: Plan) -> tuple[nn.Module, Layout, Tensor]:
     """Return the network, the order of its parameters, and the weights that the training will start from."""
-    model = build(plan.network, CLASSES, size, stream(plan.run.seed, Purpose.WEIGHTS))
+    model = build(plan.network, CLASSES, SIDE, stream(plan.run.seed, Purpose.WEIGHTS))
     layout = Layout.of(model)
     return model, layout, layout.flatten(dict(model.named_parameters())).detach()
 
 
-def _records(plan: Plan, size: int = 8) -> Records:
+def _records(plan: Plan) -> Records:
     """Return a canary and a record that contributes zero.
 
     The canary's second image has the inverse magnitudes of the first, so that a network on log magnitude sees the same
@@ -303,11 +236,11 @@ def _records(plan: Plan, size: int = 8) -> Records:
     random = np.random.default_rng(0)
     candidates: list[Tensor] = []
     for _ in range(CANDIDATES):
-        magnitude = np.exp(random.standard_normal((size, size)))
-        phase = np.exp(2j * np.pi * random.random((2, size, size)))
+        magnitude = np.exp(random.standard_normal((SIDE, SIDE)))
+        phase = np.exp(2j * np.pi * random.random((2, SIDE, SIDE)))
         images = torch.from_numpy(np.stack([magnitude, 1 / magnitude]) * phase).to(torch.complex64)
         candidates += [images, images.flip(0)]
-    model, layout, start = _start(plan, size)
+    model, layout, start = _start(plan)
     labels = torch.arange(CLASSES)
     canary = max(
         candidates,

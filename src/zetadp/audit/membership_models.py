@@ -10,12 +10,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
-from zetadp.audit.quiet import quiet_trainings
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
@@ -23,15 +22,11 @@ from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.epsilon import UNCLIPPED
 from zetadp.evaluation import outputs_of
 from zetadp.federation.partition import node_name
+from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.exposure import Run, recorded_runs
+from zetadp.quiet import only_errors
 from zetadp.validation import UserError, in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from zetadp.nn.models import NetworkSettings
-    from zetadp.privacy.exposure import Run
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +87,9 @@ class MembershipSettings:
         in_range(16, math.inf, shadows=self.shadows, trainings=self.trainings)
         one_of(("seeded", "os"), noise=self.noise)
         if self.patients < self.nodes or self.patients % self.nodes:
-            msg = f"Expected the same number of patients at each of {self.nodes} nodes, found {self.patients} patients."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected the same number of patients at each of {self.nodes} nodes, found {self.patients} patients."
+            )
 
     @property
     def population(self) -> int:
@@ -175,8 +171,7 @@ def train_models(
     alike = not rest and (records.strata.reshape(-1, each) == records.strata[:each]).all()
     if members.shape[1] != settings.patients or not alike:
         found = f"{len(records.inputs)} items and memberships of {members.shape[1]}"
-        msg = f"Expected records and memberships of {settings.patients} patients, found {found}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected records and memberships of {settings.patients} patients, found {found}.")
     # What stands in for a patient that is out: its gradient is not finite, so it contributes zero.
     one = records.part(slice(each))
     with_nobody = Records.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
@@ -190,7 +185,7 @@ def train_models(
     shown: list[tuple[np.ndarray, np.ndarray]] = []
     exposures: list[Run] = []
     reported = time.monotonic()
-    with quiet_trainings():
+    with only_errors("zetadp.core"):
         for number, row in enumerate(members):
             model, run = _train_one(arm, settings, network, training, with_nobody, row, number)
             shown.append(_shown(model, records, each))
@@ -199,12 +194,10 @@ def train_models(
                 reported = time.monotonic()
                 logger.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
     if len({_mechanisms(run) for run in exposures}) != 1:
-        msg = f"Expected every training of the arm {arm.name!r} to record the same releases."
-        raise RuntimeError(msg)
+        raise RuntimeError(f"Expected every training of the arm {arm.name!r} to record the same releases.")
     confidence, accuracy = (np.stack(part) for part in zip(*shown, strict=True))
     if not np.isfinite(confidence).all():
-        msg = f"Models of the arm {arm.name!r} diverged. Lower audit.membership.learning_rate or overfitted."
-        raise UserError(msg)
+        raise UserError(f"Models of the arm {arm.name!r} diverged. Lower audit.membership.learning_rate or overfitted.")
     return Models(members, confidence, accuracy, exposures[0])
 
 

@@ -7,8 +7,7 @@ norm. Other ways to look at messages find what a projection cannot see:
 
 - ``nodes``: minus the mean projection of the other nodes' messages, which cancels noise that nodes share;
 - ``rounds``: minus the projection of a second round, in which the server sent weights at which the canary's gradient
-  is zero, which cancels noise that rounds share;
-- ``norm``: the message's squared norm, which shows the variance of the noise and the divisor.
+  is zero, which cancels noise that rounds share.
 
 Trials run side by side: each is a small federation of its own, of which the first node holds the canary or not.
 """
@@ -16,31 +15,24 @@ Trials run side by side: each is a small federation of its own, of which the fir
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtr
+from torch import Tensor
 
-from zetadp.audit.canary import canary_node, canary_stub
+from zetadp.audit.canary import Stub, canary_node, canary_stub
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, result_of_mu
-from zetadp.core.contribution import Contribution
 from zetadp.core.messages import MessageStore
-from zetadp.core.round import Site, do_round
+from zetadp.core.records import Node
+from zetadp.core.round import Contribution, Site, do_round
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import in_range, one_of, positive
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from zetadp.audit.canary import Stub
-    from zetadp.core.records import Node
-
 logger = logging.getLogger(__name__)
 
-VIEWS = ("projection", "nodes", "rounds", "norm")
+VIEWS = ("projection", "nodes", "rounds")
 SIDE_BY_SIDE = 192
 """Nodes in one simulated round."""
 
@@ -57,13 +49,9 @@ def audit_one_round(
     view: str = "projection",
     nodes: int = 1,
     noise: str = "seeded",
-    others: str = "silent",
-    threshold: float | None = None,
-    size: int = 4,
     seed: int = 0,
     delta: float = 1e-3,
     confidence: float = 1 - FALSE_ALARM,
-    name: str | None = None,
 ) -> AuditResult:
     """Audit the code of one round.
 
@@ -82,30 +70,22 @@ def audit_one_round(
     direction
         As in `canary_stub`.
     view
-        What the attacker looks at: ``projection``, ``nodes``, ``rounds`` or ``norm``.
+        What the attacker looks at: ``projection``, ``nodes`` or ``rounds``.
     nodes
         Nodes of each trial, of which the first may hold the canary; at least two for the view ``nodes``.
     noise
         ``seeded`` or ``os``.
-    others
-        As in `canary_node`.
-    threshold
-        Above which score the attacker says "took part"; by default half way between the two expected scores.
-    size
-        Side of the canary's images; the stub network has ``4 (size**2 + 1)`` real parameters.
     seed
         Seed of the trials.
     delta
         The delta of epsilon, for probabilities below one.
     confidence
         Probability with which the measured figure is a lower bound.
-    name
-        Name of the result; by default a description.
     """
     positive(trials=trials, noise_multiplier=noise_multiplier, population=population)
     in_range(1 if view != "nodes" else 2, SIDE_BY_SIDE, nodes=nodes)
     one_of(VIEWS, view=view)
-    stub = canary_stub(clip=clip, direction=direction, size=size)
+    stub = canary_stub(clip=clip, direction=direction)
     scores = {}
     for present in (False, True):
         with Ledger(folder / f"one-round-{'in' if present else 'out'}.jsonl") as ledger:
@@ -125,14 +105,12 @@ def audit_one_round(
                     "noise": noise,
                     # Trials with and without the canary are independent.
                     "seed": 2 * seed + present,
-                    "others": others,
                 },
             )
             scores[present] = side.scores(trials)
-    if threshold is None:
-        threshold = _half_way(stub, view, probability, population, noise_multiplier, others)
-    errors = count_errors(scores[False], scores[True], threshold, confidence=confidence)
-    name = name or _description(view, probability, clip, direction, noise, nodes)
+    # Half way between the expected scores with the canary drawn and without it.
+    errors = count_errors(scores[False], scores[True], 0.5, confidence=confidence)
+    name = _description(view, probability, clip, direction, noise, nodes)
     # The claim is what the ledger says of a release. A second round, at weights at which the canary's gradient is zero,
     # tells nothing of it.
     mechanisms = accounting.compose(read_ledger(folder / "one-round-in.jsonl")[-1].events[:1])
@@ -201,23 +179,12 @@ class _Side:
     def _seen(self, messages: Tensor) -> np.ndarray:
         """Return what the attacker takes from each message, shape (trial, node), in units of the clipping norm."""
         sums = messages.double().cpu().numpy() * self.scale
-        values = np.square(sums).sum(axis=1) if self.view == "norm" else sums @ self.stub.direction
-        seen: np.ndarray = values.reshape(-1, self.nodes)
+        seen: np.ndarray = (sums @ self.stub.direction).reshape(-1, self.nodes)
         return seen
 
 
-def _half_way(
-    stub: Stub, view: str, probability: float, population: int, noise_multiplier: float, others: str
-) -> float:
-    """Return the threshold half way between the expected scores with the canary drawn and without it."""
-    if view == "norm":
-        return stub.layout.dimension * noise_multiplier**2 + 0.5
-    # In a second round the other patients' gradients are what saturated weights make of them, as large as in the first.
-    return 0.5 - (probability * (population - 1) if others == "opposite" and view == "projection" else 0.0)
-
-
 def _description(view: str, probability: float, clip: float, direction: str, noise: str, nodes: int) -> str:
-    looked = {"nodes": f"difference of {nodes} nodes, ", "rounds": "difference of rounds, ", "norm": "norm, "}
+    looked = {"nodes": f"difference of {nodes} nodes, ", "rounds": "difference of rounds, "}
     parts = [
         f"one round, {looked.get(view, '')}{direction} canary",
         f"B = {clip:g}",

@@ -6,25 +6,21 @@ import logging
 import math
 import multiprocessing
 import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
 
-from zetadp.audit.detection import FALSE_ALARM, AuditResult
+from zetadp.audit.detection import FALSE_ALARM, AuditResult, power_of, trials_for_curve, trials_needed
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
-from zetadp.audit.power import power_of, trials_for_curve, trials_needed
 from zetadp.epsilon import rounded_up
 from zetadp.rendering import Sheet
 from zetadp.validation import in_range, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 

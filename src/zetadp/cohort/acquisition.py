@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy import ndimage
 
 from zetadp.cohort.deformation import smooth_field
-from zetadp.cohort.grid import SLICE_THICKNESS
+from zetadp.cohort.grid import SLICE_THICKNESS, VoxelGrid
 from zetadp.cohort.physics import rician
-
-if TYPE_CHECKING:
-    from zetadp.cohort.grid import VoxelGrid
-    from zetadp.cohort.scanners import Scanner
+from zetadp.cohort.scanners import Scanner
 
 NOISE_VOXEL = 3.75
 """In-plane voxel size (mm) for which noise is stated."""

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from zetadp.cohort.decathlon import DAMAGED, SEQUENCES, Listing, canonical_sequence, read_task, record_name, write_task
-from zetadp.cohort.folders import folder_written_whole
 from zetadp.cohort.index import PARTICIPANTS, PATIENT_KEY, read_table
-from zetadp.storage import write_text
+from zetadp.storage import folder_written_whole, write_text
 from zetadp.validation import UserError
 
 FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
@@ -91,8 +92,7 @@ def convert_folder(
         if problems:
             numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
             plural = "s" if len(problems) > 1 else ""
-            msg = f"Found {len(problems)} problem{plural} in {source}; nothing was written:\n{numbered}"
-            raise UserError(msg)
+            raise UserError(f"Found {len(problems)} problem{plural} in {source}; nothing was written:\n{numbered}")
         rows = "".join(f"{places[record.name]}\t{record.patient}\n" for record in records)
         write_text(folder / PATIENT_KEY, f"file\tpatient\n{rows}")
         _copy_scanners(source / PARTICIPANTS, folder / PARTICIPANTS, set(assigned))
@@ -110,6 +110,34 @@ def convert_folder(
     return read_task(target)
 
 
+def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str) -> None:
+    """Write the folder of one site of a federation; its volumes are links to those of a whole cohort.
+
+    Parameters
+    ----------
+    target
+        The folder; replaced if it is there.
+    task
+        Folder of the cohort, the one that holds ``dataset.json``.
+    records
+        The site's rows of the cohort's index, with the columns ``patient`` and ``file``.
+    part
+        ``train`` for a hospital's patients, ``test`` for those that the server watches.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    sequences = read_task(task).sequences
+    files = [PurePosixPath(file) for file in sorted(records["file"])]
+    with folder_written_whole(target) as folder:
+        for file in files:
+            link = folder / file
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((task / file).resolve())
+        train, test = (files, []) if part == "train" else ([], files)
+        about = {"name": target.name, "description": "One site's part of a cohort"}
+        write_task(folder, **about, sequences=sequences, training=train, test=test)
+        records[["file", "patient"]].sort_values("file").to_csv(folder / PATIENT_KEY, sep="\t", index=False)
+
+
 def part_of(patient: str, test_fraction: float) -> str:
     """Return ``train`` or ``test`` as a public function of the patient's name alone.
 
@@ -125,8 +153,7 @@ def part_of(patient: str, test_fraction: float) -> str:
 def _find_records(source: Path) -> tuple[list[Record], list[str]]:
     """Return the records of a folder, sorted by name, and what is wrong with them."""
     if not source.is_dir():
-        msg = f"Expected the folder {source}, found none. Give the folder that holds one folder per patient."
-        raise UserError(msg)
+        raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
     folders = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
     sessions = [
         (folder, anat.parent)

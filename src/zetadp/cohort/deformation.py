@@ -6,15 +6,11 @@ Every draw is made for the whole field of view, whatever the grid, so a patient 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from zetadp.cohort.anatomy import VENTRICLES
-from zetadp.cohort.grid import CENTRE, FIELD_OF_VIEW
-
-if TYPE_CHECKING:
-    from zetadp.cohort.grid import VoxelGrid
+from zetadp.cohort.grid import CENTRE, FIELD_OF_VIEW, VoxelGrid
 
 SPLINE_VARIANCE = 151 / 315
 """Integral of the squared cubic B-spline: the mean variance that one axis leaves of independent unit coefficients."""

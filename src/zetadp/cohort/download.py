@@ -11,17 +11,15 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
-from zetadp.cohort.folders import folder_written_whole
+from zetadp.storage import folder_written_whole
 from zetadp.validation import UserError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Progress = Callable[[int, int | None, float], None]
+Progress = Callable[[int, int | None, float], None]
 
 OFFICIAL_URL = "https://msd-for-monai.s3-us-west-2.amazonaws.com/Task01_BrainTumour.tar"
 OFFICIAL_MD5 = "240a19d752f0d9e9101544901065d872"
@@ -75,8 +73,7 @@ def download(
         If the address is not HTTP, the attempts are used up, or the disk cannot be written.
     """
     if not url.startswith(("https://", "http://")):
-        msg = f"Expected an address that begins with https:// or http://, found {url!r}."
-        raise UserError(msg)
+        raise UserError(f"Expected an address that begins with https:// or http://, found {url!r}.")
     if target.is_file() and _md5(target) == md5.lower():
         return
     partial = target.with_name(f"{target.name}.part")
@@ -95,11 +92,10 @@ def download(
         failures = 1 if arrived > furthest else failures + 1
         furthest = max(furthest, arrived)
         if failures > retries:
-            msg = (
+            raise UserError(
                 f"Cannot download {url} to {target}: {reason} (after {retries} retries). Check the address and the "
                 "connection and run again to go on, or put the file there by hand."
             )
-            raise UserError(msg)
         time.sleep(min(pause * 2 ** (failures - 1), 60.0))
 
 
@@ -118,14 +114,12 @@ def extract(archive: Path, folder: Path) -> None:
         If the archive is missing, damaged, has an unsafe member or not one top folder, or ``folder`` holds files.
     """
     if not archive.is_file():
-        msg = f"Expected the archive {archive}, found no such file. Download it first."
-        raise UserError(msg)
+        raise UserError(f"Expected the archive {archive}, found no such file. Download it first.")
     # Python's reader takes an archive that is cut within a header for one that ends there.
     with archive.open("rb") as file:
         file.seek(-min(END_OF_TAR, archive.stat().st_size), os.SEEK_END)
         if file.read() != bytes(END_OF_TAR):
-            msg = f"Cannot unpack {archive}: it has no end, or is no uncompressed tar archive. {AGAIN}"
-            raise UserError(msg)
+            raise UserError(f"Cannot unpack {archive}: it has no end, or is no uncompressed tar archive. {AGAIN}")
     _remove_remains(archive, folder)
     with folder_written_whole(folder) as temporary:
         top: set[str] = set()
@@ -145,14 +139,12 @@ def extract(archive: Path, folder: Path) -> None:
                     elif not member.isdir():
                         files_at_top.append(member.name)
         except (tarfile.TarError, EOFError) as error:
-            msg = f"Cannot unpack {archive}: {error}. {AGAIN}"
-            raise UserError(msg) from error
+            raise UserError(f"Cannot unpack {archive}: {error}. {AGAIN}") from error
         if len(top) != 1 or files_at_top:
-            msg = (
+            raise UserError(
                 f"Expected one folder at the top of {archive}, found {', '.join(sorted(top)) or 'nothing'}. "
                 "Check that it is the archive of one Decathlon task."
             )
-            raise UserError(msg)
 
 
 def _remove_remains(archive: Path, folder: Path) -> None:
@@ -174,13 +166,7 @@ def _remove_remains(archive: Path, folder: Path) -> None:
 def _same_content(packed: IO[bytes] | None, path: Path) -> bool:
     if packed is None or path.is_symlink() or not path.is_file():
         return False
-    with path.open("rb") as file:
-        while True:
-            expected, found = packed.read(CHUNK), file.read(CHUNK)
-            if expected != found:
-                return False
-            if not expected:
-                return True
+    return packed.read() == path.read_bytes()
 
 
 def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
@@ -193,11 +179,10 @@ def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
     elif not (member.isreg() or member.isdir()):
         fault = "neither a file nor a folder"
     if fault:
-        msg = (
+        raise UserError(
             f"Expected plain files and folders in {archive}, found {member.name!r}: {fault}. Nothing was unpacked. "
             "Delete the archive and take it from a source that you trust."
         )
-        raise UserError(msg)
 
 
 def _continue(url: str, partial: Path, timeout: float, progress: Progress | None) -> None:
@@ -209,8 +194,7 @@ def _continue(url: str, partial: Path, timeout: float, progress: Progress | None
             if response.status != http.HTTPStatus.PARTIAL_CONTENT:
                 start = 0
             elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-                msg = f"asked for the bytes from {start}, found {response.headers.get('Content-Range')!r}"
-                raise _BrokenError(msg)
+                raise _BrokenError(f"asked for the bytes from {start}, found {response.headers.get('Content-Range')!r}")
             length = response.headers.get("Content-Length")
             total = start + int(length) if length and length.isdigit() else None
             arrived = _store(response, partial, start, total, progress)
@@ -218,14 +202,11 @@ def _continue(url: str, partial: Path, timeout: float, progress: Progress | None
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             return  # All is there already, or more than all: the checksum decides.
-        msg = f"the server answered {error.code} {error.reason}"
-        raise _BrokenError(msg) from error
+        raise _BrokenError(f"the server answered {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
-        msg = f"the connection failed ({error})"
-        raise _BrokenError(msg) from error
+        raise _BrokenError(f"the connection failed ({error})") from error
     if total is not None and arrived < total:
-        msg = f"the connection ended after {arrived} of {total} bytes"
-        raise _BrokenError(msg)
+        raise _BrokenError(f"the connection ended after {arrived} of {total} bytes")
 
 
 def _store(

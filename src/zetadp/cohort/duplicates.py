@@ -5,15 +5,12 @@ Such pairs break what the split and the unit of privacy promise, and a hash of f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from zetadp.kspace.slicing import resize_area
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from zetadp.kspace.volumes import resize_area
 
 THRESHOLD = 0.8
 """Between what distinct patients reach and what copies keep.
@@ -60,8 +57,9 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str], threshold: float
     released.
     """
     if stack.ndim != 5 or len(stack) != len(patients):
-        msg = f"Expected a stack of shape ({len(patients)}, sequence, slice, row, column), found {stack.shape}."
-        raise ValueError(msg)
+        raise ValueError(
+            f"Expected a stack of shape ({len(patients)}, sequence, slice, row, column), found {stack.shape}."
+        )
     columns = ["patient_a", "patient_b", "correlation"]
     if len(patients) < 3:
         return pd.DataFrame({"patient_a": [], "patient_b": [], "correlation": np.empty(0)}, columns=columns)

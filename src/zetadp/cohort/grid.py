@@ -24,8 +24,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
     """
     depth = int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
     if len(shape) != 3 or min(shape[:2]) < 8 or not 1 <= shape[2] <= depth:
-        msg = f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {shape}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {shape}.")
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,16 @@ are compared with the folder and never counted from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from zetadp.cohort.decathlon import read_task, read_volume, record_name
-from zetadp.cohort.voxels import check_complete
+from zetadp.cohort.decathlon import check_complete, read_task, read_volume, record_name
 from zetadp.storage import content_hash
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
 PATIENT_KEY = "patient_key.tsv"
@@ -90,8 +87,9 @@ def index_cohort(
         problems.append(str(error))
     if problems:
         numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
-        msg = f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} in the cohort {task_root}:\n{numbered}"
-        raise UserError(msg)
+        raise UserError(
+            f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} in the cohort {task_root}:\n{numbered}"
+        )
     rows = [
         (
             patients[file],
@@ -226,11 +224,10 @@ def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPa
     faults += _some([str(file) for file in files if not key.get(file)], "without a patient")
     faults += _some([str(file) for file in key if file not in set(files)], "not in dataset.json")
     if faults:
-        msg = (
+        raise UserError(
             f"Expected one patient for every file of dataset.json in {path}, found {'; '.join(faults)}. "
             "Correct the table."
         )
-        raise UserError(msg)
     return key
 
 
@@ -249,15 +246,13 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        msg = f"Cannot read {path} as a tab-separated table: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read {path} as a tab-separated table: {error}.") from error
     missing = [column for column in columns if column not in table]
     if missing:
-        msg = (
+        raise UserError(
             f"Expected the columns {', '.join(columns)} in {path}, found {', '.join(table.columns)}. "
             "Separate them by tabs."
         )
-        raise UserError(msg)
     return table
 
 

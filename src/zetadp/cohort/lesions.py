@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.cohort.anatomy import HEALTHY, Tissue, sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from zetadp.cohort.anatomy import Atlas
+from zetadp.cohort.anatomy import HEALTHY, Atlas, Tissue, sample
 
 LABELS = {0: "background", 1: "edema", 2: "non-enhancing tumor", 3: "enhancing tumour"}
 """Label values and names, as in the Decathlon brain task."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -22,17 +24,11 @@ from zetadp.cohort.acquisition import acquire
 from zetadp.cohort.grid import VoxelGrid, check_shape
 from zetadp.cohort.lesions import LABELS, labels
 from zetadp.cohort.populations import POPULATIONS
-from zetadp.cohort.scanners import CHANNELS
+from zetadp.cohort.scanners import CHANNELS, Scanner
 from zetadp.cohort.tissues import draw_tissues
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import write_json, write_text, written_whole
 from zetadp.validation import in_range, one_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from zetadp.cohort.scanners import Scanner
 
 
 class CohortStream(IntEnum):
@@ -94,19 +90,17 @@ class PhantomSettings:
         for name, low in counts.items():
             value = getattr(self, name)
             if value < low:
-                msg = f"Expected {name} >= {low}, found {value}."
-                raise ValueError(msg)
+                raise ValueError(f"Expected {name} >= {low}, found {value}.")
         check_shape(self.grid)
         one_of(POPULATIONS, population=self.population)
         in_range(0, 1, tumour_probability=self.tumour_probability, noise=self.noise)
         if self.scanner_patients is not None:
             found, total = len(self.scanner_patients), sum(self.scanner_patients)
             if found != self.scanners or total != self.train_patients or min(self.scanner_patients) < 0:
-                msg = (
+                raise ValueError(
                     f"Expected scanner_patients as {self.scanners} counts that add up to {self.train_patients} "
                     f"(train_patients), found {found} counts that add up to {total}: {self.scanner_patients}."
                 )
-                raise ValueError(msg)
 
     @property
     def patients(self) -> int:
@@ -271,8 +265,7 @@ def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
 
 def _check_number(settings: PhantomSettings, number: int) -> None:
     if not 1 <= number <= settings.patients:
-        msg = f"Expected a patient number from 1 to {settings.patients}, found {number}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected a patient number from 1 to {settings.patients}, found {number}.")
 
 
 def _stream(settings: PhantomSettings, purpose: CohortStream, *place: int) -> np.random.Generator:

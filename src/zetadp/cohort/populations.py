@@ -6,22 +6,17 @@ was made for. None is fitted to anything: they are only to be plausible.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from zetadp.cohort.anatomy import Tissue, blur_of, healthy_fractions, load_atlas, sample
 from zetadp.cohort.deformation import Variability, atlas_coordinates
+from zetadp.cohort.grid import VoxelGrid
 from zetadp.cohort.lesions import add_tumour, add_tumours, draw_tumour_in, hollowed, with_no_lesion
 from zetadp.cohort.procedural import draw_procedural_brain
-from zetadp.cohort.scanners import Scanner, draw_scanner
-from zetadp.cohort.vendor import draw_vendor_scanner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from zetadp.cohort.grid import VoxelGrid
+from zetadp.cohort.scanners import Scanner, draw_scanner, draw_vendor_scanner
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour, hollowed
 from zetadp.cohort.physics import rician
 from zetadp.cohort.public_protocols import draw_field_strength, draw_public_tissues, draw_signals
 from zetadp.cohort.scanners import CHANNELS
-from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.kspace.volumes import centre_slices, resize_area
 
 SHAPES = Variability(
     rotation=5.0,
@@ -67,8 +67,7 @@ class PublicSettings:
         for name, low in (("seed", 0), ("patients", 1), ("hospitals", 0)):
             value = getattr(self, name)
             if value < low:
-                msg = f"Expected {name} >= {low}, found {value}."
-                raise ValueError(msg)
+                raise ValueError(f"Expected {name} >= {low}, found {value}.")
         check_shape(self.grid)
 
 
@@ -130,8 +129,7 @@ def public_stream(settings: PublicSettings, number: int) -> np.random.Generator:
     that no choice of seeds makes a public patient and a private one draw the same numbers.
     """
     if not 0 <= number < settings.patients:
-        msg = f"Expected a patient number from 0 to {settings.patients - 1}, found {number}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected a patient number from 0 to {settings.patients - 1}, found {number}.")
     return np.random.Generator(np.random.PCG64([settings.seed, number]))
 
 

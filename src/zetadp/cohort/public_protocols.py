@@ -10,8 +10,8 @@ import numpy as np
 
 from zetadp.cohort.anatomy import Tissue
 from zetadp.cohort.physics import nulling_time
-from zetadp.cohort.protocols import Acquisition, GradientEcho
-from zetadp.cohort.scanners import CHANNELS, FLUID_T1, Protocol
+from zetadp.cohort.protocols import Acquisition, GradientEcho, Protocol
+from zetadp.cohort.scanners import CHANNELS, FLUID_T1
 from zetadp.cohort.tissues import DENSITY, T1, T2, UPTAKE, Tissues
 
 FIELD_STRENGTHS = (0.5, 4.0)

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
 from zetadp.cohort.anatomy import Tissue
-from zetadp.cohort.physics import inversion_recovery, nulling_time, spin_echo
+from zetadp.cohort.physics import nulling_time, prepared_nulling_time
+from zetadp.cohort.protocols import Acquisition, GradientEcho, PreparedFlair, Protocol
 from zetadp.cohort.tissues import T1
-
-if TYPE_CHECKING:
-    from zetadp.cohort.protocols import Acquisition
-    from zetadp.cohort.tissues import Tissues
 
 CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 """Sequences in the order of the channels of the Decathlon brain task."""
 FLUID_T1 = 4300.0
 """T1 of cerebrospinal fluid (ms) for which centres set the inversion time of FLAIR."""
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Repetition, echo and inversion time of one sequence, in ms; no inversion time means a plain spin echo."""
-
-    tr: float
-    te: float
-    ti: float | None = None
-
-    def signal(self, tissues: Tissues) -> np.ndarray:
-        """Return the signed signal of each tissue."""
-        if self.ti is None:
-            return spin_echo(tissues.density, tissues.t1, tissues.t2, self.tr, self.te)
-        return inversion_recovery(tissues.density, tissues.t1, tissues.t2, self.tr, self.te, self.ti)
-
-    def jittered(self, rng: np.random.Generator, spread: float) -> Protocol:
-        """Return the protocol of one examination, every time off by up to ``spread`` (relative)."""
-        tr, te, ti = 1 + rng.uniform(-spread, spread, 3)
-        return replace(self, tr=self.tr * tr, te=self.te * te, ti=None if self.ti is None else self.ti * ti)
 
 
 @dataclass(frozen=True)
@@ -103,3 +79,42 @@ def _t1_weighted(rng: np.random.Generator, grey_t1: float, *, inverted: bool) ->
         tr = rng.uniform(1700, 2400)
         return Protocol(tr=tr, te=rng.uniform(3, 12), ti=nulling_time(grey_t1, tr) * rng.uniform(1.25, 1.6))
     return Protocol(tr=rng.uniform(400, 750), te=rng.uniform(8, 18))
+
+
+FLUID_T2 = 2000.0
+"""T2 of cerebrospinal fluid (ms) for which the inversion time after T2 preparation is set."""
+
+
+def draw_vendor_scanner(rng: np.random.Generator) -> Scanner:
+    """Draw a scanner whose protocols lie outside the ranges of `draw_scanner`.
+
+    T1 weighting is by a spoiled gradient echo, FLAIR by a short three-dimensional train after T2 preparation, T2
+    weighting by late echoes at short repetition, in thick slices. The receive field is that of a coil array close to
+    the head, and noise gathers in the middle, where parallel imaging amplifies it.
+    """
+    t1 = _gradient_echo(rng)
+    tr, preparation = rng.uniform(4800, 5600), rng.uniform(110, 170)
+    flair = PreparedFlair(
+        tr=tr,
+        te=rng.uniform(68, 88),
+        ti=prepared_nulling_time(FLUID_T1, FLUID_T2, tr, preparation) * rng.uniform(0.95, 1.03),
+        preparation=preparation,
+    )
+    t2 = Protocol(tr=rng.uniform(2000, 2600), te=rng.uniform(130, 170))
+    return Scanner(
+        field_strength=float(rng.choice([1.5, 3.0])),
+        protocols=(flair, t1, t1, t2),
+        bias=float(rng.uniform(0.02, 0.1)),
+        noise=float(rng.uniform(0.5, 1.2)),
+        array=float(rng.uniform(0.4, 0.9)),
+        acceleration=float(rng.uniform(0.5, 1.5)),
+        # Inversion and gradient echoes are read as volumes; T2w is still a stack of slices.
+        thickness=(float(rng.integers(1, 3)), 1.0, 1.0, float(rng.integers(3, 6))),
+    )
+
+
+def _gradient_echo(rng: np.random.Generator) -> Acquisition:
+    """Draw a fast gradient echo, or a slower one with a larger flip angle."""
+    if rng.random() < 0.5:
+        return GradientEcho(tr=rng.uniform(7, 11), te=rng.uniform(2.5, 4.6), flip=rng.uniform(15, 22))
+    return GradientEcho(tr=rng.uniform(22, 30), te=rng.uniform(3, 6), flip=rng.uniform(26, 34))

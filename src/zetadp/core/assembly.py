@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from zetadp.core.contribution import Contribution
-from zetadp.core.server import Server
-from zetadp.core.solver import Solver
-from zetadp.core.task import Classification, task_of
-from zetadp.estimators import DESCENT
+from zetadp.core.plan import Plan
+from zetadp.core.records import Records
+from zetadp.core.round import Contribution
+from zetadp.core.server import Server, Solver
+from zetadp.core.task import Classification, Task, task_of
 from zetadp.nn.closed_form import ClosedForm, closed_form
-from zetadp.nn.low_rank import updates
+from zetadp.nn.layers import updates
 from zetadp.nn.models import build
 from zetadp.nn.parameters import Layout
+from zetadp.nn.settings import DESCENT
 from zetadp.precision import set_tf32
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import NodeMechanism, SampledGaussian
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor, nn
-
-    from zetadp.core.plan import Plan
-    from zetadp.core.records import Records
-    from zetadp.core.task import Task
-    from zetadp.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -132,11 +126,10 @@ def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | None:
     if plan.training.estimator == DESCENT:
         return None
     if not (isinstance(task, Classification) and task.balanced and task.classes):
-        msg = (
+        raise UserError(
             f"Expected a task in which every unit has equally many items of every class for estimator "
             f"{plan.training.estimator}, found {plan.task.get('name', 'none')}."
         )
-        raise UserError(msg)
     return closed_form(
         plan.training.estimator,
         components=plan.network.components or records.inputs.shape[-1],

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from zetadp.tensors import load_tensors, save_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    import torch
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,14 @@ release, and under other weights it would tell more of the same patients: such a
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import torch
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -100,12 +96,11 @@ class MessageStore:
         if content["attempt"] != self.attempt:
             return None
         if content["weights"] != weights:
-            msg = (
+            raise UserError(
                 f"Round {round_number} was answered already, for other weights ({path}). A second answer would release "
                 "more of the same patients than the ledger says, and is refused. To start over, delete the checkpoint "
                 "of the run: what was released stays counted."
             )
-            raise UserError(msg)
         return Kept(tensors["messages"], content["ledger_head"])
 
     def discard(self, before: int) -> None:
@@ -114,10 +109,6 @@ class MessageStore:
             if int(path.stem.removeprefix("round-")) < before:
                 path.unlink(missing_ok=True)
         self.size = 0
-
-    def remove(self) -> None:
-        """Remove everything: at the end of a training, or before another begins."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"

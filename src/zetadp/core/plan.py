@@ -10,24 +10,18 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.epsilon import UNCLIPPED
-from zetadp.estimators import DESCENT
-from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.events import Round
+from zetadp.nn.settings import DESCENT, NetworkSettings
+from zetadp.privacy.events import Mechanism, Round
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 from zetadp.storage import read_json, write_json
 from zetadp.validation import UserError, in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from zetadp.privacy.events import Mechanism
 
 FORMAT = 2
 """Version of a plan's file."""
@@ -150,18 +144,16 @@ class Plan:
         in_range(0, 1, delta=self.delta)
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
-            msg = f"Expected nodes with names of their own, found {names}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected nodes with names of their own, found {names}.")
         if self.training.noise == "os" and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
-            msg = "Expected noise at all nodes or at none where it comes from the operating system, found some without."
-            raise ValueError(msg)
+            raise ValueError(
+                "Expected noise at all nodes or at none where it comes from the operating system, found some without."
+            )
         if (self.threat == SECURE_AGGREGATION) != (self.colluding is not None):
-            msg = f"Expected colluding exactly with threat {SECURE_AGGREGATION}, found {self.colluding}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected colluding exactly with threat {SECURE_AGGREGATION}, found {self.colluding}.")
         if self.training.estimator != DESCENT and self.network.family != "head":
             found = self.training.estimator
-            msg = f"Expected estimator {DESCENT} for a network that is not of family head, found {found}."
-            raise UserError(msg)
+            raise UserError(f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.")
 
     @property
     def label(self) -> str:
@@ -199,8 +191,7 @@ class Plan:
         """
         names = [node.name for node in self.nodes]
         if name not in names:
-            msg = f"Expected the name of a node of the plan ({', '.join(names)}), found {name!r}."
-            raise UserError(msg)
+            raise UserError(f"Expected the name of a node of the plan ({', '.join(names)}), found {name!r}.")
         return names.index(name)
 
     def event(self, name: str, round_number: int) -> Round:
@@ -320,8 +311,9 @@ class Plan:
         """
         given = dict(content)
         if given.pop("format", None) != FORMAT:
-            msg = f"Expected a plan of format {FORMAT}, found {content.get('format')}. Make it with this version."
-            raise UserError(msg)
+            raise UserError(
+                f"Expected a plan of format {FORMAT}, found {content.get('format')}. Make it with this version."
+            )
         try:
             training = dict(given.pop("training"))
             return cls(
@@ -332,8 +324,9 @@ class Plan:
                 **given,
             )
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"Not a plan of a training: {error}. Take the file that the coordinating site sent, unchanged."
-            raise UserError(msg) from error
+            raise UserError(
+                f"Not a plan of a training: {error}. Take the file that the coordinating site sent, unchanged."
+            ) from error
 
     def write(self, path: Path) -> None:
         """Write the plan as a JSON file."""

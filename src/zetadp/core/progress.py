@@ -1,4 +1,4 @@
-"""Log lines of a training: speed, held-out accuracy and time left."""
+"""Log lines of a training: speed, held-out accuracy and time left; and ends that do not tell how long it took."""
 
 from __future__ import annotations
 
@@ -67,3 +67,18 @@ class Progress:
             watched,
             f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s",
         )
+
+
+def wait_for_tick(begun: float, tick: float) -> None:
+    """Sleep until a whole number of ticks has passed.
+
+    Parameters
+    ----------
+    begun
+        When the work began, as `time.monotonic` said then.
+    tick
+        Seconds. Zero does not wait.
+    """
+    if tick > 0:
+        passed = time.monotonic() - begun
+        time.sleep(max(0.0, math.ceil(passed / tick) * tick - passed))

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from zetadp.privacy.mechanism import Draw, NodeMechanism
 from zetadp.transfer import to_device
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch import Tensor
-
-    from zetadp.privacy.mechanism import Draw, NodeMechanism
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,7 @@ class Records:
             object.__setattr__(self, "strata", np.zeros(len(self.inputs), dtype=np.int64))
         lengths = [len(self.inputs), len(self.targets), len(self.strata)]
         if len(set(lengths)) > 1:
-            msg = f"Expected as many inputs as targets and strata, found {', '.join(map(str, lengths))}."
-            raise UserError(msg)
+            raise UserError(f"Expected as many inputs as targets and strata, found {', '.join(map(str, lengths))}.")
 
     @classmethod
     def stacked(cls, inputs: Tensor, targets: Tensor) -> Self:
@@ -205,11 +200,10 @@ def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int
         If a unit does not have as many items as declared, which is what an item's guarantee says of the whole unit.
     """
     if any(len(own) != declared for own in units):
-        msg = (
+        raise UserError(
             f"Expected one record of {declared} images a patient with training.unit image, found a patient with "
             "several records, or with another number of images. Use training.unit patient."
         )
-        raise UserError(msg)
     return [[item] for own in units for item in own]
 
 
@@ -220,14 +214,12 @@ def check_units(units: Sequence[Sequence[int]], strata: np.ndarray, count: int) 
     kinds = np.unique(strata)
     found = np.array([(strata[np.asarray(own, dtype=np.int64)][:, None] == kinds).sum(axis=0) for own in units])
     if count % len(kinds) or not 0 < count // len(kinds) <= found.max():
-        msg = (
+        raise UserError(
             f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class) "
             f"up to {int(found.sum(axis=1).max())}, found {count}."
         )
-        raise UserError(msg)
     if not found.all():
-        msg = f"Expected items of all {len(kinds)} strata in every unit, found a unit that lacks one."
-        raise UserError(msg)
+        raise UserError(f"Expected items of all {len(kinds)} strata in every unit, found a unit that lacks one.")
 
 
 def gather(data: Records, items: np.ndarray) -> tuple[ChosenItems, Tensor]:

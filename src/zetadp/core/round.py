@@ -7,27 +7,60 @@ recorded and released is exactly what separate nodes would sum, record and relea
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
 
+from zetadp.core.messages import Kept, MessageStore
 from zetadp.core.records import Node, Records, choose_items, gather
-from zetadp.privacy.clipping import ClippedSums, clipped_sums
-from zetadp.privacy.pass_size import images_in_a_pass
-from zetadp.threads import side_by_side
+from zetadp.nn.layers import knows_patients
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.clipping import ClippedSums, Losses, PatientStatistic, clipped_sums, cross_entropies
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import Draw
 from zetadp.validation import UserError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from torch import Tensor
+@dataclass(frozen=True)
+class Contribution:
+    """What is computed of each unit and clipped by the core: the gradient of a network, or a statistic in its place.
 
-    from zetadp.core.contribution import Contribution
-    from zetadp.core.messages import Kept, MessageStore
-    from zetadp.privacy.ledger import Ledger
-    from zetadp.privacy.mechanism import Draw
+    Attributes
+    ----------
+    model
+        The network, which has the round's weights.
+    layout
+        The order of its parameters in a flat vector.
+    items
+        Items that make one contribution.
+    losses
+        Loss of each item.
+    statistic
+        What takes the place of the gradient; None for the gradient.
+    """
+
+    model: nn.Module
+    layout: Layout
+    items: int
+    losses: Losses = cross_entropies
+    statistic: PatientStatistic | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Real numbers in a contribution."""
+        return self.layout.dimension if self.statistic is None else self.statistic.dimension
+
+    def weights(self) -> Tensor:
+        """Return the network's weights as they stand, flat and real, shape (dimension of the layout,)."""
+        return self.layout.flatten(dict(self.model.named_parameters())).detach()
 
 
 @dataclass(frozen=True)
@@ -63,8 +96,7 @@ class Site:
     def __post_init__(self) -> None:
         """Refuse noise that can neither be kept nor drawn again."""
         if self.store is None and not self.repeatable:
-            msg = "Expected a store of messages for noise that cannot be drawn again, found none."
-            raise ValueError(msg)
+            raise ValueError("Expected a store of messages for noise that cannot be drawn again, found none.")
 
 
 def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tensor, int]:
@@ -161,17 +193,84 @@ def _clipped_sums(contribution: Contribution, site: Site, draws: Sequence[Draw])
 def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:
     """Refuse to go on where what was kept, and may have been sent, is not what the ledger holds."""
     if not ledger.knows(kept.ledger_head):
-        msg = (
+        raise UserError(
             f"The ledger {ledger.path} has lost lines: a message of round {round_number} was kept, and may have been "
             "sent, whose record it does not hold. Restore the ledger: without it no true epsilon can be stated. To "
             "start over, delete the checkpoint."
         )
-        raise UserError(msg)
     noted = ledger.sent(round_number, times - 1)
     if noted is not None and noted != _digest(kept.messages):
-        msg = f"The message kept of round {round_number} is not what was sent. Restore it, or delete the checkpoint."
-        raise UserError(msg)
+        raise UserError(
+            f"The message kept of round {round_number} is not what was sent. Restore it, or delete the checkpoint."
+        )
 
 
 def _digest(messages: Tensor) -> str:
     return hashlib.sha256(messages.cpu().numpy().tobytes()).hexdigest()
+
+
+Result = TypeVar("Result")
+
+
+def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) -> list[Result]:
+    """Return what a function gives for the first of each sequence, for the second, and so on: `map` in threads.
+
+    Worth it where the function lets go of Python's lock. It must not call PyTorch on a CPU: each of the threads would
+    start threads of its own.
+
+    Parameters
+    ----------
+    function
+        Called at once as often as PyTorch has threads (`torch.get_num_threads`).
+    *sequences
+        Its arguments, all of one length.
+    """
+    calls = list(zip(*sequences, strict=True))
+    threads = min(len(calls), torch.get_num_threads())
+    if threads <= 1:
+        return [function(*arguments) for arguments in calls]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda arguments: function(*arguments), calls))
+
+
+PASS_BYTES = 1 << 29
+"""What the images of a pass may hold between forward and backward, with their patients' gradients."""
+
+
+def images_in_a_pass(model: nn.Module, layout: Layout, images: Tensor, images_per_patient: int) -> int:
+    """Return how many images a pass may have so that it holds `PASS_BYTES` at most, about; at least one.
+
+    What an image holds is found by evaluating the network on zeros. It follows from the network and the size of
+    images alone, so that every machine finds the same.
+
+    Parameters
+    ----------
+    model, layout
+        The network and the order of its trained parameters.
+    images
+        Any images, shape (image, ...), of which only type, device and the shape of one count.
+    images_per_patient
+        Images that share one patient's gradient.
+    """
+    one, two = (torch.zeros(count, *images.shape[1:], dtype=images.dtype, device=images.device) for count in (1, 2))
+    # The second image adds what every further one adds; the first comes with the weights.
+    of_an_image = _held(model, layout, two) - _held(model, layout, one)
+    of_a_gradient = layout.dimension * torch.float32.itemsize
+    return max(1, PASS_BYTES // (of_an_image + math.ceil(of_a_gradient / images_per_patient)))
+
+
+def _held(model: nn.Module, layout: Layout, images: Tensor) -> int:
+    """Return the bytes that are kept for the way back when a network is evaluated, each image being a patient."""
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage
+        return tensor
+
+    parameters = {name: model.get_parameter(name).detach() for name in layout.names}
+    if knows_patients(model):
+        parameters = {name: p.unsqueeze(0).expand(len(images), *p.shape) for name, p in parameters.items()}
+    with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
+        functional_call(model, {name: p.requires_grad_() for name, p in parameters.items()}, (images,))
+    return sum(storage.nbytes() for storage in storages.values())

@@ -1,22 +1,21 @@
-"""What the server does in a round: average the nodes' messages and take an optimiser step.
+"""What the server does in a round: average the nodes' messages, then take an optimiser step or solve for a head.
 
-All of it is post-processing of what the nodes released, so none of it costs privacy.
+All of it is post-processing of what the nodes released, so none of it costs privacy. The optimisers are our own, each
+number as PyTorch's would have it: PyTorch's import its compiler when one is made, which takes longer than the rounds of
+a small head.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
-from zetadp.core.optimiser import Descent, NAdam
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from zetadp.core.settings import OptimiserSettings
+from zetadp.core.settings import OptimiserSettings
+from zetadp.nn.closed_form import ClosedForm
+from zetadp.nn.parameters import Layout
 
 
 class Server:
@@ -80,3 +79,104 @@ class Server:
             for key, value in state.items()
             if key.startswith("optimiser.")
         }
+
+
+class Descent:
+    """Plain steps with momentum, as `torch.optim.SGD` with ``dampening`` equal to ``momentum``.
+
+    Attributes
+    ----------
+    state
+        All that the next step depends on, by the names of PyTorch; empty before the first.
+    """
+
+    def __init__(self, momentum: float) -> None:
+        self.momentum = momentum
+        self.state: dict[str, Tensor] = {}
+
+    def step(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        """Move the weights."""
+        if self.momentum and self.state:
+            gradient = self.state["momentum_buffer"].mul_(self.momentum).add_(gradient, alpha=1 - self.momentum)
+        elif self.momentum:
+            gradient = self.state["momentum_buffer"] = gradient.clone()
+        weights.add_(gradient, alpha=-rate)
+
+
+class NAdam:
+    """Adam with Nesterov momentum (Dozat 2016), as `torch.optim.NAdam`.
+
+    Attributes
+    ----------
+    state
+        All that the next step depends on, by the names of PyTorch; empty before the first.
+    """
+
+    betas = (0.9, 0.999)
+    epsilon = 1e-8
+    decay = 4e-3
+
+    def __init__(self) -> None:
+        self.state: dict[str, Tensor] = {}
+
+    def step(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        """Move the weights."""
+        if not self.state:
+            self.state = {"step": torch.tensor(0.0), "mu_product": torch.tensor(1.0)}
+            self.state |= {name: torch.zeros_like(weights) for name in ("exp_avg", "exp_avg_sq")}
+        step, product, first, second = (self.state[name] for name in ("step", "mu_product", "exp_avg", "exp_avg_sq"))
+        step += 1
+        mu, following = (self._momentum(step.item() + ahead) for ahead in (0, 1))
+        product *= mu
+        first.lerp_(gradient, 1 - self.betas[0])
+        second.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
+        size = second.div(1 - self.betas[1] ** step.item()).sqrt_().add_(self.epsilon)
+        weights.addcdiv_(gradient, size, value=-rate * (1 - mu) / (1 - product.item()))
+        weights.addcdiv_(first, size, value=-rate * following / (1 - product.item() * following))
+
+    def _momentum(self, step: float) -> float:
+        return self.betas[0] * float(1 - 0.5 * 0.96 ** (step * self.decay))
+
+
+class Solver:
+    """The weights of a head, before and after its only round; takes the place of `zetadp.core.server.Server`.
+
+    Parameters
+    ----------
+    weights
+        Starting weights, shape (dimension,), in the order of ``layout``.
+    layout
+        Where weight and bias lie in them.
+    statistic
+        What the nodes' messages are means of.
+    deviation
+        Standard deviation of the noise in each coordinate of the mean message.
+    public
+        Whether the starting weights are those of a public head, which then is what the head is drawn towards.
+    """
+
+    def __init__(
+        self, weights: Tensor, layout: Layout, statistic: ClosedForm, *, deviation: float, public: bool
+    ) -> None:
+        self.weights = torch.nn.Parameter(weights.clone())
+        self.layout, self.statistic, self.deviation = layout, statistic, deviation
+        self.public = layout.unflatten(weights.clone())["affine.weight"] if public else None
+
+    def learning_rate(self, round_number: int) -> float:
+        """Return NaN: there is no rate."""
+        return math.nan
+
+    def step(self, messages: Tensor, round_number: int) -> None:
+        """Average the messages of all nodes, shape (node, dimension), with equal weight and solve for the head."""
+        weight, bias = self.statistic.head(messages.mean(dim=0), self.deviation, self.public)
+        found = {"affine.weight": weight.to(torch.complex64), "affine.bias": bias.to(torch.complex64)}
+        self.weights.data.copy_(self.layout.flatten(found))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that a resumed server needs, as tensors."""
+        return {"weights": self.weights.detach()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a state that `state` returned."""
+        with torch.no_grad():
+            self.weights.copy_(state["weights"])

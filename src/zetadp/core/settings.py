@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from zetadp.estimators import CLOSED_FORMS, DESCENT
+from zetadp.nn.settings import CLOSED_FORMS, DESCENT
 from zetadp.validation import UserError, in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class TrainingSettings:
         ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
         from the operating system's generator. Only the starting weights then come from the seed.
     estimator
-        ``descent``; or, for a head, one of `zetadp.estimators.CLOSED_FORMS`, which has one round and no optimiser.
+        ``descent``; or, for a head, one of `zetadp.nn.settings.CLOSED_FORMS`, which has one round and no optimiser.
     feature_norm
         Of an estimator in closed form, the norm that each image's features are clipped to, in units of their root mean
         square on public images.
@@ -108,8 +106,7 @@ class TrainingSettings:
         positive(feature_norm=self.feature_norm)
         one_of((DESCENT, *CLOSED_FORMS), estimator=self.estimator)
         if self.estimator != DESCENT and self.rounds != 1:
-            msg = f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1."
-            raise UserError(msg)
+            raise UserError(f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1.")
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class Performance:
         Seconds between two checkpoints. With noise from the operating system the messages of every round since the
         last one are kept as well, since they cannot be computed again.
     chunk
-        Images in one pass at most; by default as many as hold half a GiB (`zetadp.privacy.pass_size`). It moves results
+        Images in one pass at most; by default as many as hold half a GiB (`zetadp.core.round`). It moves results
         by rounding alone. With noise from the operating system a pass is one patient.
     """
 

@@ -215,8 +215,9 @@ class Classification:
     def outputs(self) -> int:
         """Number of classes."""
         if self.classes is None:
-            msg = "Expected a plan that says how many classes there are: task={'name': 'classification', 'classes': 4}."
-            raise UserError(msg)
+            raise UserError(
+                "Expected a plan that says how many classes there are: task={'name': 'classification', 'classes': 4}."
+            )
         return self.classes
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -265,8 +266,7 @@ def task_of(content: Mapping[str, Any]) -> Task:
     try:
         return maker(**settings)
     except TypeError as error:
-        msg = f"The task {name} refuses its settings {settings}: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"The task {name} refuses its settings {settings}: {error}.") from error
 
 
 def pipeline_task_of(content: Mapping[str, Any]) -> PipelineTask:
@@ -282,8 +282,7 @@ def site_task_of(content: Mapping[str, Any]) -> SiteTask:
 def _with(method: str, does: str, content: Mapping[str, Any]) -> Task:
     found = task_of(content)
     if not hasattr(found, method):
-        msg = f"Expected a task that {does}, found {content.get('name', 'none')}."
-        raise UserError(msg)
+        raise UserError(f"Expected a task that {does}, found {content.get('name', 'none')}.")
     return found
 
 
@@ -298,9 +297,8 @@ def _maker(name: str) -> Callable[..., Task]:
         installed: Callable[..., Task] = found[name].load()
         return installed
     hint = did_you_mean(name, found)
-    msg = (
+    raise UserError(
         f"Expected the name of a task in the plan, found {name!r}.{hint} Give task={{'name': 'classification', "
         "'classes': 4}, a task of this package, or one that an installed package names in the group of entry points "
         f"{GROUP}."
     )
-    raise UserError(msg)

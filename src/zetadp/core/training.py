@@ -17,18 +17,16 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from zetadp.core.apart import check_apart
+from zetadp.core.apart import check_apart, check_own
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.messages import MessageStore
 from zetadp.core.progress import Progress
 from zetadp.core.records import Node, Records, check_units
-from zetadp.core.round import Site, do_round
+from zetadp.core.round import Site, do_round, images_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.evaluation import watched
-from zetadp.nn.own import check_own
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.privacy.secret import Secret
 from zetadp.storage import remove_leftovers
 from zetadp.tensors import tensors_digest
@@ -40,10 +38,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from zetadp.core.contribution import Contribution
     from zetadp.core.plan import Plan
-    from zetadp.core.server import Server
-    from zetadp.core.solver import Solver
+    from zetadp.core.round import Contribution
+    from zetadp.core.server import Server, Solver
     from zetadp.core.task import Task
     from zetadp.privacy.account import Permission
 
@@ -258,13 +255,13 @@ def _watched(parts: Assembly, validation: Records | None) -> tuple[float, float]
 def _check(plan: Plan, data: TrainingData) -> None:
     """Refuse data that are not what the plan declares."""
     if len(data.holdings) != len(plan.nodes):
-        msg = f"Expected holdings of {len(plan.nodes)} nodes, as declared, found {len(data.holdings)}."
-        raise UserError(msg)
+        raise UserError(f"Expected holdings of {len(plan.nodes)} nodes, as declared, found {len(data.holdings)}.")
     for node, held in zip(plan.nodes, data.holdings, strict=True):
         if len(held.units) != node.population:
             found = len(held.units)
-            msg = f"Expected {node.population} training {plan.unit}s at {node.name}, as declared, found {found}."
-            raise UserError(msg)
+            raise UserError(
+                f"Expected {node.population} training {plan.unit}s at {node.name}, as declared, found {found}."
+            )
         check_units(held.units, data.records.strata, plan.together)
 
 
@@ -313,7 +310,7 @@ def _begin(
         draws = {"plan": plan.seeding, "data": keyed}
     if files.checkpoint.exists():
         checkpoint = Checkpoint.load(files.checkpoint, data.records.inputs.device)
-        _check_checkpoint(files.checkpoint, checkpoint, ledger, secret.name)
+        check_checkpoint(files.checkpoint, checkpoint, ledger, secret.name)
         if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == keyed:
             receiver.load(checkpoint.state)
             ledger.resume(checkpoint.round)
@@ -351,19 +348,17 @@ def _fingerprint(header: Mapping[str, object], data: TrainingData) -> str:
     return digest.hexdigest()
 
 
-def _check_checkpoint(path: Path, checkpoint: Checkpoint, ledger: Ledger, secret: str) -> None:
+def check_checkpoint(path: Path, checkpoint: Checkpoint, ledger: Ledger, secret: str) -> None:
     """Refuse a checkpoint that names lines or a secret that are lost: a new start would release everything again."""
     if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
-        msg = (
+        raise UserError(
             f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint {path} was "
             f"written, after round {checkpoint.round}. Restore the ledger: without it no true epsilon can be stated. "
             "To start over, delete the checkpoint."
         )
-        raise UserError(msg)
     if checkpoint.secret != secret:
-        msg = (
+        raise UserError(
             f"The checkpoint {path} was written with another secret than the one in {ledger.path.parent}, so nobody "
             "can tell whether it belongs to this training. Restore the secret from a backup. To start over, delete the "
             "checkpoint: what was released before stays counted."
         )
-        raise UserError(msg)

@@ -6,18 +6,15 @@ names. One partition serves all runs on a cohort.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SERVER = "server"
 
@@ -67,21 +64,20 @@ def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patient
     if settings.by == "scanner":
         if scanner_patients is None or len(scanner_patients) != settings.nodes:
             found = "none" if scanner_patients is None else str(len(scanner_patients))
-            msg = f"Expected {settings.nodes} numbers in scanner_patients for partition.by: scanner, found {found}."
-            raise UserError(msg)
+            raise UserError(
+                f"Expected {settings.nodes} numbers in scanner_patients for partition.by: scanner, found {found}."
+            )
         if sum(scanner_patients) != train_patients:
-            msg = (
+            raise UserError(
                 f"Expected scanner_patients to add up to the {train_patients} training patients, found "
                 f"{sum(scanner_patients)}."
             )
-            raise UserError(msg)
         return list(scanner_patients)
     if train_patients < settings.nodes:
-        msg = (
+        raise UserError(
             f"Expected at least as many training patients as nodes, found {train_patients} patients for "
             f"{settings.nodes} nodes. Lower partition.nodes or take a larger cohort."
         )
-        raise UserError(msg)
     return [len(part) for part in np.array_split(np.arange(train_patients), settings.nodes)]
 
 
@@ -111,16 +107,14 @@ def partition(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[
     train, test = (patients[patients["part"] == part] for part in ("train", "test"))
     names = [node_name(number) for number in range(settings.nodes)]
     if len(train) != sum(sizes):
-        msg = f"Expected {sum(sizes)} training patients, as declared, found {len(train)}."
-        raise UserError(msg)
+        raise UserError(f"Expected {sum(sizes)} training patients, as declared, found {len(train)}.")
     random = stream(settings.seed, Purpose.PARTITION)
     wanted = settings.validation_patients * settings.nodes
     if wanted >= len(test):
-        msg = (
+        raise UserError(
             f"Expected more than {wanted} test patients ({settings.validation_patients} for validation at each of "
             f"{settings.nodes} nodes, the rest at the server), found {len(test)}. Lower partition.validation_patients."
         )
-        raise UserError(msg)
     if settings.by == "scanner":
         by_scanner = _nodes_by_scanner(train, names, sizes)
         holders = train.set_index("patient")["scanner"].map(by_scanner)
@@ -147,8 +141,7 @@ def _nodes_by_scanner(train: pd.DataFrame, names: Sequence[str], sizes: Sequence
     found = [int((train["scanner"] == scanner).sum()) for scanner in scanners]
     if found != list(sizes):
         table = dict(zip(scanners, found, strict=True))
-        msg = f"Expected scanners with {list(sizes)} training patients, as declared, found {table}."
-        raise UserError(msg)
+        raise UserError(f"Expected scanners with {list(sizes)} training patients, as declared, found {table}.")
     return dict(zip(scanners, names, strict=True))
 
 
@@ -159,6 +152,7 @@ def _watched_by_scanner(test: pd.DataFrame, by_scanner: dict[str, str], settings
     short = {scanner: int(counts.get(scanner, 0)) for scanner in by_scanner}
     short = {scanner: count for scanner, count in short.items() if count < settings.validation_patients}
     if short:
-        msg = f"Expected {settings.validation_patients} test patients for validation of every scanner, found {short}."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected {settings.validation_patients} test patients for validation of every scanner, found {short}."
+        )
     return watched.set_index("patient")["scanner"].map(by_scanner)

@@ -55,8 +55,9 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     if not np.isfinite(total).all() or (total <= 0).any():
         bad = np.argwhere(~np.isfinite(total[..., 0, 0]) | (total[..., 0, 0] <= 0))
         first = bad[0].tolist()
-        msg = f"Cannot whiten {len(bad)} image(s) that are constant or not finite; the first is at index {first}."
-        raise UserError(msg)
+        raise UserError(
+            f"Cannot whiten {len(bad)} image(s) that are constant or not finite; the first is at index {first}."
+        )
     ridge = epsilon * total / 2
     a, b = a + ridge, b + ridge
     s = np.sqrt(a * b - c * c)

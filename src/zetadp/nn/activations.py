@@ -7,7 +7,7 @@ Trained biases are real parameters: they join the clipped gradient and receive r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,6 @@ from torch.nn import functional
 from zetadp.nn.layers import PatientLayer, per_image
 from zetadp.nn.mish import conj_mish, mish, pooled_conj_mish, pooled_mish
 from zetadp.validation import one_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
 SMALLEST_MODULUS = 1e-8
@@ -79,22 +76,6 @@ class Mish(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply to a real tensor."""
         return pooled_mish(x) if self.pooled else mish(x)
-
-
-class SeparableSigmoid(nn.Module):
-    """``s(x) + i s(y)`` with the logistic function s (Nitta 1997, doi:10.1016/S0893-6080(97)00036-1)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to a stacked tensor."""
-        return torch.sigmoid(x)
-
-
-class CReLU(nn.Module):
-    """``ReLU(x) + i ReLU(y)`` (Trabelsi et al., arXiv:1705.09792)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to a stacked tensor."""
-        return functional.relu(x)
 
 
 class ZReLU(nn.Module):
@@ -191,7 +172,8 @@ def _spread(bias: Tensor, x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "conj_mish": lambda _: ConjMish(),
     "split_mish": lambda _: SplitMish(),
-    "separable_sigmoid": lambda _: SeparableSigmoid(),
+    # ``s(x) + i s(y)`` with the logistic function s: Nitta 1997, doi:10.1016/S0893-6080(97)00036-1.
+    "separable_sigmoid": lambda _: nn.Sigmoid(),
     "zrelu": lambda _: ZReLU(),
     "cardioid_per_channel": Cardioid,
     "siglog": lambda _: SigLog(),
@@ -199,7 +181,8 @@ ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "cardioid": lambda _: Cardioid(),
     "cardioid_single": lambda _: Cardioid(1),
     "modrelu": lambda _: ModReLU(1),
-    "crelu": lambda _: CReLU(),
+    # ``ReLU(x) + i ReLU(y)``: Trabelsi et al., arXiv:1705.09792.
+    "crelu": lambda _: nn.ReLU(),
     "igaussian": lambda _: IGaussian(),
 }
 

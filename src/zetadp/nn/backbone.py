@@ -6,22 +6,19 @@ pulse sequence *on public images*; a head that takes few of them has few weights
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from torch import Tensor
 
 AT_ONCE = 512
 
@@ -81,11 +78,10 @@ class Backbone:
         Each image is treated by itself: no statistic crosses images, let alone patients.
         """
         if kspace.shape[-2:] != (self.size, self.size):
-            msg = (
+            raise UserError(
                 f"The backbone was trained on slices of {self.size} x {self.size} pixels, found {kspace.shape[-2]} x "
                 f"{kspace.shape[-1]}. Set slices.size to {self.size}, or pretrain a backbone of that size."
             )
-            raise UserError(msg)
         images = torch.from_numpy(np.ascontiguousarray(kspace)).reshape(-1, 1, self.size, self.size)
         device = self.centre.device
         parts = [
@@ -107,16 +103,14 @@ class Backbone:
             wanted = settings.components or self.components
             if wanted not in self.heads:
                 known = ", ".join(map(str, sorted(self.heads)))
-                msg = f"Expected a public head for one of {known} components, found {wanted}."
-                raise UserError(msg)
+                raise UserError(f"Expected a public head for one of {known} components, found {wanted}.")
             weight, bias = self.heads[wanted]
             return {"affine.weight": weight, "affine.bias": bias}
         shape = ("widths", "convolutions", "head", "groups", "activation", "transform")
         other = [name for name in shape if getattr(settings, name) != getattr(self.settings, name)]
         if other:
             differing = ", ".join(f"{name} {getattr(self.settings, name)}" for name in other)
-            msg = f"A network that starts from the public backbone must have its shape: {differing}."
-            raise UserError(msg)
+            raise UserError(f"A network that starts from the public backbone must have its shape: {differing}.")
         return dict(self.network.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
@@ -153,8 +147,9 @@ def load_backbone(path: Path, device: torch.device | str = "cpu") -> Backbone:
     try:
         return from_tensors(tensors, content, device)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        msg = f"Expected {path} to be a backbone of this version, found another file of zetadp: {error}."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Expected {path} to be a backbone of this version, found another file of zetadp: {error}."
+        ) from error
 
 
 def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], device: torch.device | str) -> Backbone:
@@ -163,8 +158,7 @@ def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], devi
     sequences, size = tuple(content["sequences"]), int(content["size"])
     network = build(settings, len(sequences), size, stream(0, Purpose.WEIGHTS)).to(device)
     if not isinstance(network, ConvolutionalClassifier):
-        msg = f"expected a convolutional network, found family {settings.family}"
-        raise TypeError(msg)
+        raise TypeError(f"expected a convolutional network, found family {settings.family}")
     own = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
     network.load_state_dict(own)
     network.eval().requires_grad_(requires_grad=False)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
+from torch import Tensor
 
 BLOCK = 1 << 19
 """Numbers in one block on a CPU, about; a block holds at least one image. On a GPU all images are one block."""

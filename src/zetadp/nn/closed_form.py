@@ -9,7 +9,7 @@ a public constant:
   elsewhere. Their norm over all classes together is at most :math:`C \sqrt{\sum_c s_c^2}`, which is C / 2 for four
   classes of equally many images.
 - Least squares: also the second moments, the mean of :math:`z z^H`, whose Frobenius norm is at most :math:`C^2`, as a
-  real vector (`zetadp.nn.hermitian`). The column of a constant feature, the intercept's, is the sum of the crossed
+  real vector (`zetadp.nn.closed_form`). The column of a constant feature, the intercept's, is the sum of the crossed
   moments and the class shares, so it needs no noise, and no sensitivity, of its own.
 
 Every vector is scaled so that its greatest norm is the clipping norm B of the run. The guarantee does not rest on
@@ -24,17 +24,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
-from zetadp.estimators import CLASS_MEANS, LEAST_SQUARES
-from zetadp.nn import hermitian
 from zetadp.nn.projection import public_means
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from zetadp.nn.settings import CLASS_MEANS, LEAST_SQUARES
 
 COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.projection`."""
@@ -199,7 +195,7 @@ class LeastSquares(ClosedForm):
         features = self._clipped(images)
         second = features.mT @ features.conj() / labels.shape[1]
         crossed = self._crossed(features, labels)
-        return torch.cat((self.scale * hermitian.to_vector(second), self.crossed_scale * crossed), dim=1)
+        return torch.cat((self.scale * to_vector(second), self.crossed_scale * crossed), dim=1)
 
     def head(self, mean: Tensor, deviation: float, public: Tensor | None) -> tuple[Tensor, Tensor]:
         r"""Return the head of least squared error, with a ridge about zero or about what the public classes give.
@@ -208,7 +204,7 @@ class LeastSquares(ClosedForm):
         Negative eigenvalues, which noise alone can cause, become zero before it is added.
         """
         mean, size = mean.double(), self.components**2
-        gram = hermitian.to_matrix(mean[:size] / self.scale)
+        gram = to_matrix(mean[:size] / self.scale)
         moments = self._uncrossed(mean[size:] / self.crossed_scale)
         centre = moments.sum(dim=0)
         shares = torch.tensor(self.shares, dtype=moments.dtype, device=mean.device)
@@ -230,3 +226,36 @@ def closed_form(
     """Return the estimator of that name; parameters as in `ClosedForm`."""
     kind = {CLASS_MEANS: ClassMeans, LEAST_SQUARES: LeastSquares}[estimator]
     return kind(components=components, shares=shares, norm=norm, bound=bound, clipped=clipped)
+
+
+def to_vector(matrices: Tensor) -> Tensor:
+    r"""Return Hermitian matrices, shape (..., d, d), as real vectors of shape (..., d * d) and of the same norm.
+
+    A Hermitian matrix of side d has d real numbers on its diagonal and d(d-1)/2 complex ones above it, each of which
+    stands twice in the matrix. Scaled by :math:`\sqrt 2`, the numbers above the diagonal give a vector whose Euclidean
+    norm is the Frobenius norm of the matrix. So one clipping norm bounds both, and equal noise of variance :math:`s^2`
+    on every coordinate of the vector is noise of variance :math:`s^2` on the diagonal and :math:`s^2/2` in each part
+    above it, mirrored: the one place where half the variance in each part is right, because every part counts twice.
+
+    Only the diagonal's real part and what is above it are read: the diagonal first, then pairs of real and imaginary
+    part row by row.
+    """
+    side = matrices.shape[-1]
+    row, column = torch.triu_indices(side, side, offset=1, device=matrices.device)
+    diagonal = matrices.diagonal(dim1=-2, dim2=-1).real
+    above = torch.view_as_real(matrices[..., row, column]).flatten(-2)
+    return torch.cat((diagonal, math.sqrt(2) * above), dim=-1)
+
+
+def to_matrix(vector: Tensor) -> Tensor:
+    """Return the Hermitian matrix of shape (d, d) that a real vector of shape (d * d,) stands for."""
+    side = math.isqrt(len(vector))
+    if side**2 != len(vector):
+        raise ValueError(f"Expected as many numbers as a square matrix has, found {len(vector)}.")
+    row, column = torch.triu_indices(side, side, offset=1, device=vector.device)
+    pairs = vector[side:].reshape(-1, 2) / math.sqrt(2)
+    above = torch.complex(pairs[:, 0], pairs[:, 1])
+    matrix = torch.diag(torch.complex(vector[:side], torch.zeros_like(vector[:side])))
+    matrix[row, column] = above
+    matrix[column, row] = above.conj()
+    return matrix

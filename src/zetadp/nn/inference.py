@@ -8,7 +8,7 @@ passes, as :math:`x - 2x / ((1 + e^x)^2 + 1)`. Factors that are linear, the ``1 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,6 @@ from zetadp.nn.blocks import blocks
 from zetadp.nn.layers import Conv2d
 from zetadp.nn.normalisation import ComplexGroupNorm, centre, transform, whitening
 from zetadp.nn.stacked import block_weight, stack, unstack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 BLOCK = 1 << 17
 """Numbers in one block, about: a block and its copy take one MiB in float32, the L2 cache of common processors."""

@@ -6,27 +6,23 @@ says; features are complex64 images of one row — and returns real class scores
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.nn.activations import ConjMish, Mish, activation
 from zetadp.nn.inference import without_gradients
-from zetadp.nn.initialisation import initialise
-from zetadp.nn.layers import Conv2d, Linear
-from zetadp.nn.low_rank import LowRankConv2d
+from zetadp.nn.layers import Conv2d, Linear, LowRankConv2d
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.settings import LOW_RANK, OWN
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.stacked import stack
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class ConvolutionalClassifier(nn.Module):
@@ -177,21 +173,22 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     """
     model: nn.Module
     if settings.family == OWN:
-        msg = "Expected a PyTorch module for a network of family own, found none. Pass it to train as model."
-        raise UserError(msg)
+        raise UserError("Expected a PyTorch module for a network of family own, found none. Pass it to train as model.")
     if settings.family == "dense":
         model = DenseClassifier(settings, classes, size)
     elif settings.family == "linear":
         model = LinearClassifier(classes, size)
     elif settings.family == "head":
         if settings.components > size:
-            msg = f"Expected at most the {size} components that the features have, found {settings.components}."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected at most the {size} components that the features have, found {settings.components}."
+            )
         model = HeadClassifier(settings.components or size, classes)
     else:
         if size % 2 ** len(settings.widths):
-            msg = f"Expected an image side divisible by 2 for each of {len(settings.widths)} blocks, found {size}."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected an image side divisible by 2 for each of {len(settings.widths)} blocks, found {size}."
+            )
         model = ConvolutionalClassifier(settings, classes, size)
         _freeze(model, settings.trained)
     initialise(model, generator)
@@ -214,3 +211,23 @@ def _freeze(model: ConvolutionalClassifier, trained: str) -> None:
 def _real_width(width: int, groups: int) -> int:
     """Return the real width whose squared count of numbers is nearest to that of a complex ``width``."""
     return max(1, round(width * 2**0.5 / groups)) * groups
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, generator: np.random.Generator) -> None:
+    """Draw the weights of every linear map by He's rule; leave biases, scales and shifts as they are.
+
+    A complex weight gets real and imaginary part from ``N(0, 1 / fan_in)`` each, so that its total variance is
+    ``2 / fan_in``, the value that He et al. (doi:10.1109/ICCV.2015.123) give a real one. Of low-rank updates the inner
+    factor is drawn, after all else, so that the network that they update is that without them; the outer stays zero.
+    """
+    maps = [module for module in model.modules() if isinstance(module, (Conv2d, Linear))]
+    updated = [module for module in maps if isinstance(module, LowRankConv2d)]
+    factors = {factor for module in updated for factor in (module.inner, module.outer)}
+    for module in [*(module for module in maps if module not in factors), *(module.inner for module in updated)]:
+        weight = module.weight
+        fan_in = weight[0].numel()
+        parts = torch.view_as_real(weight) if weight.is_complex() else weight
+        spread = math.sqrt((1 if weight.is_complex() else 2) / fan_in)
+        draw = generator.standard_normal(parts.shape, dtype=np.float32) * np.float32(spread)
+        parts.copy_(torch.from_numpy(draw))

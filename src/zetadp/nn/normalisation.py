@@ -58,8 +58,7 @@ class ComplexGroupNorm(PatientLayer):
     def __init__(self, groups: int, channels: int, epsilon: float = 1e-5) -> None:
         super().__init__()
         if channels % groups:
-            msg = f"Expected groups to divide channels, found groups={groups}, channels={channels}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected groups to divide channels, found groups={groups}, channels={channels}.")
         self.groups, self.epsilon = groups, epsilon
         self.scale = nn.Parameter(torch.full((channels,), complex(math.sqrt(0.5), math.sqrt(0.5))))
         self.shift = nn.Parameter(torch.zeros(channels, dtype=torch.complex64))
@@ -276,8 +275,7 @@ class GroupNorm(PatientLayer):
     def __init__(self, groups: int, channels: int) -> None:
         super().__init__()
         if channels % groups:
-            msg = f"Expected groups to divide channels, found groups={groups}, channels={channels}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected groups to divide channels, found groups={groups}, channels={channels}.")
         self.groups = groups
         self.scale = nn.Parameter(torch.ones(channels))
         self.shift = nn.Parameter(torch.zeros(channels))

@@ -5,15 +5,11 @@ Clipping, noise and the optimiser see this vector: every real and every imaginar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor, nn
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,17 @@ OWN = "own"
 """Family of a network that the user of the library brings as a PyTorch module."""
 FAMILIES = ("complex", "real", "dense", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
-"""What is trained where convolutions are frozen and updated by `zetadp.nn.low_rank`: both factors, or the outer."""
+"""What is trained where convolutions are frozen and updated by `zetadp.nn.layers`: both factors, or the outer."""
+
+DESCENT = "descent"
+"""Rounds of clipped gradients: the way of every network."""
+CLASS_MEANS = "class_means"
+LEAST_SQUARES = "least_squares"
+CLOSED_FORMS = (CLASS_MEANS, LEAST_SQUARES)
+"""Ways of a head: one message of every node, from which the weights follow (`zetadp.nn.closed_form`)."""
+
+SHIPPED = "data/backbone.safetensors"
+"""Where the backbone lies that comes with the package, relative to the package."""
 
 
 @dataclass(frozen=True)
@@ -83,37 +93,32 @@ class NetworkSettings:
         in_range(0, 10**6, components=self.components)
         positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups, rank=self.rank)
         if self.family == "complex" and self.domain == "image":
-            msg = "Expected family real or linear for domain image: slices have no phase, found family complex."
-            raise ValueError(msg)
+            raise ValueError(
+                "Expected family real or linear for domain image: slices have no phase, found family complex."
+            )
         if (self.family == "head") != (self.domain == "features"):
-            msg = (
+            raise ValueError(
                 f"Expected domain features for family head and for no other, found family {self.family} with domain "
                 f"{self.domain}."
             )
-            raise ValueError(msg)
         if (self.family == "dense") != (self.domain == "complex") and (self.family, self.domain) != ("dense", "image"):
-            msg = (
+            raise ValueError(
                 "Expected domain complex or image for family dense, and domain complex for no other, found family "
                 f"{self.family} with domain {self.domain}."
             )
-            raise ValueError(msg)
         if self.family != "complex" and self.transform != "none":
-            msg = f"Expected transform none for family {self.family}, found {self.transform}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected transform none for family {self.family}, found {self.transform}.")
         if self.family not in {"complex", "head"} and self.start == "public":
-            msg = f"Expected start random for family {self.family}: the backbone is complex; found public."
-            raise ValueError(msg)
+            raise ValueError(f"Expected start random for family {self.family}: the backbone is complex; found public.")
         if self.family not in {"complex", "real"} and self.trained in LOW_RANK:
-            msg = (
+            raise ValueError(
                 f"Expected family complex or real for trained {self.trained}: only they have convolutions; found "
                 f"{self.family}."
             )
-            raise ValueError(msg)
         for width in self.widths:
             positive(width=width)
             if self.family in {"complex", "real"} and width % self.groups:
-                msg = f"Expected every width to be a multiple of groups={self.groups}, found {width}."
-                raise ValueError(msg)
+                raise ValueError(f"Expected every width to be a multiple of groups={self.groups}, found {width}.")
 
     def described(self) -> dict[str, Any]:
         """Return the settings that tell this network from others, as ledgers and hashes name it."""

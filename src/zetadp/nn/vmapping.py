@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
+from torch import Tensor
 
 
 def merged(x: Tensor, axis: int | None, size: int | None = None) -> Tensor:

@@ -16,10 +16,10 @@ SUPPORTED = "1.6."
 try:
     _found = version("opacus")
 except PackageNotFoundError as error:
-    _missing = "zetadp.opacus needs Opacus, which is not installed. Install it with: pip install 'zetadp[opacus]'"
-    raise UserError(_missing) from error
+    raise UserError(
+        "zetadp.opacus needs Opacus, which is not installed. Install it with: pip install 'zetadp[opacus]'"
+    ) from error
 if not _found.startswith(SUPPORTED):
-    _other = (
+    raise UserError(
         f"zetadp.opacus was written for Opacus {SUPPORTED}*, found {_found}. Install with: pip install 'zetadp[opacus]'"
     )
-    raise UserError(_other)

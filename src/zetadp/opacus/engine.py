@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal
 
 import opacus
+import torch
+from opacus.accountants import IAccountant
 from opacus.optimizers import DPOptimizer
+from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from zetadp.opacus.accountant import PLDAccountant
 from zetadp.opacus.gradients import ComplexGradSampleModule
 from zetadp.opacus.loader import PatientLoader
 from zetadp.opacus.optimizer import BatchOwners, PatientOptimizer
 from zetadp.opacus.refusals import check_network, refuse
+from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.validation import UserError, in_range, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    import torch
-    from torch import nn
-    from torch.optim import Optimizer
 
 KEPT = (
     "collate_fn",
@@ -138,8 +137,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if population is None:
             population = loader.population
         if population < loader.population:
-            msg = f"Expected at most population={population} patients in the dataset, found {loader.population}."
-            raise UserError(msg)
+            raise UserError(
+                f"Expected at most population={population} patients in the dataset, found {loader.population}."
+            )
         private_module = ComplexGradSampleModule(
             module, loss_reduction=loss_reduction, force_functorch=grad_sample_mode == "functorch"
         )
@@ -196,16 +196,16 @@ def _loader(
     settings = {name: getattr(source, name) for name in KEPT} if isinstance(source, DataLoader) else {}
     dataset: Any = source.dataset if isinstance(source, DataLoader) else source
     if isinstance(dataset, IterableDataset):
-        msg = "Expected a dataset whose items can be drawn by number, found an IterableDataset."
-        raise UserError(msg)
+        raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
     if patients is None:
         patients = range(len(dataset))
     elif not isinstance(patients, list | tuple):
         # Labels of an array or tensor become plain numbers, which compare and hash by value.
         patients = patients.tolist() if hasattr(patients, "tolist") else list(patients)
     if len(patients) != len(dataset) or not len(patients):
-        msg = f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(patients)} labels."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(patients)} labels."
+        )
     if rounds is None:
         rounds = max(1, round(1 / sampling_probability))
     positive(rounds=rounds)
@@ -217,3 +217,32 @@ def _loader(
         batch_owners=batch_owners,
         **settings,
     )
+
+
+class PLDAccountant(IAccountant):  # type: ignore[misc]
+    """Composes rounds by privacy-loss distribution: tight, and an upper bound."""
+
+    def __init__(self) -> None:
+        self.history: list[tuple[float, float, int]] = []
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Record one round."""
+        steps = 1
+        if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
+            steps += self.history.pop()[2]
+        self.history.append((noise_multiplier, sample_rate, steps))
+
+    def get_epsilon(self, delta: float, **_: Any) -> float:  # noqa: ANN401
+        """Return the epsilon to quote for all rounds so far: tight, and an upper bound."""
+        rounds: Counter[tuple[float, float]] = Counter()
+        for noise_multiplier, sample_rate, steps in self.history:
+            rounds[sample_rate, noise_multiplier] += steps
+        return epsilon(rounds, delta)
+
+    def __len__(self) -> int:
+        return sum(steps for _, _, steps in self.history)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """Return the name of the accountant."""
+        return "pld"

@@ -8,16 +8,14 @@ layer has no rule, Opacus differentiates :math:`\sum y g`, which is complex; the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Sampler: TypeAlias = "Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]"
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from zetadp.opacus.optimizer import NOBODY, BatchOwners
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
-
-    from torch import Tensor
 
 
 class PatientSampler(Sampler[list[int]]):

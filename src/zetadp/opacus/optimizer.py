@@ -7,19 +7,15 @@ number of patients. ``torch.normal`` with a complex dtype, as Opacus calls it, g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from torch import Tensor
+from torch.optim import Optimizer
 
 from zetadp.opacus.refusals import check_precision
 from zetadp.privacy.clipping import clip_factors
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
 
 NOBODY = -1
 """Owner of a sample that stands in for an empty batch; it contributes nothing."""
@@ -45,11 +41,10 @@ class BatchOwners:
             sampling probability holds for them.
         """
         if self._owners is None:
-            msg = (
+            raise UserError(
                 "Expected one batch of the data loader that make_private returned before each optimizer step, found "
                 "none since the last step. Train on that loader, one step a batch; BatchMemoryManager is not supported."
             )
-            raise UserError(msg)
         owners, self._owners = self._owners, None
         return owners
 
@@ -126,11 +121,10 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             check_precision(p, samples)
             samples = samples.to(p.dtype)
             if len(samples) != len(owners):
-                msg = (
+                raise UserError(
                     f"Expected one gradient for each of the {len(owners)} samples of the batch, found {len(samples)}. "
                     "Pass the network the loader's batches whole, with samples along the first axis of every layer."
                 )
-                raise UserError(msg)
             parts = torch.view_as_real(samples.resolve_conj()) if p.is_complex() else samples
             parts = parts.flatten(1)[known.to(parts.device)]
             sums = parts.new_zeros(len(patients), parts.shape[1]).index_add_(0, row.to(parts.device), parts)
@@ -157,5 +151,6 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Refuse to spread one batch over several passes: a patient cut in two would be clipped, and count, twice."""
         if do_skip:
-            msg = "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
-            raise UserError(msg)
+            raise UserError(
+                "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
+            )

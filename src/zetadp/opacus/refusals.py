@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import AbstractGradSampleModule
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 _GHOST = (
     "Ghost clipping takes the norm of a complex gradient as the root of sum g^2, not of sum |g|^2. That can be zero: "
@@ -46,31 +43,30 @@ def refuse(**settings: object) -> None:
     """Raise `UserError` where a setting is one of those in `REFUSED`."""
     for setting in settings.items():
         if setting in REFUSED:
-            msg = f"zetadp.opacus refuses {setting[0]}={setting[1]!r}. {REFUSED[setting]}"
-            raise UserError(msg)
+            raise UserError(f"zetadp.opacus refuses {setting[0]}={setting[1]!r}. {REFUSED[setting]}")
 
 
 def check_network(module: nn.Module, optimizer: Optimizer) -> None:
     """Raise `UserError` for networks that cannot be made private, and for optimizers of other networks."""
     if isinstance(module, AbstractGradSampleModule):
-        msg = "Expected a plain network, found one that Opacus has wrapped. Pass module.to_standard_module()."
-        raise UserError(msg)
+        raise UserError(
+            "Expected a plain network, found one that Opacus has wrapped. Pass module.to_standard_module()."
+        )
     if isinstance(module, DistributedDataParallel | DifferentiallyPrivateDistributedDataParallel | FSDPModule):
-        msg = f"Expected a network on one process, found {type(module).__name__}, which zetadp.opacus does not support."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected a network on one process, found {type(module).__name__}, which zetadp.opacus does not support."
+        )
     for name, layer in module.named_modules():
         # Complex batch normalisations are classes of their own, in several libraries; their name is what they share.
         if "batchnorm" in type(layer).__name__.lower() or getattr(layer, "track_running_stats", False):
-            msg = (
+            raise UserError(
                 f"Layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or keeps statistics of them, so "
                 "no patient has a gradient of its own. Use group normalisation (zetadp.nn.normalisation)."
             )
-            raise UserError(msg)
     check_precision(*(p for p in module.parameters() if p.requires_grad))
     own = set(module.parameters())
     if any(p not in own for p in chain.from_iterable(group["params"] for group in optimizer.param_groups)):
-        msg = "Expected an optimizer of this network's parameters, found one that holds others too."
-        raise UserError(msg)
+        raise UserError("Expected an optimizer of this network's parameters, found one that holds others too.")
 
 
 def check_precision(*tensors: Tensor) -> None:
@@ -80,8 +76,7 @@ def check_precision(*tensors: Tensor) -> None:
         kinds = [tensor.dtype, *([torch.get_autocast_dtype(device)] if torch.is_autocast_enabled(device) else [])]
         for kind in kinds:
             if torch.finfo(kind).bits < torch.finfo(torch.float32).bits:
-                msg = (
+                raise UserError(
                     f"zetadp.opacus refuses half precision, found {kind}. After rounding to so few bits, a clipped "
                     "gradient can be longer than max_grad_norm. Use float32 or complex64 parameters without autocast."
                 )
-                raise UserError(msg)

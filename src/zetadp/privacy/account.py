@@ -10,24 +10,19 @@ from __future__ import annotations
 import csv
 import fcntl
 import os
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting, register, secret
 from zetadp.privacy.chain import START
-from zetadp.privacy.exposure import declared_run, named, over_runs, runs_of
+from zetadp.privacy.exposure import Run, declared_run, named, over_runs, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
 from zetadp.privacy.secret import Secret
 from zetadp.storage import sync_folder, writing
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-    from pathlib import Path
-    from typing import Any
-
-    from zetadp.privacy.exposure import Run
 
 RECORDS = "records"
 """File of the keyed hashes of a cohort's training records."""
@@ -65,11 +60,10 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
         if links and not {attempt.register for attempt in own} - {None} <= known:
             problems.append(f"{folder / register.NAME} has lost lines at its end")
     if problems:
-        msg = (
+        raise UserError(
             f"The ledgers are not all that was recorded: {'; '.join(problems)}. A total over the rest would be too "
             "low. Restore the files from a backup."
         )
-        raise UserError(msg)
     return found
 
 
@@ -91,19 +85,17 @@ def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
     ledgers = read_ledgers(sorted(folder.glob("*.jsonl")))
     begun = any(attempt.register is not None for attempts in ledgers.values() for attempt in attempts)
     if begun and not (folder / register.NAME).exists():
-        msg = (
+        raise UserError(
             f"The register {folder / register.NAME} is missing: without it nobody can tell whether all ledgers are "
             "there. Restore it from a backup."
         )
-        raise UserError(msg)
     heads = {head for attempts in ledgers.values() for attempt in attempts for head in attempt.heads}
     lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
     if lost:
-        msg = (
+        raise UserError(
             f"The ledgers in {folder} lack what {', '.join(map(str, lost))} recorded: a ledger is missing, or has lost "
             "its end. A total over the rest would be too low. Restore the ledgers from a backup."
         )
-        raise UserError(msg)
     return [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
 
 
@@ -207,12 +199,11 @@ class Permission:
         if made < ledger.permitted:
             return
         name, folder = ledger.path.stem, ledger.path.parent
-        msg = (
+        raise UserError(
             f"The run {name} has been trained {made} time(s) already. Training it again would release more about the "
             f"same patients: {self.cost(ledger.path, header)}. The results of the finished run stay as they are, and "
             f"the next start goes on with them. To permit another attempt, run: zetadp permit {folder / name}.jsonl"
         )
-        raise UserError(msg)
 
     def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:
         """Return what another attempt, by default one like the last, would bring the totals to, in words."""

@@ -12,7 +12,6 @@ arXiv:1908.10530) is a looser second opinion. The central-limit formula is no bo
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from scipy.stats import binom
 
 from zetadp.privacy import gaussian
 from zetadp.privacy.events import Mechanism, Round
+from zetadp.quiet import only_errors
 from zetadp.validation import positive
 
 Mechanisms: TypeAlias = Mapping[Mechanism, int]
@@ -154,17 +154,6 @@ def grouped(mechanisms: Exposure, units: int) -> Counter[Mechanism | Grouped]:
     return total
 
 
-def delta_pld(mechanisms: Exposure, epsilon: float, tolerance: float = TOLERANCE) -> float:
-    """Return an upper bound on delta at `epsilon` >= 0, by privacy-loss distribution."""
-    if not epsilon >= 0:
-        msg = f"Expected epsilon >= 0, found {epsilon}."
-        raise ValueError(msg)
-    key = _few(_key(mechanisms))
-    if not key or not _has_noise(key):
-        return 0.0 if not key or epsilon == math.inf else 1.0
-    return float(_refined(key, lambda loss: float(loss.get_delta_for_epsilon(epsilon)), tolerance, 1e-12))
-
-
 def epsilon_rdp(mechanisms: Exposure, delta: float) -> float:
     """Return an upper bound on epsilon by Renyi differential privacy: valid, and looser than `epsilon_pld`."""
     return _epsilon_rdp(_key(mechanisms), delta)
@@ -190,8 +179,7 @@ def trade_off(mechanisms: Exposure, alphas: Sequence[float]) -> list[float]:
     """
     rates = np.asarray(alphas, dtype=np.float64)
     if not ((rates >= 0) & (rates <= 1)).all():
-        msg = f"Expected every false-alarm rate between 0 and 1, found {list(alphas)}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected every false-alarm rate between 0 and 1, found {list(alphas)}.")
     mu = exact_mu(mechanisms)
     if mu is not None:
         return [gaussian.beta(float(rate), mu) for rate in rates]
@@ -217,10 +205,9 @@ def _key(mechanisms: Exposure) -> _Key:
         probability, sigma, units = (*kind, 1)[:3]
         if not (0 < probability <= 1 and sigma >= 0 and math.isfinite(sigma) and count >= 0 and units >= 1):
             shown = f"{probability}, {sigma}, {units} and {count}"
-            msg = (
+            raise ValueError(
                 f"Expected 0 < sampling probability <= 1, finite noise >= 0, units >= 1 and rounds >= 0, found {shown}."
             )
-            raise ValueError(msg)
         if count:
             found.append((probability, sigma, int(units), count))
     return tuple(sorted(found))
@@ -229,8 +216,7 @@ def _key(mechanisms: Exposure) -> _Key:
 def _few(key: _Key) -> _Key:
     """Refuse rounds with many units of one person where only `epsilon` charges what is left out."""
     if any(units > _FEW_UNITS for _, _, units, _ in key):
-        msg = f"Expected at most {_FEW_UNITS} units of one person here; of more, epsilon alone is computed."
-        raise ValueError(msg)
+        raise ValueError(f"Expected at most {_FEW_UNITS} units of one person here; of more, epsilon alone is computed.")
     return key
 
 
@@ -240,8 +226,7 @@ def _has_noise(key: _Key) -> bool:
 
 def _checked(delta: float) -> float:
     if not SMALLEST_DELTA <= delta < 1:
-        msg = f"Expected {SMALLEST_DELTA} <= delta < 1, found {delta}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected {SMALLEST_DELTA} <= delta < 1, found {delta}.")
     return delta
 
 
@@ -265,11 +250,8 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
     accountant = rdp.RdpAccountant()
-    logger = logging.getLogger("absl")
-    level = logger.level
     # It warns of each order whose series does not converge. Leaving an order out can only raise epsilon.
-    logger.setLevel(logging.ERROR)
-    try:
+    with only_errors("absl"):
         for probability, sigma, units, count in key:
             if units > 1:
                 # At least one unit is drawn with this chance, and then at most all of them: both only raise epsilon.
@@ -277,8 +259,6 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
                 sigma /= units
             accountant.compose(_one_round(probability, sigma, 1), count)
         return float(accountant.get_epsilon(delta))
-    finally:
-        logger.setLevel(level)
 
 
 def _refined(

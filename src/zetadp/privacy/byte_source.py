@@ -29,12 +29,10 @@ def random_bytes(source: ByteSource, count: int) -> bytes:
         If it returns fewer bytes or more: what is missing must never pass for zeros.
     """
     if not callable(source):
-        msg = f"Expected a function that returns random bytes, found {source!r}. Exact noise takes no seed."
-        raise TypeError(msg)
+        raise TypeError(f"Expected a function that returns random bytes, found {source!r}. Exact noise takes no seed.")
     content = source(count)
     if len(content) != count:
-        msg = f"Expected {count} random bytes, found {len(content)}."
-        raise RuntimeError(msg)
+        raise RuntimeError(f"Expected {count} random bytes, found {len(content)}.")
     return content
 
 

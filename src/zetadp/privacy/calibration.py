@@ -1,18 +1,20 @@
-"""The noise that a privacy target needs, and the rounds that a noise level allows."""
+"""The noise that a privacy target needs, the rounds that a noise level allows, and what a plan costs its patients."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scipy.optimize import brentq
 
-from zetadp.epsilon import epsilon_value
-from zetadp.privacy import gaussian
+from zetadp.epsilon import epsilon_value, rounded_up
+from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, epsilon
-from zetadp.privacy.audience import NodeRelease, effective_noise
+from zetadp.privacy.threat import NodeRelease, effective_noise
 from zetadp.validation import UserError, in_range, positive
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 EPSILONS = (1e-3, 1e3)
 """Targets outside this range are refused: no noise level that training survives, or no privacy worth the name."""
+
+TOLERANCE = 1.0005
+"""A figure may exceed the plan's label by this factor, which is what accountants differ by."""
 
 _DIGITS = 5
 
@@ -64,11 +69,10 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
     # holds with nothing hidden at all.
     exposed = 1.0 if sampling_probability == 1 else -math.expm1(rounds * math.log1p(-sampling_probability))
     if exposed <= delta:
-        msg = (
+        raise UserError(
             f"Expected delta below {exposed:.3g}, the chance of a patient to be drawn at all in {rounds} rounds, found "
             f"{delta}: at this delta every epsilon would hold without noise. Choose a smaller delta."
         )
-        raise UserError(msg)
     return _noise(target, delta, sampling_probability, rounds)
 
 
@@ -79,8 +83,7 @@ def noise_for_nodes(target: float, delta: float, sampling_probabilities: Sequenc
     draws its patients most often decides. Parameters as in `noise_for_epsilon`.
     """
     if not sampling_probabilities:
-        msg = "Expected at least one sampling probability, found none."
-        raise ValueError(msg)
+        raise ValueError("Expected at least one sampling probability, found none.")
     return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds)
 
 
@@ -97,7 +100,7 @@ def noise_for_sum(
     A server that sees nothing but the sum of the messages :math:`(S_j + N_j) / R_j`, and to which `colluding` nodes
     tell theirs, faces the noise of the others. With equal nodes each adds :math:`\sigma / \sqrt{n - t}`, where
     :math:`\sigma` is what one that hides alone would add. With unequal ones a patient of a node that divides by a small
-    R weighs more in the sum, and `audience.effective_noise` says how much noise stands against that.
+    R weighs more in the sum, and `threat.effective_noise` says how much noise stands against that.
 
     Parameters
     ----------
@@ -180,16 +183,14 @@ def rounds_for(target: float, delta: float, sampling_probability: float, noise_m
 
 def _check_target(target: float, delta: float) -> None:
     if not EPSILONS[0] <= target <= EPSILONS[1]:
-        msg = (
+        raise UserError(
             f"Expected epsilon between {EPSILONS[0]:g} and {EPSILONS[1]:g}, or inf for no noise, found {target}. "
             "Common targets are 1, 3 and 8."
         )
-        raise UserError(msg)
     if not SMALLEST_DELTA <= delta < 1:
-        msg = (
+        raise UserError(
             f"Expected delta between {SMALLEST_DELTA:g} and 1, found {delta}. Choose it below one in the cohort's size."
         )
-        raise UserError(msg)
 
 
 @lru_cache(maxsize=1024)
@@ -226,3 +227,83 @@ def _rounded_up(value: float) -> float:
 def _next_up(value: float) -> float:
     """Return the next larger number of five significant digits."""
     return _rounded_up(value * (1 + 10.0**-_DIGITS))
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Epsilon of one node's releases against whoever receives them, by the plan alone.
+
+    Attributes
+    ----------
+    node
+        Name of the node.
+    unit
+        What is hidden: ``patient`` or ``image``.
+    epsilon
+        For one unit, of one training to its declared end; infinite without noise.
+    delta
+        At which it holds.
+    images
+        Images of one patient where the unit is an image, else one.
+    person
+        The same for a patient with all images.
+    """
+
+    node: str
+    unit: str
+    epsilon: float
+    delta: float
+    images: int
+    person: float
+
+    def __str__(self) -> str:
+        if self.epsilon == math.inf:
+            return f"{self.node}: no guarantee, because the plan adds no noise"
+        text = f"{self.node}: epsilon {rounded_up(self.epsilon)} for each {self.unit}, at delta {self.delta:g}"
+        if self.images > 1:
+            text += f"; for a patient with all {self.images} images {rounded_up(self.person)}"
+        return text
+
+
+def promise_of(plan: Plan, name: str, attempts: int = 1) -> Promise:
+    """Return what so many trainings by a plan cost the patients of a node, other nodes' noise not counted on."""
+    releases = Counter({kind: attempts * count for kind, count in plan.mechanisms(name).items()})
+    epsilon = accounting.epsilon(releases, plan.delta)
+    images = plan.units_of_a_person
+    person = epsilon if images == 1 else accounting.epsilon_group(releases, plan.delta, images)
+    return Promise(name, plan.unit, epsilon, plan.delta, images, person)
+
+
+def check_promise(plan: Plan, name: str, *, most_epsilon: float | None = None, attempts: int = 1) -> Promise:
+    """Return what one training costs, and refuse a plan that costs more than it says or than a node allows.
+
+    Parameters
+    ----------
+    plan, name
+        The plan, and the node's name in it.
+    most_epsilon
+        The most that all permitted trainings together may cost a patient; None for no limit but the plan's label.
+    attempts
+        How many trainings are permitted.
+
+    Raises
+    ------
+    UserError
+        If epsilon of the plan is above the one in the run's name, or above the node's own limit.
+    """
+    found = promise_of(plan, name)
+    label = epsilon_value(plan.run.epsilon)
+    if found.epsilon > label * TOLERANCE:
+        raise UserError(
+            f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as it is called, "
+            f"found {rounded_up(found.epsilon)} at delta {plan.delta:g}. Do not take part; ask for another plan."
+        )
+    if most_epsilon is not None:
+        total = promise_of(plan, name, attempts).person
+        if total > most_epsilon:
+            times = "one training" if attempts == 1 else f"{attempts} trainings"
+            raise UserError(
+                f"Expected a plan that costs a patient of {name} at most epsilon {most_epsilon:g} in {times}, as "
+                f"most_epsilon says, found {rounded_up(total)} at delta {plan.delta:g}."
+            )
+    return found

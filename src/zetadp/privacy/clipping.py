@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import torch
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from zetadp.nn.layers import knows_patients
+from zetadp.nn.layers import Linear, knows_patients
+from zetadp.nn.parameters import Layout
 from zetadp.privacy.factored import Factored, factored, layers_to_factor, watched
 from zetadp.privacy.grid import Grid, sum_groups, to_grid
 from zetadp.transfer import to_device
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor, nn
-
-    from zetadp.nn.layers import Linear
-    from zetadp.nn.parameters import Layout
 
 logger = logging.getLogger(__name__)
 
@@ -212,11 +207,10 @@ def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     found = losses(outputs, targets)
     if found.shape != targets.shape[:1] or not found.is_floating_point():
         name = getattr(losses, "__qualname__", type(losses).__name__)
-        msg = (
+        raise UserError(
             f"Expected {name} to return one real loss an item, shape ({len(targets)},), found shape "
             f"{tuple(found.shape)} of {found.dtype}."
         )
-        raise UserError(msg)
     return found
 
 

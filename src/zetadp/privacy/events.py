@@ -63,8 +63,9 @@ class Round:
         in_range(0, 1, sampling_probability=self.sampling_probability)
         in_range(0, self.population, expected=self.expected)
         if self.round < 0 or not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
-            msg = f"Expected round and finite noise_multiplier >= 0, found {self.round}, {self.noise_multiplier}."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected round and finite noise_multiplier >= 0, found {self.round}, {self.noise_multiplier}."
+            )
         if self.noise_multiplier > 0 or self.clip != math.inf:
             positive(clip=self.clip)
 
@@ -117,11 +118,13 @@ class Round:
                 count=int(content.get("count", 1)),
             )
         except KeyError as error:
-            msg = f"A ledger entry lacks the key {error}; found {list(content)}. The ledger is damaged: restore it."
-            raise UserError(msg) from error
+            raise UserError(
+                f"A ledger entry lacks the key {error}; found {list(content)}. The ledger is damaged: restore it."
+            ) from error
         except (TypeError, ValueError) as error:
-            msg = f"A ledger entry is not a round: {error} Entry: {dict(content)}. The ledger is damaged: restore it."
-            raise UserError(msg) from error
+            raise UserError(
+                f"A ledger entry is not a round: {error} Entry: {dict(content)}. The ledger is damaged: restore it."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +183,11 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
     for entry in rounds:
         found = (entry.population, entry.expected, entry.clip, entry.count)
         if constants.setdefault(entry.node, found) != found:
-            msg = (
+            raise UserError(
                 f"The rounds of node {entry.node!r} show (population, expected, clip, count) = "
                 f"{constants[entry.node]} and {found}. These are constants of a run: give the ledger of each run its "
                 "own file."
             )
-            raise UserError(msg)
         by_round[entry.round].append(entry)
 
     mechanisms: dict[str, Counter[Mechanism]] = {node: Counter() for node in constants}

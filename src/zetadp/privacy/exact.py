@@ -71,8 +71,7 @@ def rounded_normal(size: int, scale: Fraction | int, *, source: ByteSource = os.
     """
     scale = Fraction(scale)
     if not 0 < scale <= LARGEST_SCALE:
-        msg = f"Expected 0 < scale <= 2**48, found {float(scale):g}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected 0 < scale <= 2**48, found {float(scale):g}.")
     result = np.empty(size, dtype=np.int64)
     filled = 0
     while filled < size:
@@ -119,8 +118,9 @@ def _candidates(first: np.ndarray, second: np.ndarray, scale: Fraction, source: 
         keep[position] = exact is not None
         if exact is not None:
             if exact >= LIMIT:
-                msg = "A draw of the noise left the range of int64; nothing was released. Run the round again."
-                raise OverflowError(msg)
+                raise OverflowError(
+                    "A draw of the noise left the range of int64; nothing was released. Run the round again."
+                )
             values[position] = -exact if negative[position] else exact
     accepted_values: np.ndarray = values[keep]
     return accepted_values

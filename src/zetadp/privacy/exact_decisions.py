@@ -18,12 +18,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from zetadp.privacy.byte_source import random_bytes
-
-if TYPE_CHECKING:
-    from zetadp.privacy.byte_source import ByteSource
+from zetadp.privacy.byte_source import ByteSource, random_bytes
 
 STRIPS = 16
 """Strips in one standard deviation. More would reject fewer candidates, of which 2.4 % are rejected, and need larger
@@ -73,8 +69,7 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
         Integers with ``low <= 2**bits * exp(-exponent) <= high``.
     """
     if exponent < 0:
-        msg = f"Expected an exponent >= 0, found {exponent}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected an exponent >= 0, found {exponent}.")
     halvings = (exponent.numerator // exponent.denominator + 1).bit_length()  # the reduced exponent is below one
     work = bits + halvings + 8
     one = 1 << work

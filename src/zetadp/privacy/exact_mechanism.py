@@ -7,22 +7,20 @@ Gaussian: the release is post-processing of the continuous Gaussian mechanism, s
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from zetadp.privacy.bernoulli import bernoulli_mask
+from zetadp.privacy.byte_source import ByteSource, random_words
+from zetadp.privacy.events import Round
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.mechanism import NodeMechanism
 from zetadp.transfer import to_device
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zetadp.privacy.events import Round
 
 
 class ExactSampledGaussian(NodeMechanism):
@@ -41,11 +39,10 @@ class ExactSampledGaussian(NodeMechanism):
     def __init__(self, node: str, *, grid: Grid, **constants: Any) -> None:  # noqa: ANN401
         super().__init__(node, **constants)
         if not self.noise_multiplier > 0 or grid.bound != self.clip:
-            msg = (
+            raise ValueError(
                 f"Expected noise and a grid of bound {self.clip}, found noise_multiplier={self.noise_multiplier} and "
                 f"bound {grid.bound}."
             )
-            raise ValueError(msg)
         self.grid: Grid = grid
 
     def image_choices(self, round_number: int) -> np.random.Generator:
@@ -61,3 +58,38 @@ class ExactSampledGaussian(NodeMechanism):
         noise = rounded_normal(len(clipped_sum), self.grid.noise_scale(event.noise_multiplier))
         noisy = clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)
         return from_grid(noisy, self.grid, event.expected)
+
+
+def bernoulli_mask(probability: Fraction | int, size: int, *, source: ByteSource = os.urandom) -> np.ndarray:
+    """Draw independent booleans that are true with exactly the given probability.
+
+    Parameters
+    ----------
+    probability
+        A rational number in [0, 1], for instance ``Fraction(expected) / population``. A float is refused: 24 / 44 is
+        not the float nearest to it.
+    size
+        How many.
+    source
+        Where random bytes come from; the operating system unless a test says otherwise.
+
+    Returns
+    -------
+    Boolean array of shape (size,).
+
+    Examples
+    --------
+    >>> bernoulli_mask(Fraction(24, 44), 44).shape
+    (44,)
+    """
+    if not isinstance(probability, Fraction | int) or not 0 <= probability <= 1:
+        raise ValueError(f"Expected a Fraction from 0 to 1 as probability, found {probability!r}.")
+    if probability in (0, 1):
+        return np.full(size, probability == 1)
+    first = random_words(source, size)
+    whole, rest = divmod(probability * 2**64, 1)
+    result: np.ndarray = first < np.uint64(whole)
+    # U and the probability agree in 64 bits. What follows them decides: it is uniform again, and must be below `rest`.
+    for position in np.flatnonzero(first == np.uint64(whole)):
+        result[position] = bernoulli_mask(rest, 1, source=source)[0]
+    return result

@@ -15,10 +15,9 @@ from typing import Any, Literal
 from zetadp.epsilon import UNCLIPPED
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure, Grouped
-from zetadp.privacy.audience import Audience, NodeRelease, effective_noise
 from zetadp.privacy.events import Mechanism, NodeHistory, Round, histories, least_noise
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Audience, NodeRelease, Threat, effective_noise
 from zetadp.validation import UserError, positive
 
 
@@ -75,14 +74,12 @@ class Run:
         empty = [node for node, history in self.nodes.items() if not history.mechanisms]
         if not self.nodes or empty:
             where = f"of node {empty[0]!r} " if empty else ""
-            msg = f"The ledger {where}of run {self.name!r} holds no rounds: train before accounting."
-            raise UserError(msg)
+            raise UserError(f"The ledger {where}of run {self.name!r} holds no rounds: train before accounting.")
         if self.colluding is not None and not 0 < self.colluding < len(self.nodes):
-            msg = (
+            raise UserError(
                 f"Expected the ledger of run {self.name!r} to name from 1 to {len(self.nodes) - 1} colluding nodes, "
                 f"found {self.colluding}. The ledger is damaged: restore it."
             )
-            raise UserError(msg)
 
     @property
     def private(self) -> bool:
@@ -153,8 +150,7 @@ def _declared_rounds(header: Mapping[str, Any]) -> int | None:
     training = header.get("training")
     rounds = training.get("rounds") if isinstance(training, Mapping) else None
     if rounds is not None and (not isinstance(rounds, int) or rounds < 1):
-        msg = f"expected a whole number above zero as training.rounds, found {rounds!r}."
-        raise ValueError(msg)
+        raise ValueError(f"expected a whole number above zero as training.rounds, found {rounds!r}.")
     return rounds
 
 
@@ -191,14 +187,11 @@ def named(ledger: Path, part: str) -> Iterator[None]:
     except UserError as error:
         if str(ledger) in str(error):
             raise
-        msg = f"{ledger}: {error}"
-        raise UserError(msg) from error
+        raise UserError(f"{ledger}: {error}") from error
     except KeyError as error:
-        msg = f"{ledger}: {part} lacks the key {error}, which its other keys call for."
-        raise UserError(msg) from error
+        raise UserError(f"{ledger}: {part} lacks the key {error}, which its other keys call for.") from error
     except (AttributeError, TypeError, ValueError) as error:
-        msg = f"{ledger}: {part} holds a value that no training can have: {error}"
-        raise UserError(msg) from error
+        raise UserError(f"{ledger}: {part} holds a value that no training can have: {error}") from error
 
 
 def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:

@@ -10,20 +10,16 @@ several images make one gradient, and the norm is a bound on what is summed, rou
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
 from zetadp.nn.layers import Linear
 from zetadp.nn.stacked import fold_gradient
 from zetadp.nn.weight_gradients import split_by_patient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from torch import Tensor, nn
 
 ROUNDING = 2.0**-24
 """Of one operation in float32."""

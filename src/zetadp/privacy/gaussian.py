@@ -1,4 +1,4 @@
-r"""Exact privacy of a Gaussian mechanism, and of the complex one.
+r"""Exact privacy of a Gaussian mechanism.
 
 A mechanism is :math:`\mu`-GDP if telling its outputs on two neighbouring cohorts apart is as hard as telling
 :math:`N(0, 1)` from :math:`N(\mu, 1)` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454). The complex Gaussian mechanism
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
-from zetadp.validation import in_range, positive
+from zetadp.validation import in_range
 
 _LARGE = 1e5
 
@@ -32,8 +31,7 @@ def delta(epsilon: float, mu: float) -> float:
 def epsilon(delta: float, mu: float) -> float:
     """Return the smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-private."""
     if not 0 <= delta <= 1:
-        msg = f"Expected 0 <= delta <= 1, found {delta}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected 0 <= delta <= 1, found {delta}.")
     if _log_delta(0.0, mu) <= _log(delta):
         return 0.0
     if delta == 0 or mu == math.inf:
@@ -50,8 +48,7 @@ def epsilon(delta: float, mu: float) -> float:
 def mu(epsilon: float, delta: float) -> float:
     """Return the largest mu at which every mu-GDP mechanism is (epsilon, delta)-private."""
     if not (epsilon >= 0 and 0 < delta < 1):
-        msg = f"Expected epsilon >= 0 and 0 < delta < 1, found {epsilon} and {delta}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected epsilon >= 0 and 0 < delta < 1, found {epsilon} and {delta}.")
     if epsilon == math.inf:
         return math.inf
     upper = 1.0
@@ -70,80 +67,6 @@ def beta(alpha: float, mu: float) -> float:
     if mu == math.inf:
         return 0.0
     return float(ndtr(-ndtri(alpha) - mu))
-
-
-def renyi(order: float, mu: float) -> float:
-    r"""Return the Renyi divergence of an order above one between neighbours: :math:`\alpha \mu^2 / 2`.
-
-    At least that of any mu-GDP mechanism, and equal to it for a Gaussian one (Mironov 2017, arXiv:1702.07476,
-    Proposition 7).
-    """
-    _check_mu(mu)
-    if not order > 1:
-        msg = f"Expected an order above one, found {order}."
-        raise ValueError(msg)
-    return order * mu**2 / 2
-
-
-def theorem_mu(
-    sigma: float, rho: float, sensitivity: float, sensitivity_real: float, sensitivity_imaginary: float
-) -> float:
-    r"""Return mu of the complex Gaussian mechanism by the theorem of Riess et al.
-
-    .. math:: \mu^2 = \frac{\Delta^2 + 2 |\rho| \Delta_\mathrm{Re} \Delta_\mathrm{Im}}{\sigma^2 (1 - \rho^2)}
-
-    ("Complex-valued Federated Learning with Differential Privacy and MRI Applications", Theorem 1.)
-
-    Parameters
-    ----------
-    sigma
-        Standard deviation of the noise in the real part, and the same in the imaginary part.
-    rho
-        Correlation of the two parts, ``-1 < rho < 1``. Zero is circular noise, which is best.
-    sensitivity, sensitivity_real, sensitivity_imaginary
-        Largest change, in Euclidean norm, of the query, of its real part and of its imaginary part.
-    """
-    check_noise(sigma, rho)
-    numerator = sensitivity**2 + 2 * abs(rho) * sensitivity_real * sensitivity_imaginary
-    return math.sqrt(numerator / (1 - rho**2)) / sigma
-
-
-def eigenvalue_mu(sigma: float, rho: float, sensitivity: float) -> float:
-    r"""Return the bound :math:`\Delta / (\sigma \sqrt{1 - |\rho|})` on mu of the complex Gaussian mechanism.
-
-    The least eigenvalue of the covariance of the noise in one coordinate is :math:`\sigma^2 (1 - |\rho|)`; a change
-    with :math:`\mathrm{Re} = \mp \mathrm{Im}` attains it. Where only the complex norm is clipped, all three
-    sensitivities are equal and this bound is smaller than that of the theorem. Parameters as in `theorem_mu`.
-    """
-    check_noise(sigma, rho)
-    return sensitivity / (sigma * math.sqrt(1 - abs(rho)))
-
-
-def correlated_mu(
-    sigma: float, rho: float, sensitivity: float, sensitivity_real: float, sensitivity_imaginary: float
-) -> float:
-    """Return the smaller of `theorem_mu` and `eigenvalue_mu`, both of which hold. Parameters as in `theorem_mu`."""
-    by_theorem = theorem_mu(sigma, rho, sensitivity, sensitivity_real, sensitivity_imaginary)
-    return min(by_theorem, eigenvalue_mu(sigma, rho, sensitivity))
-
-
-def difference_mu(difference: complex | np.ndarray, sigma: float, rho: float) -> float:
-    r"""Return mu for telling two cohorts apart whose exact results differ by `difference`, an array of any shape.
-
-    .. math:: \mu^2 = \frac{\|d\|^2 - 2 \rho \, (\mathrm{Re}\, d)^T (\mathrm{Im}\, d)}{\sigma^2 (1 - \rho^2)}
-    """
-    check_noise(sigma, rho)
-    d = np.asarray(difference, dtype=np.complex128)
-    distance = float((np.abs(d) ** 2).sum() - 2 * rho * (d.real * d.imag).sum())
-    return math.sqrt(max(distance, 0.0) / (1 - rho**2)) / sigma
-
-
-def check_noise(sigma: float, rho: float) -> None:
-    """Refuse noise that leaves some direction of the plane bare."""
-    positive(sigma=sigma)
-    if not abs(rho) < 1:
-        msg = f"Expected -1 < rho < 1, found {rho}: at 1 one direction of the plane carries no noise."
-        raise ValueError(msg)
 
 
 def _log_delta(epsilon: float, mu: float) -> float:
@@ -169,5 +92,4 @@ def _log(value: float) -> float:
 
 def _check_mu(mu: float) -> None:
     if not mu >= 0:
-        msg = f"Expected mu >= 0, found {mu}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected mu >= 0, found {mu}.")

@@ -16,15 +16,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zetadp.validation import in_range, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MOST_BITS = 31
 """Squares of grid values up to 2**31 fit in int64."""
@@ -58,8 +55,7 @@ class Grid:
         """Refuse a grid whose squares would not fit in int64, or whose step might not be a normal float."""
         in_range(SMALLEST_BOUND, 1 / SMALLEST_BOUND, bound=self.bound)
         if not 1 <= self.bits <= MOST_BITS:
-            msg = f"Expected 1 <= bits <= {MOST_BITS}, found {self.bits}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected 1 <= bits <= {MOST_BITS}, found {self.bits}.")
 
     @classmethod
     def choose(
@@ -99,11 +95,10 @@ class Grid:
         grid = cls(bound, min(MOST_BITS, math.ceil(math.log2(steps))))
         noise_multiplier = max(noise_multiplier, most_noise or 0.0)
         if (population + FARTHEST * Fraction(noise_multiplier)) * 2**grid.bits >= 2**62:
-            msg = (
+            raise ValueError(
                 f"Expected population + {FARTHEST} noise_multiplier < {2 ** (62 - grid.bits)}, so that sums fit in "
                 f"int64, found {population=}, {noise_multiplier=}."
             )
-            raise ValueError(msg)
         return grid
 
     @property
@@ -134,8 +129,9 @@ def to_grid(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
         has all values zero. How many there are is a function of private data and stays at the node.
     """
     if not rows.dtype.is_floating_point:
-        msg = f"Expected real floating-point rows, found {rows.dtype}. Give complex numbers as pairs of real ones."
-        raise ValueError(msg)
+        raise ValueError(
+            f"Expected real floating-point rows, found {rows.dtype}. Give complex numbers as pairs of real ones."
+        )
     values = torch.empty(rows.shape, dtype=torch.int64, device=rows.device)
     within = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
     # A few patients at a time: the intermediate results then stay in cache, which makes it twice as fast.

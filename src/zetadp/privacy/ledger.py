@@ -13,20 +13,18 @@ import json
 import os
 import secrets
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Any, Self
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
 
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.privacy.events import Round, least_noise
 from zetadp.storage import make_folder, sync_folder, written_whole
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
 
 
 @dataclass
@@ -137,8 +135,9 @@ class Ledger:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            msg = f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
-            raise UserError(msg) from error
+            raise UserError(
+                f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
+            ) from error
         except OSError as error:
             raise UserError(_cannot_write(self.path, error)) from error
 
@@ -250,10 +249,9 @@ class Ledger:
             If nothing was trained yet: the first attempt needs no permission.
         """
         if not self.attempts:
-            msg = (
+            raise UserError(
                 f"Expected a ledger of a training, found nothing in {self.path}. A first training needs no permission."
             )
-            raise UserError(msg)
         self.permitted = protected_attempts(read_ledger(self.path)) + 1
         self._append({"kind": "permit", "attempts": self.permitted})
         self._register()
@@ -339,8 +337,7 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        msg = f"Cannot read the ledger {path}: {error.strerror}."
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read the ledger {path}: {error.strerror}.") from error
     *lines, tail = content.split(b"\n")
     attempts: list[Attempt] = []
     head = START

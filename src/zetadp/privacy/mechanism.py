@@ -13,20 +13,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zetadp.privacy.events import Round
+from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Ledger
 from zetadp.randomness import Purpose, stream
 from zetadp.transfer import to_device
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zetadp.privacy.grid import Grid
-    from zetadp.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -83,11 +80,11 @@ class NodeMechanism(ABC):
         ledger: Ledger,
     ) -> None:
         if not 0 < expected <= population:
-            msg = f"Expected 0 < expected patients <= population at {node}, found expected={expected}, {population=}."
-            raise ValueError(msg)
+            raise ValueError(
+                f"Expected 0 < expected patients <= population at {node}, found expected={expected}, {population=}."
+            )
         if noise_multiplier > 0 and not np.isfinite(clip):
-            msg = f"Expected a finite clipping norm where noise is added, found {clip=} at {node}."
-            raise ValueError(msg)
+            raise ValueError(f"Expected a finite clipping norm where noise is added, found {clip=} at {node}.")
         self.node, self.ledger = node, ledger
         self.population, self.expected = population, expected
         self.noise_multiplier, self.clip = noise_multiplier, clip
@@ -137,11 +134,11 @@ class NodeMechanism(ABC):
             was made already: each needs an entry, and noise, of its own.
         """
         if not self.ledger.holds(draw.event, again + 1):
-            msg = f"Expected the ledger to hold {draw.event} before its release, {again + 1} times."
-            raise RuntimeError(msg)
+            raise RuntimeError(f"Expected the ledger to hold {draw.event} before its release, {again + 1} times.")
         if (draw.event.round, again) in self._released:
-            msg = f"Round {draw.event.round} was released already at {self.node}: record it again, with other noise."
-            raise RuntimeError(msg)
+            raise RuntimeError(
+                f"Round {draw.event.round} was released already at {self.node}: record it again, with other noise."
+            )
         self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
 
@@ -191,7 +188,7 @@ def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator
     """Return a clipped sum with Gaussian noise, divided by the expected number of patients.
 
     On a CPU it goes through NumPy, which lets go of Python's lock and takes one thread: several nodes can be served
-    side by side (`zetadp.threads`).
+    side by side (`zetadp.core.round`).
 
     Parameters
     ----------

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.storage import make_folder, sync_folder
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "register"
 """Of the file. It does not end in .jsonl, as ledgers do."""
@@ -58,8 +56,9 @@ def note(ledger: Path, head: str) -> None:
         if not content:
             sync_folder(path.parent)
     except OSError as error:
-        msg = f"Cannot write the register {path}: {error.strerror or error}. Mend the disk or folder, then run again."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Cannot write the register {path}: {error.strerror or error}. Mend the disk or folder, then run again."
+        ) from error
 
 
 def read_register(folder: Path) -> list[Link]:
@@ -77,8 +76,7 @@ def read_register(folder: Path) -> list[Link]:
     except FileNotFoundError:
         return []
     except (OSError, BrokenChainError) as error:
-        msg = f"The register {path} was edited or damaged: {error}. Restore it from a backup."
-        raise UserError(msg) from error
+        raise UserError(f"The register {path} was edited or damaged: {error}. Restore it from a backup.") from error
 
 
 def _tail(file: IO[bytes]) -> bytes:

@@ -10,13 +10,10 @@ import hmac
 import os
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from zetadp.storage import make_folder, remove_leftovers, sync_folder, writing
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "secret"
 BYTES = 32
@@ -52,11 +49,9 @@ class Secret:
         try:
             key = bytes.fromhex(path.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
-            msg = f"Cannot read the secret {path}: {error}. Restore it from a backup."
-            raise UserError(msg) from error
+            raise UserError(f"Cannot read the secret {path}: {error}. Restore it from a backup.") from error
         if len(key) != BYTES:
-            msg = f"Expected {BYTES} bytes in the secret {path}, found {len(key)}. Restore it from a backup."
-            raise UserError(msg)
+            raise UserError(f"Expected {BYTES} bytes in the secret {path}, found {len(key)}. Restore it from a backup.")
         return cls(key)
 
     @property

@@ -10,15 +10,17 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from zetadp.epsilon import epsilon_value
 from zetadp.privacy import accounting, wording
 from zetadp.privacy.accounting import Exposure, Mechanisms
-from zetadp.privacy.audience import Audience
 from zetadp.privacy.events import NodeHistory
-from zetadp.privacy.exposure import Run, declared, distinct, over_runs, seen_by
-from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, adversary, assumptions
-from zetadp.validation import one_of
+from zetadp.privacy.exposure import Run, declared, distinct, over_runs, run_of, seen_by
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
+from zetadp.validation import UserError, one_of
 
 Unit: TypeAlias = Literal["patient", "record", "image"]
 NoiseSource: TypeAlias = Literal["seeded", "os"]
@@ -81,8 +83,7 @@ def run_statement(
         Hash of the public network that weights or features came from.
     """
     if set(weights) != set(run.nodes):
-        msg = f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}."
-        raise ValueError(msg)
+        raise ValueError(f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}.")
     delta = terms.delta
     unit: Unit = "image" if run.images else terms.unit
     totals = seen_by(run, weights, "server") or {}
@@ -164,6 +165,45 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float, unit: Unit) ->
     if counted:
         found["counted"] = " and ".join(counted)
     return found
+
+
+def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: float, unit: Unit) -> dict[str, Any]:
+    """Return the statement of the training that made a model; the last attempt in the ledger is the one.
+
+    Parameters
+    ----------
+    ledger, model
+        The run's sealed ledger and its model, which holds the head of that ledger.
+    name
+        How the statement names the run.
+    epsilon
+        The run's target.
+    delta, unit
+        What the statement is for.
+
+    Raises
+    ------
+    UserError
+        If the ledger is not that of the model's training, or not all of it.
+    """
+    from zetadp.tensors import load_tensors  # PyTorch takes seconds to import
+
+    attempts = read_ledger(ledger)
+    if not attempts or load_tensors(model)[1].get("ledger_head") not in attempts[-1].heads:
+        raise UserError(
+            f"Expected {ledger} to record the training that made {model}, found another or none, or lines are missing "
+            "at its end. Train the model again."
+        )
+    happened = run_of(name, attempts[-1])
+    earlier = [run_of(f"attempt {number}", attempt) for number, attempt in enumerate(attempts[:-1]) if attempt.events]
+    return run_statement(
+        happened,
+        Terms(delta, unit, attempts[-1].header["noise"]),
+        weights=dict.fromkeys(happened.nodes, 1.0),
+        target_epsilon=epsilon_value(epsilon),
+        earlier=earlier,
+        backbone=attempts[-1].header.get("backbone"),
+    )
 
 
 def total_statement(

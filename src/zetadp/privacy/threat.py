@@ -1,4 +1,4 @@
-"""Threat models: against whom the quoted epsilon of a training holds, and what that assumes.
+"""Threat models: against whom the quoted epsilon of a training holds, what that assumes, and what each audience sees.
 
 ``local``: every node hides its own message; nobody else needs to be trusted. ``secure_aggregation``: nodes add less
 noise each, because the server is taken to see nothing but the sum of their messages. No protocol that would make it so
@@ -7,9 +7,12 @@ is implemented here, so such a training is a simulation of one. ``central``: one
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from zetadp.validation import one_of
+from zetadp.validation import one_of, positive
 
 Threat: TypeAlias = Literal["local", "secure_aggregation", "central"]
 
@@ -78,3 +81,85 @@ def assumptions(threat: Threat, colluding: int | None, nodes: int) -> str:
         "Local noise: every node hides its own message. Neither the server nor any other node need be trusted, alone "
         "or together."
     )
+
+
+Audience: TypeAlias = Literal["server", "messages", "node", "reader"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRelease:
+    r"""What one node adds to the weighted average :math:`\sum_k w_k S_k / R_k` in one round.
+
+    Attributes
+    ----------
+    weight, expected
+        The node's weight w and divisor R; only ratios between nodes matter.
+    noise_multiplier, clip
+        Noise of standard deviation ``noise_multiplier * clip`` in each part.
+    """
+
+    weight: float
+    expected: float
+    noise_multiplier: float
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a node that adds nothing."""
+        positive(weight=self.weight, expected=self.expected)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the node's noise in the average, per part."""
+        return self.noise_multiplier * self.clip * self.weight / self.expected if self.noise_multiplier else 0.0
+
+
+def effective_noise(
+    nodes: Sequence[NodeRelease], node: int, audience: Audience, colluding: int | None = None
+) -> float | None:
+    r"""Return the noise multiplier that stands between one audience and a patient of one node.
+
+    Whoever receives each node's own message is not hindered by the other nodes' noise. A reader of the models sees the
+    average only, with the noise of all nodes. Another node sees the average too, and can subtract its own message; the
+    worst other node counts. A server that sees nothing but sums is such a reader who can subtract what the nodes that
+    collude with it tell: the patient's node adds :math:`B w_i / R_i` to the average, under noise of variance
+    :math:`\sum_j (\sigma_j B_j w_j / R_j)^2` over the other honest nodes and itself. Figures for averages hold only if
+    the nodes that they credit do add their noise.
+
+    Parameters
+    ----------
+    nodes
+        All nodes of the round.
+    node
+        Index of the patient's node.
+    audience
+        ``"messages"`` (whoever sees each node's message), ``"server"`` (alone or with others), ``"node"`` (one other
+        node) or ``"reader"``.
+    colluding
+        None where the server sees each node's message. Else it sees their sum only, and so many other nodes tell it
+        theirs; those whose noise would have helped most.
+
+    Returns
+    -------
+    The effective noise multiplier, or None for ``"node"`` where there is no other node.
+
+    Examples
+    --------
+    Four equal nodes, of which three are honest, add what a lone one would, over the root of three:
+
+    >>> round(effective_noise([NodeRelease(1, 24, 2 / 3**0.5)] * 4, 0, "server", colluding=1), 12)
+    2.0
+    """
+    one_of(("messages", "server", "node", "reader"), audience=audience)
+    if colluding is not None and not 0 <= colluding < len(nodes):
+        raise ValueError(f"Expected from 0 to {len(nodes) - 1} nodes that collude, found {colluding}.")
+    if audience == "messages" or (audience == "server" and colluding is None):
+        return nodes[node].noise_multiplier
+    if audience == "node" and len(nodes) == 1:
+        return None
+    known = {"reader": 0, "node": 1, "server": colluding or 0}[audience]
+    own = nodes[node]
+    variances = [other.noise**2 for other in nodes]
+    others = sorted(variance for index, variance in enumerate(variances) if index != node)
+    # What the clip of one patient of this node weighs in the average.
+    unit = own.clip * own.weight / own.expected
+    return math.sqrt(math.fsum([variances[node], *others[: len(others) - known]])) / unit

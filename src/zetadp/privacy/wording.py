@@ -10,9 +10,9 @@ from zetadp.epsilon import rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION, adversary
 
 if TYPE_CHECKING:
-    from zetadp.privacy.audience import Audience
     from zetadp.privacy.exposure import Run
     from zetadp.privacy.statement import NoiseSource, Unit
+    from zetadp.privacy.threat import Audience
 
 _FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
 

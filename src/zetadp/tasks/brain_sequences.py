@@ -5,32 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 from zetadp.cohort.decathlon import SEQUENCES, read_task
+from zetadp.core.plan import Plan
 from zetadp.core.task import Classification, Held, Words
 from zetadp.dataset import as_given, load_role, to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.metrics import volume_accuracy
-from zetadp.nn.backbone import load_backbone
+from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.publicstart import record_features
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    import torch
-    from torch import Tensor
-
-    from zetadp.core.plan import Plan
-    from zetadp.nn.backbone import Backbone
 
 logger = logging.getLogger(__name__)
 
@@ -192,8 +187,7 @@ def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) 
 
 def _given(backbone: Backbone | None) -> Backbone:
     if backbone is None:
-        msg = "Expected a plan that names the backbone whose features its network takes, found none."
-        raise UserError(msg)
+        raise UserError("Expected a plan that names the backbone whose features its network takes, found none.")
     return backbone
 
 

@@ -11,16 +11,16 @@ from zetadp.audit.detection import (
     AuditResult,
     Errors,
     count_errors,
-    epsilon_lower_bound,
     epsilon_of_errors,
-    epsilon_of_mu,
-    mu_lower_bound,
     mu_of_errors,
+    power_of,
     result_of_epsilon,
     result_of_mu,
+    trials_for_curve,
+    trials_for_rates,
+    trials_needed,
     upper_limit,
 )
-from zetadp.audit.power import power_of, trials_for_curve, trials_for_rates, trials_needed
 from zetadp.privacy import accounting, gaussian
 
 SAMPLED = {(0.5, 2.0): 10}
@@ -72,29 +72,17 @@ def test_the_limit_is_that_of_clopper_and_pearson(events, trials):
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 2.0])
-@pytest.mark.parametrize("threshold", [None, 0.3])
-def test_the_bound_on_mu_is_too_high_no_more_often_than_stated(mu, threshold):
+def test_the_bound_on_mu_is_too_high_no_more_often_than_stated(mu):
     """At 80 % confidence, 600 audits of 60 trials: at most 20 % and four standard deviations are above the truth."""
     random, audits = np.random.default_rng(2), 600
-    above = sum(mu_lower_bound(*scores(random, mu, 60), threshold, confidence=0.8) > mu for _ in range(audits))
+    counted = [count_errors(*scores(random, mu, 60), 0.3, confidence=0.8) for _ in range(audits)]
+    above = sum(mu_of_errors(errors.alpha_upper, errors.beta_upper) > mu for errors in counted)
     assert above <= 0.2 * audits + 4 * math.sqrt(audits * 0.2 * 0.8)
 
 
 def test_the_bound_on_mu_comes_close_with_many_trials():
-    random = np.random.default_rng(3)
-    for threshold in (None, 0.5):
-        assert 0.95 < mu_lower_bound(*scores(random, 1.0, 200_000), threshold) < 1
-
-
-def test_a_threshold_of_its_own_counts_none_of_the_trials_that_chose_it():
-    out, inside = scores(np.random.default_rng(4), 1.0, 1000)
-    errors = count_errors(out, inside)
-    assert (errors.trials_out, errors.trials_in) == (800, 800)
-    # The trials that choose would else count for themselves: here they alone are told apart.
-    out, inside = np.zeros(1000), np.zeros(1000)
-    out[:200], inside[:200] = -1, 1
-    errors = count_errors(out, inside)
-    assert errors.false_alarms + errors.misses == 800
+    errors = count_errors(*scores(np.random.default_rng(3), 1.0, 200_000), 0.5)
+    assert 0.95 < mu_of_errors(errors.alpha_upper, errors.beta_upper) < 1
 
 
 def test_scores_at_the_threshold_are_not_said_to_be_in():
@@ -107,28 +95,12 @@ def test_nan_is_no_score():
         count_errors([0.0, math.nan], [1.0], 0.5)
 
 
-def test_the_bound_on_epsilon_is_too_high_no_more_often_than_stated():
-    """Randomised response with epsilon ln 3 and delta 0.1 has errors for which the bound is attained."""
-    random, audits, delta = np.random.default_rng(5), 600, 0.1
-    error = (1 - delta) / (1 + 3)
-    above = 0
-    for _ in range(audits):
-        out, inside = random.random(300) < error, random.random(300) >= error
-        above += epsilon_lower_bound(out, inside, delta, 0.5, confidence=0.8) > math.log(3)
-    assert 0 < above <= 0.2 * audits + 4 * math.sqrt(audits * 0.2 * 0.8)
-
-
-def test_the_bound_on_epsilon_without_evidence_is_zero():
-    assert epsilon_lower_bound(np.zeros(100), np.zeros(100), 1e-3, 0.5) == 0
-    assert epsilon_lower_bound(np.zeros(100_000), np.ones(100_000), 1e-3, 0.5) > 7
-
-
 @pytest.mark.parametrize(("alpha", "misses"), [(0.1, 0.2), (0.4, 0.3), (0.02, 0.7)])
 def test_errors_under_full_participation_mean_the_epsilon_of_their_mu(alpha, misses):
     mu = mu_of_errors(alpha, misses)
     assert norm.cdf(norm.ppf(1 - alpha) - mu) == pytest.approx(misses)
     found = epsilon_of_errors({(1.0, 3.0): 5}, 1e-3, alpha, misses)
-    assert found == pytest.approx(epsilon_of_mu(mu, 1e-3), rel=1e-3)
+    assert found == pytest.approx(gaussian.epsilon(1e-3, mu), rel=1e-3)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from zetadp.audit.roc import RATES, Claim, against, roc_band
+from zetadp.audit.membership import RATES, Claim, against, roc_band
 from zetadp.privacy import accounting, gaussian
 
 FULL = {(1.0, 2.0): 4}  # mu = 1

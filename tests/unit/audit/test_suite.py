@@ -93,13 +93,14 @@ def test_every_audit_gets_an_empty_folder_that_is_gone_afterwards():
 
 def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
     audits = [
-        Audit(partial(audit_one_round, trials=20, probability=0.5, population=2, seed=seed, name=f"audit {seed}"), "a")
-        for seed in range(3)
+        Audit(partial(audit_one_round, trials=20, probability=0.5, population=2, clip=clip, seed=clip), "a")
+        for clip in (1, 2, 3)
     ]
     with caplog.at_level(logging.INFO):
         found = carry_out(audits, 2)
-    assert {record.message.partition(": ")[2] for record in caplog.records} == {"audit 0", "audit 1", "audit 2"}
+    assert {record.message.partition(": ")[2] for record in caplog.records} == {each.result.name for each in found}
     assert found == carry_out(audits)
+    assert all(f"B = {clip}" in each.result.name for clip, each in zip((1, 2, 3), found, strict=True))
     assert len({finding.result.errors for finding in found}) == 3
 
 

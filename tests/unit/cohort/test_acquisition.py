@@ -7,7 +7,8 @@ import pytest
 
 from zetadp.cohort.acquisition import acquire
 from zetadp.cohort.grid import VoxelGrid
-from zetadp.cohort.scanners import Protocol, Scanner
+from zetadp.cohort.protocols import Protocol
+from zetadp.cohort.scanners import Scanner
 
 GRID = VoxelGrid((64, 64, 12))
 INSIDE = np.zeros(GRID.shape, dtype=bool)

@@ -5,7 +5,8 @@ import pytest
 
 from zetadp.cohort import physics
 from zetadp.cohort.anatomy import Tissue
-from zetadp.cohort.scanners import CHANNELS, Protocol, draw_scanner
+from zetadp.cohort.protocols import Protocol
+from zetadp.cohort.scanners import CHANNELS, draw_scanner
 from zetadp.cohort.tissues import DENSITY, T1, T2, UPTAKE, Tissues, draw_tissues
 from zetadp.randomness import Purpose, stream
 

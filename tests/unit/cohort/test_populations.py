@@ -21,10 +21,9 @@ from zetadp.cohort.phantom import (
 )
 from zetadp.cohort.populations import POPULATIONS
 from zetadp.cohort.procedural import draw_procedural_brain
-from zetadp.cohort.protocols import GradientEcho, PreparedFlair
-from zetadp.cohort.scanners import Protocol, draw_scanner
+from zetadp.cohort.protocols import GradientEcho, PreparedFlair, Protocol
+from zetadp.cohort.scanners import draw_scanner, draw_vendor_scanner
 from zetadp.cohort.tissues import DENSITY, T1, T2, UPTAKE, Tissues
-from zetadp.cohort.vendor import draw_vendor_scanner
 from zetadp.randomness import Purpose, stream
 
 SETTINGS = PhantomSettings(train_patients=12, test_patients=0, seed=5)

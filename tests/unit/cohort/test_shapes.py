@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zetadp.cohort.shapes import capsule, covered, ellipsoid, inside, superellipsoid, tube, zeros_of_waves
+from zetadp.cohort.procedural import capsule, covered, ellipsoid, inside, superellipsoid, tube, zeros_of_waves
 
 
 def test_shares_of_a_voxel_are_averages_over_it():

@@ -19,9 +19,8 @@ from zetadp.core.task import Held, pipeline_task_of, task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.evaluation import predict
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.calibration import noise_of_plan
+from zetadp.privacy.calibration import noise_of_plan, promise_of
 from zetadp.privacy.exposure import recorded_runs
-from zetadp.privacy.promise import promise_of
 from zetadp.privacy.statement import Terms, run_statement
 from zetadp.storage import write_json
 from zetadp.tables import collect, per_node, per_patient, table1

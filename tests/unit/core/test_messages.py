@@ -80,9 +80,6 @@ def test_messages_before_a_checkpoint_go_and_later_ones_stay(store):
     assert store.size == 0
     kept = [store.find(number, "weights") is not None for number in range(5)]
     assert kept == [False, False, False, True, True]
-    store.remove()
-    store.remove()
-    assert not store.folder.exists()
 
 
 def test_files_do_not_tell_when_a_round_was_computed(store):

@@ -10,10 +10,9 @@ from torch.nn import functional
 from training_builder import CLASSES, NETWORKS, SIZE, TINY, by_record, network, of_record, plain_gradient, records
 
 import zetadp.core.round
-from zetadp.core.contribution import Contribution
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records, items_of
-from zetadp.core.round import Site, do_round
+from zetadp.core.round import Contribution, Site, do_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack

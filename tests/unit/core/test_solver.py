@@ -12,12 +12,12 @@ from training_builder import CLASSES, Held, by_record, train_run
 
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
+from zetadp.core.server import Solver
 from zetadp.core.settings import Performance, TrainingSettings
-from zetadp.core.solver import Solver
 from zetadp.core.training import Trained
-from zetadp.estimators import CLOSED_FORMS
 from zetadp.nn.closed_form import closed_form
 from zetadp.nn.models import NetworkSettings
+from zetadp.nn.settings import CLOSED_FORMS
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import Terms, run_statement

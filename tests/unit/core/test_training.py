@@ -18,7 +18,7 @@ import zetadp.core.training
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
-from zetadp.core.round import do_round
+from zetadp.core.round import do_round, images_in_a_pass
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, TrainingFiles
 from zetadp.nn.models import NetworkSettings, build
@@ -27,7 +27,6 @@ from zetadp.precision import set_tf32, tf32_in_convolutions
 from zetadp.privacy.account import Permission
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.pass_size import images_in_a_pass
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
 

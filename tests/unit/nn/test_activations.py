@@ -4,15 +4,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from zetadp.nn.activations import (
     ACTIVATIONS,
     Cardioid,
     ConjMish,
-    CReLU,
     IGaussian,
     ModReLU,
-    SeparableSigmoid,
     SigLog,
     SplitMish,
     ZReLU,
@@ -35,10 +34,10 @@ def mish(x: float) -> float:
 @pytest.mark.parametrize(
     ("module", "bias", "z", "printed", "digits"),
     [
-        (SeparableSigmoid(), None, 1 - 2j, 0.731059 + 0.119203j, 1e-6),
+        (nn.Sigmoid(), None, 1 - 2j, 0.731059 + 0.119203j, 1e-6),
         (ZReLU(), None, 1 - 2j, 0, 1e-12),
         (ZReLU(), None, 1 + 2j, 1 + 2j, 1e-12),
-        (CReLU(), None, 1 - 2j, 1 + 0j, 1e-12),
+        (nn.ReLU(), None, 1 - 2j, 1 + 0j, 1e-12),
         (Cardioid(), None, 1 - 2j, 0.723607 - 1.447214j, 1e-6),
         (Cardioid(1), 0.5, 1 - 2j, 0.910639 - 1.821278j, 1e-6),
         (SigLog(), None, 1 - 2j, 0.309017 - 0.618034j, 1e-6),

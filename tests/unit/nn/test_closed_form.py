@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.estimators import CLASS_MEANS, CLOSED_FORMS, LEAST_SQUARES
 from zetadp.nn.closed_form import COMPONENT_VARIANCE, LEAST_RIDGE, ClosedForm, closed_form
 from zetadp.nn.projection import fit_projection, head_scores, public_means
+from zetadp.nn.settings import CLASS_MEANS, CLOSED_FORMS, LEAST_SQUARES
 
 CLASSES, COMPONENTS, BOUND = 4, 3, 0.7
 LABELS = torch.arange(CLASSES).repeat_interleave(5)

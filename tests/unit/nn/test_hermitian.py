@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.nn.hermitian import to_matrix, to_vector
+from zetadp.nn.closed_form import to_matrix, to_vector
 
 
 def hermitian(count: int, side: int, seed: int = 0) -> torch.Tensor:

@@ -15,7 +15,7 @@ from zetadp.nn import inference
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.inference import without_gradients
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.shipped import SHIPPED
+from zetadp.nn.settings import SHIPPED
 from zetadp.nn.stacked import stack
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.nn.initialisation import initialise
 from zetadp.nn.layers import Conv2d, Linear
-from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.models import NetworkSettings, build, initialise
 from zetadp.nn.normalisation import ComplexGroupNorm
 
 

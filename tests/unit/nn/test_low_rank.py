@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
-from zetadp.nn.layers import Conv2d
-from zetadp.nn.low_rank import LowRankConv2d, updates
+from zetadp.nn.layers import Conv2d, LowRankConv2d, updates
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 

@@ -94,44 +94,6 @@ def test_no_point_of_the_trade_off_breaks_a_privacy_pair(alpha, epsilon, mu):
     assert gaussian.beta(alpha, mu) >= bound - 1e-12
 
 
-@pytest.mark.parametrize(
-    ("rho", "by_theorem", "by_eigenvalue"),
-    [(0, 1.0, 1.0), (0.3, 1.3260, 1.1952), (0.5, 1.632993, 1.414214), (0.6, 1.8540, 1.5811), (0.9, 3.8389, 3.1623)],
-)
-def test_correlated_noise_has_its_published_bounds(rho, by_theorem, by_eigenvalue):
-    assert gaussian.theorem_mu(1, rho, 1, 1, 1) == pytest.approx(by_theorem, abs=6e-5)
-    assert gaussian.correlated_mu(1, rho, 1, 1, 1) == pytest.approx(by_eigenvalue, abs=6e-5)
-
-
-def test_the_theorem_wins_where_the_parts_have_small_sensitivities():
-    arguments = (2, 0.5, 1, 0.8, 0.6)
-    assert gaussian.correlated_mu(*arguments) == gaussian.theorem_mu(*arguments) == pytest.approx(0.7024, abs=6e-5)
-    assert 1 / (2 * math.sqrt(0.5)) == pytest.approx(0.7071, abs=6e-5)
-
-
-def test_exact_distance_has_its_published_values():
-    assert gaussian.difference_mu(0.8 + 0.6j, 2, 0.5) == pytest.approx(0.416333, abs=6e-7)
-    assert gaussian.difference_mu(0.8 + 0.6j, 2, -0.5) == pytest.approx(0.702377, abs=6e-7)
-
-
-@given(angle=st.floats(0, 2 * math.pi), rho=st.floats(-0.95, 0.95))
-def test_no_difference_of_unit_norm_exceeds_the_bound_and_one_attains_it(angle, rho):
-    bound = gaussian.correlated_mu(1.3, rho, 1, 1, 1)
-    assert gaussian.difference_mu(complex(math.cos(angle), math.sin(angle)), 1.3, rho) <= bound * (1 + 1e-12)
-    worst = complex(1, -math.copysign(1, rho)) / ROOT2
-    assert gaussian.difference_mu(worst, 1.3, rho) == pytest.approx(bound)
-
-
-def test_distance_agrees_with_the_covariance_of_the_noise():
-    """Mahalanobis distance under the covariance that the sampling recipe a, rho a + sqrt(1 - rho^2) b has."""
-    rng = np.random.default_rng(0)
-    d = rng.standard_normal(3) + 1j * rng.standard_normal(3)
-    mixing = 1.7 * np.array([[1, 0], [0.6, 0.8]])
-    parts = np.stack([d.real, d.imag])
-    distance = (parts * np.linalg.solve(mixing @ mixing.T, parts)).sum()
-    assert gaussian.difference_mu(d, 1.7, 0.6) == pytest.approx(math.sqrt(distance))
-
-
 @pytest.mark.parametrize("delta", [0.9, 1e-3, 1e-10])
 @pytest.mark.parametrize("mu", [9.9e4, 1.1e5, 1e9, 1e30])
 def test_epsilon_of_next_to_no_noise_is_a_quantile_of_the_privacy_loss(mu, delta):
@@ -154,12 +116,6 @@ def test_limits():
     assert gaussian.beta(0.3, 0) == pytest.approx(0.7)
     assert gaussian.beta(0.3, math.inf) == 0
     assert gaussian.mu(math.inf, 1e-3) == math.inf
-
-
-@pytest.mark.parametrize("rho", [1, -1, 1.5, math.nan])
-def test_fully_correlated_noise_is_refused(rho):
-    with pytest.raises(ValueError, match="rho"):
-        gaussian.correlated_mu(1, rho, 1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.audience import NodeRelease, effective_noise
 from zetadp.privacy.calibration import noise_for_epsilon, noise_for_sum, noise_of_plan
 from zetadp.privacy.events import Round, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of, seen_by
 from zetadp.privacy.ledger import Attempt, Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.privacy.statement import Terms, run_statement, total_statement
+from zetadp.privacy.threat import NodeRelease, effective_noise
 from zetadp.privacy.wording import plain_text
 from zetadp.validation import UserError
 

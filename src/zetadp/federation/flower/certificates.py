@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -16,10 +17,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 DAYS = 365
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -67,8 +64,9 @@ class Credentials:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         except ssl.SSLError as error:
-            msg = f"Expected {key} to be the private key of {certificate}, found another: {error}."
-            raise UserError(msg) from error
+            raise UserError(
+                f"Expected {key} to be the private key of {certificate}, found another: {error}."
+            ) from error
 
 
 def check_certificate(path: Path) -> None:
@@ -91,11 +89,9 @@ def _read(path: Path, parse: Callable[[bytes], object], expected: str) -> bytes:
         content = path.read_bytes()
         parse(content)
     except OSError as error:
-        msg = f"Expected {path} to hold {expected}: {error.strerror}."
-        raise UserError(msg) from error
+        raise UserError(f"Expected {path} to hold {expected}: {error.strerror}.") from error
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:
-        msg = f"Expected {path} to hold {expected}, found something else: {error}."
-        raise UserError(msg) from error
+        raise UserError(f"Expected {path} to hold {expected}, found something else: {error}.") from error
     return content
 
 
@@ -121,8 +117,7 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
     """
     hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
     if folder.exists():
-        msg = f"Expected a new folder, found {folder}. Name another, or delete it if no site uses its keys."
-        raise UserError(msg)
+        raise UserError(f"Expected a new folder, found {folder}. Name another, or delete it if no site uses its keys.")
     folder.mkdir(parents=True)
     made = Credentials(folder)
     signer = ec.generate_private_key(ec.SECP384R1())

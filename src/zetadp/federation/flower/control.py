@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import httpx
 from flwr.cli.build import build_fab_from_files
@@ -24,10 +26,6 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from zetadp.federation.flower.patches import OwnSuperLinkOnly
 from zetadp.federation.flower.settings import SETTINGS
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
 
 FINISHED = "finished"
 """Status of a run that is over."""
@@ -103,11 +101,10 @@ class Control:
         except httpx.TransportError as error:
             if "CERTIFICATE_VERIFY_FAILED" not in str(error):
                 return False
-            msg = (
+            raise UserError(
                 f"The server's certificate is refused at 127.0.0.1: {error}. Expected a certificate in force, for "
                 "127.0.0.1 and the server's name, that goes back to authority.pem."
-            )
-            raise UserError(msg) from error
+            ) from error
         return True
 
     def admit(self, name: str, public_key: bytes) -> None:
@@ -128,8 +125,7 @@ class Control:
         config = user_config_to_proto({SETTINGS: str(settings)})
         response = self._client.StartRun(StartRunRequest(fab=fab_to_proto(fab), override_config=config))
         if not response.HasField("run_id"):
-            msg = f"The SuperLink started no run: {response.note or 'it gave no reason'}."
-            raise UserError(msg)
+            raise UserError(f"The SuperLink started no run: {response.note or 'it gave no reason'}.")
         return int(response.run_id)
 
     def stop_all(self) -> None:

@@ -11,33 +11,25 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor, nn
 
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.plan import Plan
+from zetadp.core.records import Records
 from zetadp.core.settings import Performance
-from zetadp.core.training import no_history
+from zetadp.core.training import TrainingFiles, check_checkpoint, no_history
 from zetadp.evaluation import watched
 from zetadp.federation.flower.mirror import Mirror
-from zetadp.federation.flower.protocol import Answer, Refusal, Request
-from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
+from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
+from zetadp.federation.flower.settings import Patience
 from zetadp.privacy.chain import BrokenChainError
+from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor, nn
-
-    from zetadp.core.plan import Plan
-    from zetadp.core.records import Records
-    from zetadp.core.training import TrainingFiles
-    from zetadp.federation.flower.protocol import Line
-    from zetadp.federation.flower.settings import Patience
-    from zetadp.privacy.events import Round
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +123,7 @@ class Coordinator:
         """Go on from the checkpoint, or start an attempt; return the rounds done."""
         if self.files.checkpoint.exists():
             checkpoint = Checkpoint.load(self.files.checkpoint, torch.device("cpu"))
+            check_checkpoint(self.files.checkpoint, checkpoint, ledger, checkpoint.secret)
             if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == self.plan.digest:
                 self.receiver.load(checkpoint.state)
                 if len(checkpoint.history):
@@ -140,12 +133,6 @@ class Coordinator:
                 self._checkpointed = checkpoint.round
                 logger.info("%s: continuing after round %d", self.plan.label, checkpoint.round)
                 return checkpoint.round
-            if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
-                msg = (
-                    f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint "
-                    f"{self.files.checkpoint} was written. Restore the ledger, or delete the checkpoint to start over."
-                )
-                raise UserError(msg)
         if self.files.permission is not None:
             self.files.permission.check(ledger, self.plan.header())
         ledger.start(self.plan.header())

@@ -14,15 +14,20 @@ import json
 import logging
 import multiprocessing
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
+from zetadp.core.progress import wait_for_tick
 from zetadp.core.records import Node, Records, check_units, single_items
 from zetadp.core.round import Site, do_round
 from zetadp.core.task import site_task_of
@@ -34,24 +39,17 @@ from zetadp.federation.flower.protocol import (
     Refusal,
     Request,
     WrongEnvelopeError,
+    WrongUpdateError,
+    decode,
+    encode,
     pack_reply,
     unpack_request,
 )
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.flower.updates import WrongUpdateError, decode, encode
+from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.promise import check_promise
 from zetadp.publicstart import backbone_of, starting_weights
-from zetadp.ticks import wait_for_tick
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from multiprocessing.connection import Connection
-    from pathlib import Path
-
-    from torch import Tensor
-
 
 logger = logging.getLogger(__name__)
 
@@ -95,18 +93,16 @@ class Hospital:
         self.message_folder = settings.state / "messages" / plan.label
         declared = self.constants.population // plan.units_of_a_person
         if len(patients) != declared:
-            msg = (
+            raise UserError(
                 f"Expected {declared} training patients at {settings.name}, as the plan declares, "
                 f"found {len(patients)} in {settings.images}."
             )
-            raise UserError(msg)
         if not settings.simulation and not (plan.training.noise == "os" and self.constants.noise_multiplier > 0):
-            msg = (
+            raise UserError(
                 f"Expected a plan with noise from the operating system at {settings.name}, found noise: "
                 f"{plan.training.noise} with multiplier {self.constants.noise_multiplier}. It would protect nobody. "
                 "Where no patient is real, set simulation in the node's own settings."
             )
-            raise UserError(msg)
         self.promise = check_promise(
             plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts
         )
@@ -288,5 +284,4 @@ SuperNode would load this one, and would have neither the hospital's plan nor it
 @bundled.train()
 def refuse(message: Message, context: Context) -> Message:
     """Refuse."""
-    msg = "Start this node with `zetadp federation node`: a plain SuperNode knows no plan and no ledger."
-    raise RuntimeError(msg)
+    raise RuntimeError("Start this node with `zetadp federation node`: a plain SuperNode knows no plan and no ledger.")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import httpx
 
@@ -21,15 +24,9 @@ from zetadp.federation.flower.processes import (
     require_free_port,
     silent_environment,
 )
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.storage import write_json
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -148,10 +145,6 @@ class Federation:
             idle_seconds=self.idle_seconds,
         )
 
-    def kill_node(self, name: str) -> None:
-        """End a node at once, as a crash would."""
-        self.processes.kill(name, f"{name}-worker")
-
     def wait_for_nodes(self, names: Sequence[str]) -> None:
         """Wait until nodes are connected."""
         keys = {self.credentials.node(name)[0].read_bytes().strip() for name in names}
@@ -180,8 +173,7 @@ class Federation:
                     self.processes.check()
                 time.sleep(0.5)
         if state.outcome != "completed":
-            msg = f"The run ended as {state.outcome}: {state.details}"
-            raise UserError(msg)
+            raise UserError(f"The run ended as {state.outcome}: {state.details}")
         return state
 
     def _state(self, control: Control, run: int) -> RunState | None:
@@ -203,8 +195,9 @@ class Federation:
         while not condition():
             self.processes.check()
             if time.monotonic() > end:
-                msg = f"Waited {START_SECONDS:g} s for {what} in vain. The logs in {self.folder / 'logs'} say more."
-                raise UserError(msg)
+                raise UserError(
+                    f"Waited {START_SECONDS:g} s for {what} in vain. The logs in {self.folder / 'logs'} say more."
+                )
             time.sleep(0.1)
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from zetadp.privacy.chain import START, BrokenChainError, follow
 from zetadp.privacy.events import Round
 from zetadp.storage import make_folder, sync_folder
 from zetadp.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 class Mirror:
@@ -47,8 +45,9 @@ class Mirror:
             try:
                 self._take(lines)
             except BrokenChainError as error:
-                msg = f"The copy {path} of a node's ledger was edited or damaged: {error}. Restore it from a backup."
-                raise UserError(msg) from error
+                raise UserError(
+                    f"The copy {path} of a node's ledger was edited or damaged: {error}. Restore it from a backup."
+                ) from error
             if torn:  # a crash cut the last line off; the node sends it again, since the head is the one before
                 with path.open("r+b") as file:
                     file.truncate(path.stat().st_size - len(torn.encode()))
@@ -79,8 +78,9 @@ class Mirror:
                 os.fsync(file.fileno())
             sync_folder(self.path.parent)
         except OSError as error:
-            msg = f"Cannot write {self.path}: {error.strerror or error}. Mend the disk or folder, then run again."
-            raise UserError(msg) from error
+            raise UserError(
+                f"Cannot write {self.path}: {error.strerror or error}. Mend the disk or folder, then run again."
+            ) from error
 
     def of_attempt(self, attempt: str) -> list[Round]:
         """Return the releases that the node has recorded for the server's present attempt, in their order."""

@@ -21,8 +21,7 @@ FLOWER = "1.41.0"
 """The version of Flower that all this was written for."""
 
 if (_found := version("flwr")) != FLOWER:
-    _other = f"A federation needs Flower {FLOWER}, found {_found}. Run: pip install zetadp[federation]"
-    raise UserError(_other)
+    raise UserError(f"A federation needs Flower {FLOWER}, found {_found}. Run: pip install zetadp[federation]")
 
 import flwr.supernode.runtime.run_clientapp as node_tasks
 import httpx
@@ -184,9 +183,8 @@ class OwnSuperLinkOnly:
         context.request.headers[OPERATOR] = self.secret
         response = call_next(context)
         if not response.is_server_error and response.headers.get(OPERATOR) != self.secret:
-            msg = (
+            raise UserError(
                 f"Another server than that of this federation answers at {self.address}. End that server, or name "
                 "another port (--port)."
             )
-            raise UserError(msg)
         return response

@@ -101,20 +101,21 @@ def folder_in_use(folder: Path, option: str) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("ab")
     except OSError as error:
-        msg = f"Cannot write the folder {folder}: {error.strerror}. Mend it, or name another ({option})."
-        raise UserError(msg) from error
+        raise UserError(
+            f"Cannot write the folder {folder}: {error.strerror}. Mend it, or name another ({option})."
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            msg = (
+            raise UserError(
                 f"The folder {folder} is in use by another process of a federation. Wait for that process or end it, "
                 f"or name another folder ({option})."
-            )
-            raise UserError(msg) from error
+            ) from error
         except OSError as error:
-            msg = f"Cannot lock {folder / LOCK}: {error.strerror}. Name a folder on a local disk ({option})."
-            raise UserError(msg) from error
+            raise UserError(
+                f"Cannot lock {folder / LOCK}: {error.strerror}. Name a folder on a local disk ({option})."
+            ) from error
         yield
 
 
@@ -128,14 +129,12 @@ def require_free_port(host: str, port: int) -> None:
         reach the host.
     """
     if host not in HOSTS:
-        msg = (
+        raise UserError(
             f"Expected the host 0.0.0.0 (all addresses of this machine) or 127.0.0.1, found {host}. The server's own "
             "processes reach it at 127.0.0.1; keep other networks out with a firewall."
         )
-        raise UserError(msg)
     if not 0 < port < 1 << 16:
-        msg = f"Expected a port from 1 to 65535, found {port}."
-        raise UserError(msg)
+        raise UserError(f"Expected a port from 1 to 65535, found {port}.")
     try:
         with socket.socket() as probe:
             # As the server itself will bind: connections of an earlier one that are still closing do not count.

@@ -1,23 +1,29 @@
 """What the server asks of a node in a round, and what it is told: nothing but the privatised sum and public facts.
 
-Requests and answers travel as Flower's records: vectors as raw bytes, everything else in one small record.
+Requests and answers travel as Flower's records: vectors as raw bytes, everything else in one small record. Updates are
+real vectors in which every real and every imaginary part has its place, so no aggregation rule can lose a phase, and a
+message is four bytes a part and nothing more. They travel exactly, or rounded after the noise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from torch import Tensor
 
 FACTS, VECTORS = "facts", "vectors"
 WEIGHTS, UPDATE = "weights", "update"
 RAW = "zetadp.flat"
 """Name of the serialisation: the bytes of the flat vector, without a header."""
+BLOCK = 256
+"""Components that share a scale in ``int8``."""
+LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Request:
     head
         Last head of the node's ledger that the server has seen; empty where it has seen none.
     weights
-        The weights, as `zetadp.federation.flower.updates` encodes them in float32.
+        The weights, as `encode` gives them in float32.
     """
 
     plan: str
@@ -182,13 +188,11 @@ def unpack_reply(content: RecordDict) -> Answer | Refusal:
     if "refused" in facts:
         reason = _fact(facts, "refused", str)
         if reason not in Reason.__members__:
-            msg = f"a refusal for the reason {reason!r}"
-            raise WrongEnvelopeError(msg)
+            raise WrongEnvelopeError(f"a refusal for the reason {reason!r}")
         return Refusal(name, attempt, number, Reason[reason])
     lines = _fact(facts, "lines", list)
     if not all(isinstance(line, str) for line in lines):
-        msg = "lines that are not text"
-        raise WrongEnvelopeError(msg)
+        raise WrongEnvelopeError("lines that are not text")
     return Answer(name, attempt, number, _vector(content, UPDATE), lines)
 
 
@@ -200,22 +204,86 @@ def _packed(facts: dict[str, Any], name: str, vector: bytes) -> RecordDict:
 def _facts(content: RecordDict) -> Mapping[str, Any]:
     record = content.get(FACTS)
     if not isinstance(record, ConfigRecord):
-        msg = f"no record {FACTS!r}"
-        raise WrongEnvelopeError(msg)
+        raise WrongEnvelopeError(f"no record {FACTS!r}")
     return record
 
 
 def _fact(facts: Mapping[str, Any], key: str, kind: type) -> Any:  # noqa: ANN401  (the kind is checked here)
     value = facts.get(key)
     if type(value) is not kind:
-        msg = f"{key} is {type(value).__name__}, not {kind.__name__}"
-        raise WrongEnvelopeError(msg)
+        raise WrongEnvelopeError(f"{key} is {type(value).__name__}, not {kind.__name__}")
     return value
 
 
 def _vector(content: RecordDict, name: str) -> bytes:
     record = content.get(VECTORS)
     if not isinstance(record, ArrayRecord) or list(record) != [name] or record[name].stype != RAW:
-        msg = f"no raw vector {name!r}"
-        raise WrongEnvelopeError(msg)
+        raise WrongEnvelopeError(f"no raw vector {name!r}")
     return record[name].data
+
+
+class WrongUpdateError(ValueError):
+    """Bytes that are no vector of the form that was agreed on."""
+
+
+def encode(vector: Tensor, form: str = "float32") -> bytes:
+    """Return a flat real vector as bytes.
+
+    Rounding is a function of the vector alone: the same update always makes the same bytes, and since it comes after
+    the noise it is post-processing.
+
+    Parameters
+    ----------
+    vector
+        Finite float32 tensor of shape (dimension,).
+    form
+        ``float32``: little-endian, as it is. ``float16``: rounded to nearest, saturating. ``int8``: for each block of
+        256 components a float32 scale, then a byte a component, the block's largest component being 127 steps.
+    """
+    values = vector.detach().cpu().numpy().astype("<f4", copy=False)
+    if form == "float32":
+        return bytes(values.tobytes())
+    if form == "float16":
+        return bytes(np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype("<f2").tobytes())
+    blocks = _blocks(values)
+    scales = (np.abs(blocks).max(axis=1) / np.float32(127)).astype("<f4")
+    steps = np.rint(blocks / np.where(scales > 0, scales, 1)[:, None]).astype(np.int8)
+    return bytes(scales.tobytes() + steps.reshape(-1)[: len(values)].tobytes())
+
+
+def decode(content: bytes, dimension: int, form: str = "float32") -> Tensor:
+    """Return the float32 tensor of shape (dimension,) that `encode` was given, to the rounding of the form.
+
+    Raises
+    ------
+    WrongUpdateError
+        If the length is another, as with an update of real weights only or with one that goes on too long, or if
+        anything in it is NaN or infinite.
+    """
+    expected = size_of(dimension, form)
+    if len(content) != expected:
+        raise WrongUpdateError(f"expected {expected} bytes ({dimension} real numbers as {form}), found {len(content)}")
+    if form == "int8":
+        count = -(-dimension // BLOCK)
+        scales = np.frombuffer(content, "<f4", count)
+        steps = _blocks(np.frombuffer(content, np.int8, offset=4 * count).astype(np.float32))
+        with np.errstate(invalid="ignore"):  # infinite scales are found below
+            values = (steps * scales[:, None]).reshape(-1)[:dimension]
+    else:
+        values = np.frombuffer(content, "<f4" if form == "float32" else "<f2").astype(np.float32)
+    if not np.isfinite(values).all():
+        raise WrongUpdateError(f"expected finite numbers, found {int((~np.isfinite(values)).sum())} that are not")
+    return torch.from_numpy(values.copy())
+
+
+def size_of(dimension: int, form: str = "float32") -> int:
+    """Return the bytes that a vector takes."""
+    if form == "int8":
+        return dimension + 4 * -(-dimension // BLOCK)
+    return dimension * (4 if form == "float32" else 2)
+
+
+def _blocks(values: np.ndarray) -> np.ndarray:
+    """Return the values as rows of a block each, filled up with zeros."""
+    rows = -(-len(values) // BLOCK)
+    return np.concatenate([values, np.zeros(rows * BLOCK - len(values), np.float32)]).reshape(rows, BLOCK)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -13,9 +14,6 @@ from zetadp.federation.flower.certificates import read_public_key
 from zetadp.privacy.account import Permission
 from zetadp.storage import write_json
 from zetadp.validation import UserError, one_of, positive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Settings = TypeVar("Settings")
 
@@ -81,11 +79,10 @@ class HospitalSettings:
         if self.most_epsilon is not None:
             positive(most_epsilon=self.most_epsilon)
         if not self.simulation and not self.answer_seconds > 0:
-            msg = (
+            raise UserError(
                 f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
                 "an answer would tell how many patients were drawn."
             )
-            raise UserError(msg)
 
     @classmethod
     def read(cls, path: Path) -> HospitalSettings:
@@ -241,12 +238,12 @@ class ServerSettings:
         """
         plan = Plan.read(self.plan)
         if set(self.keys) != {node.name for node in plan.nodes}:
-            msg = f"Expected a key for each of {[node.name for node in plan.nodes]}, found {sorted(self.keys)}."
-            raise UserError(msg)
+            raise UserError(
+                f"Expected a key for each of {[node.name for node in plan.nodes]}, found {sorted(self.keys)}."
+            )
         keys = {name: read_public_key(path) for name, path in self.keys.items()}
         if len({key.strip() for key in keys.values()}) < len(keys):
-            msg = f"Expected a key of its own for each of {sorted(keys)}, found one key at several nodes."
-            raise UserError(msg)
+            raise UserError(f"Expected a key of its own for each of {sorted(keys)}, found one key at several nodes.")
         return plan, keys
 
     def write(self, path: Path) -> None:
@@ -282,5 +279,4 @@ def read_settings(path: Path, what: str, build: Callable[[dict[str, Any]], Setti
         found = error.strerror or str(error)
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         found = str(error).removesuffix(".")
-    msg = f"Expected {path} to hold the settings of {what}: {found}."
-    raise UserError(msg)
+    raise UserError(f"Expected {path} to hold the settings of {what}: {found}.")

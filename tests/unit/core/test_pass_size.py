@@ -5,11 +5,11 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from training_builder import network, patients
 
+import zetadp.core.round
+from zetadp.core.round import images_in_a_pass
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
-from zetadp.privacy import pass_size
 from zetadp.privacy.clipping import patient_gradients
-from zetadp.privacy.pass_size import images_in_a_pass
 
 NETWORKS = {
     "complex": NetworkSettings(widths=(8, 16), groups=4, hidden=16),
@@ -22,7 +22,7 @@ BYTES = 1 << 24
 
 @pytest.fixture(autouse=True)
 def _small_passes(monkeypatch):
-    monkeypatch.setattr(pass_size, "PASS_BYTES", BYTES)
+    monkeypatch.setattr(zetadp.core.round, "PASS_BYTES", BYTES)
 
 
 @pytest.mark.parametrize("settings", NETWORKS.values(), ids=NETWORKS)

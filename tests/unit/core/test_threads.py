@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from zetadp.threads import side_by_side
+from zetadp.core.round import side_by_side
 
 
 @pytest.fixture

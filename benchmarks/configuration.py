@@ -1,23 +1,21 @@
-"""The reference of the configuration: ``python -m zetadp.configdocs > docs/configuration.md`` writes it anew."""
+"""The reference of the configuration: ``python benchmarks/configuration.py > docs/configuration.md`` writes it anew."""
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from zetadp.config import SCHEMA
 
-SCHEMA = Path(__file__).parents[2] / "workflow/schemas/config.schema.yaml"
 HEAD = """\
 # Configuration
 
 Every key of `config.yaml` and of the scenarios that overlay it. Written from `workflow/schemas/config.schema.yaml` by
-`python -m zetadp.configdocs`; an unknown key is an error that names the nearest one of these.
+`python benchmarks/configuration.py`; an unknown key is an error that names the nearest one of these.
 
 | key | meaning | type | default |
 |:--|:--|:--|:--|

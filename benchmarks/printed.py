@@ -5,7 +5,9 @@ sigma^2 in each part of a complex number and add noise of variance sigma^2 / 2: 
 Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI Applications, add noise of variance
 sigma^2 in each part, which is right; they print targets and no noise, so only the accountant can be compared.
 
-``python -m zetadp.privacy.printed`` prints the table as Markdown.
+    python benchmarks/printed.py
+
+prints the tables of docs/privacy.md as Markdown.
 """
 
 from __future__ import annotations
