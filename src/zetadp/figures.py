@@ -43,10 +43,12 @@ from zetadp.figurestyle import (
     wrapped,
 )
 from zetadp.metrics import LEVEL
-from zetadp.tables import CELL, PAPER_TABLE_1, not_empty, per_class
+from zetadp.tables import CELL, PAPER_TABLE_1, holders, not_empty, per_class
 
 Cell = tuple[str, str, str]
 MAX_MATRICES = 12
+MANY_CLASSES = 6
+"""Of more, a matrix has no room for two numbers a field."""
 PUBLIC_LABEL = "public weights alone, before any private training"
 _PAPER_MEANING = (
     "Paper: other patients, another network, ten seeds. Its ε has a weaker unit (its figures fit a guarantee per "
@@ -104,11 +106,11 @@ def accuracy_against_epsilon(
             percent_axis(panel)
         label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric} in %")
         set_title(figure, f"{metric.capitalize()} against ε, {cohort_label}")
-        spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over patients")
+        spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over {holders(table)}")
         set_legend(
             figure,
             panels,
-            f"Held-out test patients; {spread}",
+            f"Held-out test {holders(table)}; {spread}",
             without_noise_shown(epsilons),
             _PAPER_MEANING if paper else "",
         )
@@ -190,7 +192,7 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
             percent_axis(panel)
         label_outer(panels, columns, guarantee_shown(runs) or "ε", "recall in %")
         set_title(figure, f"Accuracy by {word}, {cohort_label}")
-        meaning = f"Held-out test patients; {spread_shown(table['seeds'], 'bars')}"
+        meaning = f"Held-out test {holders(runs)}; {spread_shown(table['seeds'], 'bars')}"
         set_legend(figure, panels, meaning, without_noise_shown(epsilons), order=names)
     return figure
 
@@ -244,8 +246,9 @@ def _bar(row: Mapping[str, Any]) -> tuple[float, float]:
 def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
     """Draw the confusion matrix of each network, arm and epsilon in ``runs``, counts summed over seeds.
 
-    The colour and the upper number are the share of the true class (row) in %, the lower number counts images. Where
-    a page does not hold all cells, the first of `most_telling` are drawn and the others are named below them.
+    The colour and the upper number are the share of the true class (row) in %, the lower number counts images. Of many
+    classes only shares of 0.05 % and more are written, and no counts. Where a page does not hold all cells, the first
+    of `most_telling` are drawn and the others are named below them.
     """
     not_empty(runs)
     ranked = most_telling(runs)
@@ -263,7 +266,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
             name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_name(epsilon)}, {seeds}", 3, 0.58)
         label_outer(panels, columns, f"predicted {word}", f"true {word}")
         figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
-        set_title(figure, f"Confusion on held-out test patients, {cohort_label}")
+        set_title(figure, f"Confusion on held-out test {holders(runs)}, {cohort_label}")
         left_out = _named(ranked[MAX_MATRICES:], called, shown)
         meaning = [guarantee_shown(runs), without_noise_shown(epsilon for _, _, epsilon in cells)]
         notes = ["; ".join(filter(None, meaning)), f"Not shown, for lack of room: {left_out}" if left_out else ""]
@@ -303,11 +306,17 @@ def _draw_matrix(panel: Axes, group: pd.DataFrame) -> AxesImage:
     counts = np.sum([np.array(matrix) for matrix in group["confusion"]], axis=0)
     totals = counts.sum(axis=1, keepdims=True)
     share = np.divide(100.0 * counts, totals, out=np.zeros(counts.shape), where=totals > 0)
+    names = group["classes"].iloc[0]
+    many = len(names) > MANY_CLASSES
     for (row, column), value in np.ndenumerate(share):
         colour = "white" if value > 55 else "black"
-        text = f"{value:.1f}\n{counts[row, column]}" if totals[row] else "–"
-        panel.text(column, row, text, ha="center", va="center", color=colour, fontsize=8, linespacing=1.3)
-    names = group["classes"].iloc[0]
+        if many:
+            text = f"{value:.1f}".removesuffix(".0") if value >= 0.05 else ""
+        else:
+            text = f"{value:.1f}\n{counts[row, column]}" if totals[row] else "–"
+        panel.text(
+            column, row, text, ha="center", va="center", color=colour, fontsize=5 if many else 8, linespacing=1.3
+        )
     panel.set_xticks(range(len(names)), names)
     panel.set_yticks(range(len(names)), names)
     panel.tick_params(length=0)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION
-from zetadp.tables import EPSILON_TOLERANCE, is_simulated
+from zetadp.tables import EPSILON_TOLERANCE, holders, is_simulated
 
 INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
 UNCLIPPED_NOTE = "Unclipped: gradients are neither clipped nor get noise. These runs carry no privacy guarantee."
@@ -36,12 +36,12 @@ def notes(
         Number of runs of the experiment, where these may be only the first of them.
     """
     private = runs[~np.isinf(runs["epsilon"].map(epsilon_value))]
-    patients = len(set().union(*runs["per_patient"]))
+    held_out = f"{len(set().union(*runs['per_patient']))} held-out test {holders(runs)}"
     units = " and ".join(sorted({f"per {unit}" for unit in runs["unit"]}))
     deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
     sources = set(private["noise_source"])
     found = [
-        f"Cohort: {cohort_label}. Accuracy is the share of correct images of {patients} held-out test patients, in %.",
+        f"Cohort: {cohort_label}. Accuracy is the share of correct images of {held_out}, in %.",
         *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
         f"ε is {units}, at δ = {deltas}.",
         *([SEEDED_NOTE] if "seeded" in sources else []),

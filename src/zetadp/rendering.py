@@ -15,7 +15,7 @@ import pandas as pd
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
-from zetadp.tables import PAPER_TABLE_1, not_empty
+from zetadp.tables import PAPER_TABLE_1, holders, not_empty
 
 MISSING = "–"
 PAPER_LABEL = "paper, printed"
@@ -224,7 +224,8 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
         spread = "One seed a cell: the spread over seeds is unknown."
     else:
         spread = f"Mean ± standard deviation over {count} seeds."
-    bootstrap = f" Intervals: {LEVEL:.0%}, bootstrap over patients, resampled jointly over seeds." if intervals else ""
+    over = f" Intervals: {LEVEL:.0%}, bootstrap over {holders(table)}, resampled jointly over seeds."
+    bootstrap = over if intervals else ""
     return spread + bootstrap
 
 

@@ -63,6 +63,11 @@ def is_simulated(cohort_label: str) -> bool:
     return "simulated" in cohort_label.lower()
 
 
+def holders(table: pd.DataFrame) -> str:
+    """Return whose the held-out images are, for reading: patients', or records' where nobody knows the persons."""
+    return "records" if set(table["unit"]) == {"record"} else "patients"
+
+
 def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     """Read ``metrics.json`` and ``privacy.json`` of each run into one row.
 

@@ -1,9 +1,11 @@
+from itertools import combinations
 from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from run_builder import SEQUENCES, write_run
 
 from zetadp import figures, figurestyle
@@ -240,6 +242,33 @@ def test_confusion_sums_counts_over_seeds(folders):
     assert "100.0 20" in shown
     assert "85.0 17" in shown
     assert any("2 seeds" in text for text in shown)
+
+
+def test_of_ten_classes_no_number_lies_on_another(folders):
+    runs = pd.concat([collect(folders[:1])] * 12, ignore_index=True)
+    counts = np.random.default_rng(0).multinomial(1000, [0.1] * 10, size=10) + 9000 * np.eye(10, dtype=int)
+    runs["network"] = [f"network {number}" for number in range(12)]
+    runs["confusion"], runs["classes"] = [counts.tolist()] * 12, [list("0123456789")] * 12
+    figure = confusion_matrices(runs, LABEL)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.canvas.draw()
+    panel = figure.axes[0]
+    boxes = [text.get_window_extent(renderer) for text in panel.texts if text.get_text()]
+    assert len(boxes) == 100
+    overlaps = [one for one, other in combinations(boxes, 2) if one.overlaps(other)]
+    assert not overlaps
+
+
+def test_what_is_held_out_is_called_by_the_unit(folders):
+    runs = collect(folders)
+    assert any("Held-out test patients" in text for text in texts(figures.accuracy_per_class(runs, LABEL)))
+    runs["unit"] = "record"
+    for figure in (
+        figures.accuracy_per_class(runs, LABEL),
+        figures.accuracy_against_epsilon(table1(runs, LABEL), LABEL),
+    ):
+        assert any("Held-out test records" in text for text in texts(figure))
+        assert not any("test patients" in text or "over patients" in text for text in texts(figure))
 
 
 def test_the_headline_is_shown_and_what_does_not_fit_is_named(tmp_path):
