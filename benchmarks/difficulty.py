@@ -18,7 +18,7 @@ import torch
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.cohort.scanners import CHANNELS
 from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.volumes import centre_slices, resize_area
+from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten
 
 SLICES = 20

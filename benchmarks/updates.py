@@ -38,7 +38,7 @@ from zetadp.core.task import task_of
 from zetadp.evaluation import watched
 from zetadp.federation.flower.protocol import decode, encode
 from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.volumes import centre_slices, resize_area
+from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon

@@ -16,7 +16,7 @@ from zetadp.cohort.scanners import CHANNELS
 from zetadp.dataset import pick_device, to_records
 from zetadp.figurestyle import save_svg
 from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.volumes import centre_slices, resize_area
+from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.storage import ImageStack, written_whole

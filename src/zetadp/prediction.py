@@ -10,7 +10,7 @@ import pandas as pd
 
 from zetadp.cohort.decathlon import DAMAGED
 from zetadp.evaluation import outputs_of
-from zetadp.kspace.volumes import centre_slices, resize_area
+from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.pretrained import FinishedModel
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.validation import UserError

@@ -23,7 +23,7 @@ def test_nothing_runs_again_because_files_are_new(copy):
 
 
 def test_nothing_runs_again_for_words(copy):
-    for name in ("src/zetadp/kspace/volumes.py", "src/zetadp/core/training.py", "scripts/simulate_patients.py"):
+    for name in ("src/zetadp/kspace/slicing.py", "src/zetadp/core/training.py", "scripts/simulate_patients.py"):
         text = (copy.root / name).read_text()
         reworded = re.sub(r'"""(?=[A-Z])', '"""Newly worded: ', text).replace(
             "\nimport ", "\n# Needed below.\n\nimport "
@@ -41,7 +41,7 @@ def test_nothing_runs_again_for_code_outside_the_workflow(copy):
 
 
 def test_a_change_in_a_module_reaches_the_rules_that_import_it_indirectly(copy):
-    copy.add("src/zetadp/kspace/volumes.py")
+    copy.add("src/zetadp/kspace/slicing.py")
     rules = copy.would_run()
     assert rules >= KSPACE | AFTER_TRAINING | {"train_model"}
     assert not rules & (COHORT | {"index_cohort", "partition", "calibrate"})

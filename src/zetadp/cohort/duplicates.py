@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from zetadp.kspace.volumes import resize_area
+from zetadp.kspace.slicing import resize_area
 
 THRESHOLD = 0.8
 """Between what distinct patients reach and what copies keep.

@@ -21,7 +21,7 @@ from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour, hollowed
 from zetadp.cohort.physics import rician
 from zetadp.cohort.public_protocols import draw_field_strength, draw_public_tissues, draw_signals
 from zetadp.cohort.scanners import CHANNELS
-from zetadp.kspace.volumes import centre_slices, resize_area
+from zetadp.kspace.slicing import centre_slices, resize_area
 
 SHAPES = Variability(
     rotation=5.0,

@@ -1,65 +1,15 @@
-"""From a volume on disk to small axial images: which slices, in which orientation and order, and how resized."""
+"""From a volume on disk to small axial images in one orientation and order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from zetadp.cohort.decathlon import SEQUENCES, Volume, channels_of, read_volume
+from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.validation import UserError
-
-
-def centre_slices(depth: int, count: int) -> slice:
-    """Return the ``count`` centre indices of an axis of length ``depth``.
-
-    Examples
-    --------
-    >>> centre_slices(155, 20)
-    slice(67, 87, None)
-    """
-    if count > depth:
-        raise ValueError(f"Expected at least {count} axial slices, found {depth}.")
-    start = (depth - count) // 2
-    return slice(start, start + count)
-
-
-def area_weights(size: int, target: int) -> np.ndarray:
-    """Return the (target, size) matrix that averages ``size`` samples over ``target`` equal intervals.
-
-    Each row sums to one and weighs a sample by the share of the interval that it covers; this is the area resize of
-    image libraries, for any ratio of sizes.
-    """
-    edges = np.linspace(0.0, size, target + 1)
-    index = np.arange(size)
-    overlap = np.minimum(edges[1:, None], index + 1) - np.maximum(edges[:-1, None], index)
-    return np.asarray(np.clip(overlap, 0.0, None) * (target / size))
-
-
-def resize_area(images: np.ndarray, target: int) -> np.ndarray:
-    """Resize images of shape (..., row, column) to (..., target, target) by area averaging; the result is float32.
-
-    Sums are taken in double precision: a thousand terms in single precision would cost three digits. Area weights are
-    nearly all zero, and the sparse product needs no threads: dense products of this size are handed to the threads of
-    the BLAS library, and on busy cores take longer than the decompression of a volume.
-    """
-    *leading, rows, columns = images.shape
-    averages = images.reshape(-1, rows * columns) @ _area_matrix(rows, columns, target)
-    return np.asarray(averages, dtype=np.float32).reshape(*leading, target, target)
-
-
-@lru_cache(maxsize=8)
-def _area_matrix(rows: int, columns: int, target: int) -> Any:  # noqa: ANN401  (scipy is untyped)
-    """Return the sparse (rows x columns, target x target) matrix that averages flattened images."""
-    from scipy import sparse
-
-    along_rows = sparse.csr_array(area_weights(rows, target))
-    along_columns = sparse.csr_array(area_weights(columns, target))
-    return sparse.kron(along_rows, along_columns, format="csr").T
-
 
 MOST_NAMED = 5
 """How many bad slices a message names."""

@@ -11,7 +11,8 @@ from decathlon_builder import oriented_affine, volume
 from zetadp.cohort.convert import convert_folder, part_of
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
-from zetadp.kspace.volumes import read_centre_slices, resize_area
+from zetadp.kspace.slicing import resize_area
+from zetadp.kspace.volumes import read_centre_slices
 from zetadp.validation import UserError
 
 SHAPE = (8, 10, 6)

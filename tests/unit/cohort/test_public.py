@@ -27,7 +27,7 @@ from zetadp.cohort.public_protocols import (
 )
 from zetadp.cohort.scanners import CHANNELS
 from zetadp.cohort.tissues import T1, T2
-from zetadp.kspace.volumes import centre_slices, resize_area
+from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.randomness import Purpose, stream
 
 SETTINGS = PublicSettings(seed=3, patients=16)

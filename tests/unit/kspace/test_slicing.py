@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zetadp.kspace.volumes import area_weights, centre_slices, resize_area
+from zetadp.kspace.slicing import area_weights, centre_slices, resize_area
 
 
 def test_twenty_centre_slices_of_a_decathlon_volume():

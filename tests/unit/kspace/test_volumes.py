@@ -9,7 +9,8 @@ from decathlon_builder import real_sample, volume, write_volume
 
 from zetadp.cohort.decathlon import SEQUENCES, check_complete, read_task, read_volume
 from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.volumes import read_centre_slices, resize_area
+from zetadp.kspace.slicing import resize_area
+from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.validation import UserError
 
