@@ -26,7 +26,7 @@ from zetadp.nn.stacked import stack
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import Constants, SampledGaussian
 from zetadp.validation import one_of
 
 CANARY, SILENT = range(2)
@@ -183,7 +183,7 @@ def canary_node(
     one_of(("seeded", "os"), noise=noise)
     patients = items_of([[CANARY if present else SILENT], *[[SILENT]] * (population - 1)], CLASSES)
     name, expected = f"node-{place + 1:04d}", probability * population
-    constants = {
+    constants: Constants = {
         "population": population,
         "expected": expected,
         "noise_multiplier": noise_multiplier,

@@ -24,7 +24,7 @@ from zetadp.precision import set_tf32
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import NodeMechanism, SampledGaussian
+from zetadp.privacy.mechanism import Constants, NodeMechanism, SampledGaussian
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
 
@@ -105,7 +105,7 @@ class Assembly:
         """Return a node's mechanism: exact where the operating system gives the noise, else seeded with ``entropy``."""
         place = self.plan.place(name)
         node = self.plan.nodes[place]
-        constants: dict[str, Any] = {
+        constants: Constants = {
             "population": node.population,
             "expected": node.expected,
             "noise_multiplier": node.noise_multiplier,

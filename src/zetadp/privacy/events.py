@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from zetadp.validation import UserError, in_range, positive
@@ -100,7 +100,7 @@ class Round:
             If a key is missing or a value cannot be what it should be. Or if there are other keys: they may say that
             more was released than the known ones do.
         """
-        if unknown := sorted(content.keys() - {each.name for each in fields(cls)}):
+        if unknown := sorted(content.keys() - cls.__dataclass_fields__.keys()):
             msg = (
                 f"A ledger entry has the key(s) {', '.join(unknown)}, which this version of zetadp does not know. What "
                 "it released cannot be accounted for: read the ledger with the version that wrote it."

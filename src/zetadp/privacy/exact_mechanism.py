@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from fractions import Fraction
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from zetadp.privacy.byte_source import ByteSource, random_words
 from zetadp.privacy.events import Round
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.privacy.mechanism import Constants, NodeMechanism
 from zetadp.transfer import to_device
 
 
@@ -36,7 +36,7 @@ class ExactSampledGaussian(NodeMechanism):
 
     repeatable = False
 
-    def __init__(self, node: str, *, grid: Grid, **constants: Any) -> None:  # noqa: ANN401
+    def __init__(self, node: str, *, grid: Grid, **constants: Unpack[Constants]) -> None:
         super().__init__(node, **constants)
         if not self.noise_multiplier > 0 or grid.bound != self.clip:
             raise ValueError(

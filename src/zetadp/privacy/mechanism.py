@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -40,6 +40,16 @@ class Draw:
 
     event: Round
     members: np.ndarray
+
+
+class Constants(TypedDict):
+    """What every mechanism takes (`NodeMechanism`)."""
+
+    population: int
+    expected: float
+    noise_multiplier: float
+    clip: float
+    ledger: Ledger
 
 
 class NodeMechanism(ABC):
@@ -164,7 +174,7 @@ class SampledGaussian(NodeMechanism):
         Seed of the run. Seeded noise makes a simulation reproducible and protects nobody.
     """
 
-    def __init__(self, node: str, place: int, *, seed: int, **constants: Any) -> None:  # noqa: ANN401
+    def __init__(self, node: str, place: int, *, seed: int, **constants: Unpack[Constants]) -> None:
         super().__init__(node, **constants)
         self.place, self.seed = place, seed
 
