@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 from phantom_full import public_head, with_spread
-from scenarios import Experiment, declared_by, ended
+from scenarios import Experiment, declared_by, ended, write_joined
 
-from zetadp.provenance import origin
-from zetadp.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
+from zetadp.rendering import MISSING, Sheet
 
 SCENARIOS = {
     "another vendor's scanners": "held_apart_vendor",
@@ -71,12 +69,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     given = parser.parse_args()
     experiments = {label: Experiment.of(scenario) for label, scenario in SCENARIOS.items()}
-    found = collect(experiments)
-    made = origin(*declared(), runs=[place for each in experiments.values() for place in each.environments()])
-    laid_out = to_markdown(sheet(found, made))
-    write_text(given.output / "held_apart.csv", to_csv(found, made, float_format="%.6g"))
-    write_text(given.output / "held_apart.md", laid_out)
-    print(laid_out)
+    write_joined(given.output / "held_apart", experiments, collect, sheet)
 
 
 if __name__ == "__main__":

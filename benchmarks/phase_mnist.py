@@ -12,12 +12,10 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from scenarios import Experiment, declared_by, ended
+from scenarios import Experiment, declared_by, ended, write_joined
 
 from zetadp.epsilon import epsilon_order, epsilon_shown
-from zetadp.provenance import origin
-from zetadp.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
+from zetadp.rendering import MISSING, Sheet, interval_cell, spread_cell
 
 SCENARIOS = {
     "phase_mnist": "composites, each image in several",
@@ -64,11 +62,11 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
     epsilons = sorted(set(found["epsilon"]), key=epsilon_order)
     lines = []
     for (examples, method), rows in found.groupby(["examples", "method"], sort=False):
-        at = rows.set_index("epsilon")
-        lines.append((examples, method, *(accuracy(at, epsilon) for epsilon in epsilons)))
-        lines.append(("", "95% interval", *(interval(at, epsilon) for epsilon in epsilons)))
-        if at["printed"].notna().any():
-            lines.append(("", "the paper, printed", *(printed(at, epsilon) for epsilon in epsilons)))
+        cells = {row["epsilon"]: row for _, row in rows.iterrows()}
+        lines.append((examples, method, *(spread_cell(cells.get(epsilon)) for epsilon in epsilons)))
+        lines.append(("", "95% interval", *(interval_cell(cells.get(epsilon)) for epsilon in epsilons)))
+        if rows["printed"].notna().any():
+            lines.append(("", "the paper, printed", *(printed_cell(cells.get(epsilon)) for epsilon in epsilons)))
     notes = (
         "Test accuracy in %, mean and standard deviation over seeds. Intervals: 95%, bootstrap over examples, "
         "resampled jointly over seeds.",
@@ -84,21 +82,11 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
     return Sheet("PhaseMNIST and MNIST at true ε", headings, tuple(lines), notes)
 
 
-def accuracy(at: pd.DataFrame, epsilon: str) -> str:
-    """Return mean and spread at an epsilon."""
-    return f"{at['mean'][epsilon]:.2f} ± {at['std'][epsilon]:.2f}" if epsilon in at.index else MISSING
-
-
-def interval(at: pd.DataFrame, epsilon: str) -> str:
-    """Return the interval at an epsilon."""
-    return f"{at['ci_low'][epsilon]:.2f} to {at['ci_high'][epsilon]:.2f}" if epsilon in at.index else MISSING
-
-
-def printed(at: pd.DataFrame, epsilon: str) -> str:
+def printed_cell(row: pd.Series | None) -> str:
     """Return what the paper prints for what is really this epsilon."""
-    if epsilon not in at.index or pd.isna(at["printed"][epsilon]):
+    if row is None or pd.isna(row["printed"]):
         return MISSING
-    return f"{at['printed'][epsilon]:g} (as ε = {epsilon_shown(at['printed_epsilon'][epsilon])})"
+    return f"{row['printed']:g} (as ε = {epsilon_shown(row['printed_epsilon'])})"
 
 
 def main() -> None:
@@ -107,12 +95,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/results/phase_mnist"))
     given = parser.parse_args()
     experiments = {scenario: Experiment.of(scenario) for scenario in SCENARIOS}
-    found = collect(experiments)
-    made = origin(*declared(), runs=[place for each in experiments.values() for place in each.environments()])
-    laid_out = to_markdown(sheet(found, made))
-    write_text(given.output / "table.csv", to_csv(found, made, float_format="%.6g"))
-    write_text(given.output / "table.md", laid_out)
-    print(laid_out)
+    write_joined(given.output / "table", experiments, collect, sheet)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,16 @@ import yaml
 
 from zetadp.config import SCHEMA, load_config, overlay
 from zetadp.configured import run_names
-from zetadp.provenance import cohort_shown, seeds_shown
-from zetadp.storage import read_json
+from zetadp.provenance import cohort_shown, origin, seeds_shown
+from zetadp.rendering import to_csv, to_markdown
+from zetadp.storage import read_json, write_text
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zetadp.core.plan import RunName
+    from zetadp.rendering import Sheet
 
 ROOT = Path(__file__).parents[1]
 
@@ -116,6 +118,32 @@ class Experiment:
         if not path.is_file():
             raise UserError(self._missing(path))
         return read_json(path)
+
+
+def write_joined(
+    stem: Path,
+    experiments: dict[str, Experiment],
+    collect: Callable[[dict[str, Experiment]], pd.DataFrame],
+    sheet: Callable[[pd.DataFrame, tuple[str, ...]], Sheet],
+) -> None:
+    """Write and print one table of several experiments, and how it was made.
+
+    Parameters
+    ----------
+    stem
+        Where it goes, without the endings ``.csv`` and ``.md``.
+    experiments
+        The experiments, by what `collect` knows them by.
+    collect, sheet
+        Join their tables, and lay the result out.
+    """
+    found = collect(experiments)
+    declared = declared_by(*(each.scenario for each in experiments.values()))
+    made = origin(*declared, runs=[place for each in experiments.values() for place in each.environments()])
+    laid_out = to_markdown(sheet(found, made))
+    write_text(stem.with_suffix(".csv"), to_csv(found, made, float_format="%.6g"))
+    write_text(stem.with_suffix(".md"), laid_out)
+    print(laid_out)
 
 
 def ended(main: Callable[[], None]) -> None:

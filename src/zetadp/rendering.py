@@ -130,9 +130,9 @@ def accuracy_sheet(
         cells = {str(row["epsilon"]): row for _, row in group.iterrows()}
         shown = arm_shown(str(arm), str(group["threat"].iloc[0]))
         named = f"{network} (per image)" if (group["unit"] == "image").any() else str(network)
-        rows.append((named, shown, *(_spread(cells.get(e), "mean", "std") for e in epsilons)))
+        rows.append((named, shown, *(spread_cell(cells.get(e)) for e in epsilons)))
         if intervals:
-            rows.append(("", f"{LEVEL:.0%} interval", *(_interval(cells.get(e)) for e in epsilons)))
+            rows.append(("", f"{LEVEL:.0%} interval", *(interval_cell(cells.get(e)) for e in epsilons)))
     if with_paper:
         for arm, cells_of_paper in PAPER_TABLE_1.items():
             printed_cells = [cells_of_paper.get(e) for e in epsilons]
@@ -224,18 +224,20 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
         spread = "One seed a cell: the spread over seeds is unknown."
     else:
         spread = f"Mean ± standard deviation over {count} seeds."
-    over = f" Intervals: {LEVEL:.0%}, bootstrap over {holders(table)}, resampled jointly over seeds."
-    bootstrap = over if intervals else ""
-    return spread + bootstrap
+    if not intervals:
+        return spread
+    return f"{spread} Intervals: {LEVEL:.0%}, bootstrap over {holders(table)}, resampled jointly over seeds."
 
 
-def _spread(row: pd.Series | None, mean: str, std: str) -> str:
-    if row is None or math.isnan(row[mean]):
+def spread_cell(row: pd.Series | None) -> str:
+    """Return mean and standard deviation of a row of a table, if there is one, as tables show them."""
+    if row is None or math.isnan(row["mean"]):
         return MISSING
-    return f"{row[mean]:.2f}" + ("" if math.isnan(row[std]) else f" ± {row[std]:.2f}")
+    return f"{row['mean']:.2f}" + ("" if math.isnan(row["std"]) else f" ± {row['std']:.2f}")
 
 
-def _interval(row: pd.Series | None) -> str:
+def interval_cell(row: pd.Series | None) -> str:
+    """Return the interval of a row of a table, if there is one, as tables show it."""
     if row is None or math.isnan(row["ci_low"]):
         return MISSING
     return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"

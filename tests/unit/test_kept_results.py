@@ -165,6 +165,14 @@ def test_phase_mnist_has_as_many_seeds_as_its_scenarios_declare(benchmark):
     assert found == {}
 
 
+def test_what_phase_mnist_compares_is_trained_alike(benchmark):
+    configured = [benchmark("scenarios")["configuration"](name) for name in benchmark("phase_mnist")["SCENARIOS"]]
+    heads = [config["networks"]["head"] for config in configured]
+    assert heads[0] == heads[1] == heads[2]
+    trainings = [config["networks"]["mlp"]["training"] for config in (configured[0], configured[2])]
+    assert trainings[0] == trainings[1]
+
+
 def test_what_the_paper_prints_stands_at_what_its_noise_gives(benchmark):
     """Sampling rate 0.01, 1000 rounds and noise multiplier 1.1; its code makes that too small by the root of two."""
     for scenario, noise in (("phase_mnist", 1.1 / 2**0.5), ("mnist", 1.1)):
