@@ -156,10 +156,10 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
             panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         label_outer(panels, columns, "round", f"validation {histories['metric'].iloc[0]} in %")
         set_title(figure, f"Training, {cohort_label}")
-        meaning = "No patients were watched"
+        meaning = f"No {holders(histories)} were watched"
         if not watched.empty:
             seeds = watched.groupby(["network", "arm", "epsilon"])["seed"].nunique()
-            meaning = f"Held-out validation patients; {spread_shown(seeds, 'bands')}"
+            meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
         order = [epsilon_name(epsilon) for epsilon in epsilons]
         set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons), order=order)
     return figure

@@ -110,7 +110,8 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         except (OSError, ValueError) as error:
             raise UserError(f"Cannot read {path} as a table: {error}. Run the training of this run again.") from error
         run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
-        privacy = read_json(directory / "privacy.json")
+        stated = directory / "privacy.json"
+        privacy = _keys(read_json(stated), stated, "unit", "delta", "noise_source")
         shown = {key: privacy[key] for key in ("unit", "delta", "noise_source")}
         shown["threat"] = _threat(privacy)["threat"]
         watched = [name for name in history.columns if name.startswith("validation_") and name != "validation_loss"]

@@ -269,6 +269,9 @@ def test_what_is_held_out_is_called_by_the_unit(folders):
     ):
         assert any("Held-out test records" in text for text in texts(figure))
         assert not any("test patients" in text or "over patients" in text for text in texts(figure))
+    histories = collect_histories(folders).assign(unit="record")
+    curves = texts(figures.training_curves(histories, LABEL))
+    assert any("Held-out validation records" in text for text in curves)
 
 
 def test_the_headline_is_shown_and_what_does_not_fit_is_named(tmp_path):
