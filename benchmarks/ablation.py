@@ -22,8 +22,8 @@ from phantom_full import SCENARIO, declared, with_spread
 from scenarios import Experiment, ended
 from scipy.stats import t
 
-from zetadp.provenance import origin
-from zetadp.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.storage import write_text
 from zetadp.validation import UserError
 

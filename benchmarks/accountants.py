@@ -24,8 +24,8 @@ import pandas as pd
 from prv import epsilon_bracket
 
 from zetadp.privacy import accounting, gaussian
-from zetadp.provenance import origin
-from zetadp.rendering import to_csv
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:

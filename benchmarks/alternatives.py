@@ -35,14 +35,14 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from zetadp.memory import keep_freed_memory
+from zetadp.device.memory import keep_freed_memory
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.stacked import block_weight, stack
 from zetadp.opacus.engine import PrivacyEngine as Bridge
 from zetadp.privacy import clipping
-from zetadp.provenance import origin
-from zetadp.rendering import to_csv
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:

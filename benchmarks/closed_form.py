@@ -37,8 +37,8 @@ from zetadp.nn.projection import head_scores
 from zetadp.nn.settings import CLOSED_FORMS
 from zetadp.privacy import gaussian
 from zetadp.privacy.clipping import clip_factors
-from zetadp.provenance import origin
-from zetadp.rendering import to_csv
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:

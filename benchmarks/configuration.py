@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from zetadp.config import SCHEMA
+from zetadp.config.checked import SCHEMA
 
 HEAD = """\
 # Configuration

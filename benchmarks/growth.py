@@ -36,14 +36,14 @@ from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Contribution, Site, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
-from zetadp.memory import keep_freed_memory
+from zetadp.device.memory import keep_freed_memory
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.provenance import origin
-from zetadp.rendering import to_csv
+from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.privacy import gaussian
-from zetadp.provenance import origin, seeds_shown
-from zetadp.rendering import to_csv
+from zetadp.report.provenance import origin, seeds_shown
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 from zetadp.tensors import tensors_digest
 

@@ -15,7 +15,7 @@ import pandas as pd
 from phantom_full import public_head, with_spread
 from scenarios import Experiment, declared_by, ended, write_joined
 
-from zetadp.rendering import MISSING, Sheet
+from zetadp.report.rendering import MISSING, Sheet
 
 SCENARIOS = {
     "another vendor's scanners": "held_apart_vendor",

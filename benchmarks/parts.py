@@ -20,7 +20,7 @@ import torch
 from step import NETWORKS, WARM, Bench
 
 from zetadp.core.server import Server
-from zetadp.memory import keep_freed_memory
+from zetadp.device.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.privacy import clipping
 

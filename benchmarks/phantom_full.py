@@ -20,9 +20,13 @@ import numpy as np
 import pandas as pd
 from scenarios import ROOT, Experiment, declared_by, ended
 
-from zetadp.configured import network_of
+from zetadp.config.configured import network_of
 from zetadp.epsilon import epsilon_order
-from zetadp.figurestyle import (
+from zetadp.nn.backbone import load_backbone
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.threat import SECURE_AGGREGATION
+from zetadp.report.figurestyle import (
     SMALL,
     WIDTH,
     epsilon_axis,
@@ -34,15 +38,11 @@ from zetadp.figurestyle import (
     spread_shown,
     wrapped,
 )
-from zetadp.nn.backbone import load_backbone
-from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
-from zetadp.notes import or_none
-from zetadp.privacy.threat import SECURE_AGGREGATION
-from zetadp.provenance import origin
-from zetadp.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.notes import or_none
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.tables import PAPER_TABLE_1
 from zetadp.storage import write_text
-from zetadp.tables import PAPER_TABLE_1
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ import pandas as pd
 from scenarios import Experiment, declared_by, ended, write_joined
 
 from zetadp.epsilon import epsilon_order, epsilon_shown
-from zetadp.rendering import MISSING, Sheet, interval_cell, spread_cell
+from zetadp.report.rendering import MISSING, Sheet, interval_cell, spread_cell
 
 SCENARIOS = {
     "phase_mnist": "composites, each image in several",

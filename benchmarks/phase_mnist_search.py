@@ -23,8 +23,8 @@ import torch
 from torch.nn import functional
 
 from zetadp.privacy import gaussian
-from zetadp.provenance import origin
-from zetadp.rendering import to_csv
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.digits import FASHION, Part, read_digits
 from zetadp.tasks.phase_mnist.encoder import EncoderSettings, PublicEncoder, composite_features

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from zetadp.config import SCHEMA, load_config, overlay
-from zetadp.configured import run_names
-from zetadp.provenance import cohort_shown, origin, seeds_shown
-from zetadp.rendering import to_csv, to_markdown
+from zetadp.config.checked import SCHEMA, load_config, overlay
+from zetadp.config.configured import run_names
+from zetadp.report.provenance import cohort_shown, origin, seeds_shown
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.storage import read_json, write_text
 from zetadp.validation import UserError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zetadp.core.plan import RunName
-    from zetadp.rendering import Sheet
+    from zetadp.report.rendering import Sheet
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,7 +35,7 @@ def configuration(scenario: str | None) -> dict[str, Any]:
 
 
 def declared_by(*scenarios: str | None) -> tuple[str, str]:
-    """Return cohorts and seeds of scenarios, as `zetadp.provenance.origin` takes them."""
+    """Return cohorts and seeds of scenarios, as `zetadp.report.provenance.origin` takes them."""
     configs = [configuration(scenario) for scenario in scenarios]
     cohorts = "; ".join(cohort_shown(config["cohort"]) for config in configs)
     return cohorts, seeds_shown(int(run.seed) for config in configs for run in run_names(config))

@@ -24,9 +24,9 @@ import torch
 from step import NETWORKS, Bench, declared, ratio
 
 from zetadp.core.round import images_in_a_pass
-from zetadp.memory import keep_freed_memory
-from zetadp.provenance import origin
-from zetadp.rendering import to_csv
+from zetadp.device.memory import keep_freed_memory
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:

@@ -45,18 +45,18 @@ from torch.nn import functional
 from zetadp.core.round import side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.memory import keep_freed_memory
+from zetadp.device.memory import keep_freed_memory
+from zetadp.device.precision import set_tf32
 from zetadp.nn.layers import per_image
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.normalisation import ComplexGroupNorm
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import block_weight, stack
-from zetadp.precision import set_tf32
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.mechanism import noisy_mean
-from zetadp.provenance import origin
 from zetadp.randomness import Purpose, stream
-from zetadp.rendering import to_csv
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:

@@ -26,19 +26,19 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from updates import COHORT, DELTA, EPSILON, EXPECTED, NODES, POPULATION, TASK, cohort, units
 
+from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.evaluation import outputs_of
-from zetadp.memory import keep_freed_memory
+from zetadp.device.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import convolution_gradients
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.provenance import origin, seeds_shown
-from zetadp.rendering import to_csv
+from zetadp.report.provenance import origin, seeds_shown
+from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:

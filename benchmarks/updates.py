@@ -30,12 +30,12 @@ import torch
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.core.assembly import Assembly
+from zetadp.core.evaluation import watched
 from zetadp.core.plan import UPDATES, NodeConstants, Plan, RunName
 from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import task_of
-from zetadp.evaluation import watched
 from zetadp.federation.flower.protocol import decode, encode
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from step import WARM, timed
 
-from zetadp.memory import keep_freed_memory
+from zetadp.device.memory import keep_freed_memory
 from zetadp.nn import weight_gradients
 from zetadp.nn.weight_gradients import by_patient, by_patient_in_three
 

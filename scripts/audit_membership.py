@@ -10,15 +10,15 @@ import pandas as pd
 
 from zetadp.audit.membership import audit_membership, refutation
 from zetadp.audit.membership_models import MembershipSettings
-from zetadp.auditfigure import membership_roc
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.cohort.scanners import CHANNELS
 from zetadp.dataset import pick_device, to_records
-from zetadp.figurestyle import save_svg
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.models import NetworkSettings
+from zetadp.report.auditfigure import membership_roc
+from zetadp.report.figurestyle import save_svg
 from zetadp.storage import ImageStack, written_whole
 from zetadp.validation import UserError
 from zetadp.workflow import run

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zetadp.federation.partition import read_partition
-from zetadp.figurestyle import save_svg
-from zetadp.patientfigure import patient_figure
+from zetadp.report.figurestyle import save_svg
+from zetadp.report.patientfigure import patient_figure
 from zetadp.storage import ImageStack, read_stack
 from zetadp.workflow import run
 

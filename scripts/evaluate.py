@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from zetadp.backbone.start import public_start
+from zetadp.core.evaluation import outputs_of, predict, watched
+from zetadp.core.pretrained import load_model
 from zetadp.core.task import PipelineTask
 from zetadp.dataset import pick_device
-from zetadp.evaluation import outputs_of, predict, watched
 from zetadp.federation.partition import read_partition
-from zetadp.modelcard import model_card
-from zetadp.pretrained import load_model
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.wording import plain_text
-from zetadp.provenance import environment
-from zetadp.publicstart import public_start
+from zetadp.report.modelcard import model_card
+from zetadp.report.provenance import environment
 from zetadp.storage import read_json, write_json, write_text, written_whole
 from zetadp.workflow import run
 

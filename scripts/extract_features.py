@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.backbone.start import record_features
 from zetadp.dataset import pick_device
-from zetadp.memory import keep_freed_memory
+from zetadp.device.memory import keep_freed_memory
 from zetadp.nn.backbone import load_backbone
-from zetadp.publicstart import record_features
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError
 from zetadp.workflow import run

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp import figures, tables
-from zetadp.figurestyle import save_svg
+from zetadp.report import figures, tables
+from zetadp.report.figurestyle import save_svg
 from zetadp.workflow import run
 
 if TYPE_CHECKING:

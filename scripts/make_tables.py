@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp import rendering, tables
-from zetadp.notes import notes
-from zetadp.provenance import origin, seeds_shown
+from zetadp.report import rendering, tables
+from zetadp.report.notes import notes
+from zetadp.report.provenance import origin, seeds_shown
 from zetadp.storage import read_json, write_text
 from zetadp.workflow import run
 

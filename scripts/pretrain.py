@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zetadp.backbone.pretraining import PretrainingSettings, pretrain
 from zetadp.dataset import pick_device
 from zetadp.kspace.augmentation import AugmentationSettings
 from zetadp.nn.models import NetworkSettings
-from zetadp.pretraining import PretrainingSettings, pretrain
 from zetadp.storage import read_stack
 from zetadp.validation import UserError
 from zetadp.workflow import run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from zetadp.backbone.start import with_public
 from zetadp.cohort.convert import write_site_folder
 from zetadp.core.plan import Plan
 from zetadp.core.progress import wait_for_tick
@@ -17,7 +18,6 @@ from zetadp.federation.flower.settings import HospitalSettings, Patience, Server
 from zetadp.federation.partition import read_partition
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.account import Permission, claim, forget_times
-from zetadp.publicstart import with_public
 from zetadp.storage import read_json
 from zetadp.workflow import run
 

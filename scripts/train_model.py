@@ -6,18 +6,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.backbone.start import starting_weights, with_public
 from zetadp.core.plan import Plan
+from zetadp.core.pretrained import save_model
 from zetadp.core.progress import wait_for_tick
 from zetadp.core.records import single_items
 from zetadp.core.settings import Performance
 from zetadp.core.task import Held, pipeline_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.dataset import pick_device
+from zetadp.device.memory import keep_freed_memory
 from zetadp.federation.partition import read_partition
-from zetadp.memory import keep_freed_memory
-from zetadp.pretrained import save_model
 from zetadp.privacy.account import Permission, claim, forget_times
-from zetadp.publicstart import starting_weights, with_public
 from zetadp.storage import content_hash, read_json, written_whole
 from zetadp.workflow import run
 

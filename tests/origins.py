@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from zetadp.provenance import KEYS
+from zetadp.report.provenance import KEYS
 
 
 def read_origin(text: str, name: str) -> dict[str, str]:
-    """Return what `zetadp.provenance.origin` wrote into a table, CSV or Markdown, in which each key stands once."""
+    """Return what `zetadp.report.provenance.origin` wrote into a table, in which each key stands once."""
     lines = re.findall(rf"^(?:#|-) ({'|'.join(KEYS)}): (.+)$", text, flags=re.MULTILINE)
     there = [key for key, _ in lines]
     assert sorted(there) == sorted(KEYS), f"Expected {name} to give {KEYS} once each, found {there}."

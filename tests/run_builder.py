@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from zetadp.metrics import summarise, volume_accuracy
+from zetadp.core.metrics import summarise, volume_accuracy
 from zetadp.storage import write_json
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")

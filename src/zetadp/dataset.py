@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from zetadp.core.records import Records
-from zetadp.precision import set_tf32
+from zetadp.device.precision import set_tf32
 from zetadp.storage import ImageStack, read_stack
 from zetadp.validation import UserError
 

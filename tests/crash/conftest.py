@@ -9,7 +9,7 @@ pytest.register_assert_rewrite("crash.reference")
 from crash.reference import Reference  # noqa: E402
 from crash.zygote import Zygote  # noqa: E402
 
-from zetadp.provenance import COMMAND  # noqa: E402
+from zetadp.report.provenance import COMMAND  # noqa: E402
 
 
 @pytest.fixture(scope="session")

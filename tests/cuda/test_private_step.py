@@ -7,12 +7,12 @@ import torch
 from training_builder import NETWORKS, network, patients
 
 from zetadp.dataset import pick_device
+from zetadp.device.precision import set_tf32
+from zetadp.device.transfer import to_device
 from zetadp.nn.parameters import Layout
 from zetadp.nn.weight_gradients import by_batched_product, by_grouped_convolution, by_patient
-from zetadp.precision import set_tf32
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.grid import Grid
-from zetadp.transfer import to_device
 
 pytestmark = pytest.mark.cuda
 # Float32 rounding of gradients that went through some layers, of the norm: other orders of summation, nothing coarser.

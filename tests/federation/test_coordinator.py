@@ -11,6 +11,7 @@ import torch
 from federation.sites import OFTEN, SIZE, DirectLine, assembly, make_hospital, make_plan, random_records
 from training_builder import NETWORKS, backbone
 
+from zetadp.backbone.start import starting_weights, with_public
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.settings import Performance
@@ -24,7 +25,6 @@ from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import Terms, run_statement
-from zetadp.publicstart import starting_weights, with_public
 from zetadp.validation import UserError
 
 HEAD = NetworkSettings("head", "features", components=2, start="public")

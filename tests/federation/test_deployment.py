@@ -20,16 +20,16 @@ from federation.namespace import PACKAGES, alone_in_the_world
 from federation.sites import OFTEN, TINY, make_plan
 from training_builder import backbone
 
+from zetadp.backbone.start import backbone_of, starting_weights, with_public
 from zetadp.core.plan import Plan
+from zetadp.core.pretrained import BACKBONE
 from zetadp.core.records import Records
 from zetadp.core.task import site_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.flower.protocol import size_of
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import DESCENT, LEAST_SQUARES
-from zetadp.pretrained import BACKBONE
 from zetadp.privacy.ledger import read_ledger
-from zetadp.publicstart import backbone_of, starting_weights, with_public
 from zetadp.tensors import load_tensors
 
 HERE = Path(__file__).parent

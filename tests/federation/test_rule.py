@@ -8,7 +8,7 @@ import pytest
 import yaml
 from checkouts import ROOT
 
-from zetadp.config import SCHEMA, load_config
+from zetadp.config.checked import SCHEMA, load_config
 from zetadp.core.plan import Plan
 from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError

@@ -28,7 +28,6 @@ from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.task import Held
-from zetadp.figures import training_curves
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.models import NetworkSettings
@@ -38,8 +37,9 @@ from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.wording import plain_text
+from zetadp.report.figures import training_curves
+from zetadp.report.tables import collect_histories
 from zetadp.storage import ImageStack, read_stack, write_json, write_stack
-from zetadp.tables import collect_histories
 from zetadp.tensors import save_tensors
 from zetadp.validation import UserError
 

@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 import torch
 
-from zetadp.provenance import code_version, environment
+from zetadp.report.provenance import code_version, environment
 
 INSTALLED = f"zetadp {metadata.version('zetadp')}"
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from origins import read_origin
 
-from zetadp.configured import run_names
+from zetadp.config.configured import run_names
 from zetadp.core.settings import TrainingSettings
 from zetadp.privacy import accounting
 from zetadp.validation import UserError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.config import SCHEMA
+from zetadp.config.checked import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-isal": "isal"}

@@ -36,7 +36,7 @@ def test_nothing_runs_again_for_words(copy):
 
 def test_nothing_runs_again_for_code_outside_the_workflow(copy):
     copy.add("src/zetadp/cohort/convert.py")
-    copy.add("src/zetadp/cli.py")
+    copy.add("src/zetadp/cli/main.py")
     assert copy.would_run() == set()
 
 
@@ -48,14 +48,14 @@ def test_a_change_in_a_module_reaches_the_rules_that_import_it_indirectly(copy):
 
 
 def test_a_change_in_the_figures_draws_them_again_and_no_more(copy):
-    copy.add("src/zetadp/figures.py")
+    copy.add("src/zetadp/report/figures.py")
     assert copy.would_run() == {"make_figures"}
-    copy.add("src/zetadp/figurestyle.py")
+    copy.add("src/zetadp/report/figurestyle.py")
     assert copy.would_run() == {"make_figures", "draw_patient", "audit"}
 
 
 def test_a_change_in_the_card_evaluates_again_and_trains_nothing(copy):
-    copy.add("src/zetadp/modelcard.py")
+    copy.add("src/zetadp/report/modelcard.py")
     assert copy.would_run() == {"evaluate", "make_tables", "make_figures"}
 
 

@@ -20,8 +20,8 @@ from snakemake.exceptions import WorkflowError
 
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.settings import Performance
-from zetadp.config import load_config
-from zetadp.configured import (
+from zetadp.config.checked import load_config
+from zetadp.config.configured import (
     hospital_sizes,
     needs_backbone,
     network_of,
@@ -32,7 +32,7 @@ from zetadp.configured import (
 )
 from zetadp.epsilon import epsilon_value
 from zetadp.nn.settings import SHIPPED
-from zetadp.provenance import COMMAND, cohort_shown, workflow_command
+from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.validation import UserError
 from zetadp.workflow import code_of
 

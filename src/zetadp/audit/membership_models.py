@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.epsilon import UNCLIPPED
-from zetadp.evaluation import outputs_of
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon

@@ -19,7 +19,7 @@ from zetadp.audit.detection import FALSE_ALARM, AuditResult, power_of, trials_fo
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.epsilon import rounded_up
-from zetadp.rendering import Sheet
+from zetadp.report.rendering import Sheet
 from zetadp.validation import in_range, positive
 
 logger = logging.getLogger(__name__)

@@ -15,12 +15,12 @@ from zetadp.core.records import Records
 from zetadp.core.round import Contribution
 from zetadp.core.server import Server, Solver
 from zetadp.core.task import Classification, Task, task_of
+from zetadp.device.precision import set_tf32
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.layers import updates
 from zetadp.nn.models import build
 from zetadp.nn.parameters import Layout
 from zetadp.nn.settings import DESCENT
-from zetadp.precision import set_tf32
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zetadp.device.transfer import to_device
 from zetadp.privacy.mechanism import Draw, NodeMechanism
-from zetadp.transfer import to_device
 from zetadp.validation import UserError
 
 

@@ -69,7 +69,7 @@ class TrainingSettings:
         Of an estimator in closed form, the norm that each image's features are clipped to, in units of their root mean
         square on public images.
     tf32
-        Let a GPU round the factors of products in convolutions to 10 bits, which is faster (`zetadp.precision`).
+        Let a GPU round the factors of products in convolutions to 10 bits, which is faster (`zetadp.device.precision`).
     """
 
     rounds: int

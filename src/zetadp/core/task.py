@@ -241,8 +241,8 @@ class Classification:
         }
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
-        """Return accuracy with its interval over patients, and errors by class (`zetadp.metrics`)."""
-        from zetadp.metrics import summarise
+        """Return accuracy with its interval over patients, and errors by class (`zetadp.core.metrics`)."""
+        from zetadp.core.metrics import summarise
 
         return summarise(predictions, self.names, self.called)
 

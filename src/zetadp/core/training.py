@@ -20,12 +20,12 @@ import pandas as pd
 from zetadp.core.apart import check_apart, check_own
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.evaluation import watched
 from zetadp.core.messages import MessageStore
 from zetadp.core.progress import Progress
 from zetadp.core.records import Node, Records, check_units
 from zetadp.core.round import Site, do_round, images_in_a_pass
 from zetadp.core.settings import Performance
-from zetadp.evaluation import watched
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.secret import Secret
 from zetadp.storage import remove_leftovers

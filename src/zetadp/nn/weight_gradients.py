@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.device.precision import float32_convolutions
 from zetadp.nn.stacked import fold_gradient
-from zetadp.precision import float32_convolutions
 
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
 """Multiplications that three products instead of four must save for each number that is laid out for them."""

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from zetadp.device.transfer import to_device
 from zetadp.nn.layers import Linear, knows_patients
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.factored import Factored, factored, layers_to_factor, watched
 from zetadp.privacy.grid import Grid, sum_groups, to_grid
-from zetadp.transfer import to_device
 from zetadp.validation import UserError
 
 logger = logging.getLogger(__name__)

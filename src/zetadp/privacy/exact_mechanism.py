@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zetadp.device.transfer import to_device
 from zetadp.privacy.byte_source import ByteSource, random_words
 from zetadp.privacy.events import Round
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.mechanism import Constants, NodeMechanism
-from zetadp.transfer import to_device
 
 
 class ExactSampledGaussian(NodeMechanism):

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zetadp.device.transfer import to_device
 from zetadp.privacy.events import Round
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.randomness import Purpose, stream
-from zetadp.transfer import to_device
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ import zetadp.audit.suite
 from zetadp.audit.detection import AuditResult, Errors, result_of_epsilon, result_of_mu
 from zetadp.audit.one_round import audit_one_round
 from zetadp.audit.suite import Audit, AuditSettings, Finding, Target, carry_out, frame, plan, sheet
-from zetadp.auditfigure import audit_figure
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.figurestyle import save_svg
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.rendering import to_markdown
+from zetadp.report.auditfigure import audit_figure
+from zetadp.report.figurestyle import save_svg
+from zetadp.report.rendering import to_markdown
 from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[3]

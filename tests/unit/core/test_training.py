@@ -21,9 +21,9 @@ from zetadp.core.records import Records
 from zetadp.core.round import do_round, images_in_a_pass
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, TrainingFiles
+from zetadp.device.precision import set_tf32, tf32_in_convolutions
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
-from zetadp.precision import set_tf32, tf32_in_convolutions
 from zetadp.privacy.account import Permission
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger

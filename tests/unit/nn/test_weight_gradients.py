@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from zetadp.device.precision import set_tf32, tf32_in_convolutions
 from zetadp.nn import weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (
@@ -16,7 +17,6 @@ from zetadp.nn.weight_gradients import (
     convolution_gradients,
     product_gradients,
 )
-from zetadp.precision import set_tf32, tf32_in_convolutions
 
 DTYPES = {torch.complex128: 1e-10, torch.float64: 1e-10, torch.complex64: 2e-5, torch.float32: 2e-5}
 KERNELS = {

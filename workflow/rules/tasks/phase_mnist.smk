@@ -1,6 +1,6 @@
 # PhaseMNIST: digits from their official files to complex examples, and public features of them.
 
-from zetadp.configured import task_content
+from zetadp.config.configured import task_content
 from zetadp.core.task import task_of
 from zetadp.tasks.phase_mnist.digits import MNIST
 

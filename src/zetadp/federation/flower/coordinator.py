@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.evaluation import watched
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles, check_checkpoint, no_history
-from zetadp.evaluation import watched
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.flower.settings import Patience

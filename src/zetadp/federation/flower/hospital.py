@@ -24,6 +24,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from zetadp.backbone.start import backbone_of, starting_weights
 from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
@@ -48,7 +49,6 @@ from zetadp.federation.flower.protocol import (
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.publicstart import backbone_of, starting_weights
 from zetadp.validation import UserError
 
 logger = logging.getLogger(__name__)

@@ -14,6 +14,8 @@ import torch
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
+from zetadp.backbone.start import backbone_of, starting_weights
+from zetadp.core.pretrained import save_model
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.task import site_task_of
@@ -29,8 +31,6 @@ from zetadp.federation.flower.protocol import (
     unpack_reply,
 )
 from zetadp.federation.flower.settings import SETTINGS, ServerSettings
-from zetadp.pretrained import save_model
-from zetadp.publicstart import backbone_of, starting_weights
 from zetadp.storage import written_whole
 
 if TYPE_CHECKING:

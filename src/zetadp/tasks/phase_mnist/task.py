@@ -90,7 +90,7 @@ class PhaseMnist(Classification):
             about=f"A {kind} network of family {network['family']}{on}. It tells l from {seen}.",
             inputs=f"An image of {SIDE} x {SIDE} pixels, each part in [0, 1].",
             outputs="A score for each digit.",
-            usage="from zetadp.pretrained import load_model",
+            usage="from zetadp.core.pretrained import load_model",
             limits=("A test bed for methods: nothing here is about patients.",),
         )
 

@@ -1,0 +1,1 @@
+"""The public backbone: trained on simulated patients, and what trainings start from."""

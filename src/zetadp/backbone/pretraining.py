@@ -1,0 +1,270 @@
+"""Training the public backbone on simulated patients: ordinary training, without privacy and without private data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.device.transfer import to_device
+from zetadp.kspace.augmentation import AugmentationSettings, augment
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.backbone import Backbone
+from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
+from zetadp.nn.projection import fit_projection, head_on, head_scores
+from zetadp.randomness import Purpose, stream
+from zetadp.tensors import load_tensors, save_tensors
+from zetadp.validation import UserError, in_range, positive
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PretrainingSettings:
+    """How the backbone is trained.
+
+    Attributes
+    ----------
+    steps
+        Optimiser steps.
+    batch
+        Images in a step, equally many of every sequence, each patient with one slice of every sequence.
+    learning_rate
+        Highest rate of Adam; it rises over the first ``warmup`` steps and falls along a cosine to one hundredth.
+    warmup
+        Steps until the highest rate.
+    smoothing
+        Label smoothing.
+    seed
+        Seed of weights, batches and variations.
+    checkpoint_seconds
+        Seconds between two checkpoints.
+    augmentation
+        How images are varied.
+    components
+        By how many complex components the public heads are fitted.
+    """
+
+    steps: int = 5000
+    batch: int = 128
+    learning_rate: float = 8e-3
+    warmup: int = 100
+    smoothing: float = 0.02
+    seed: int = 1
+    checkpoint_seconds: float = 60.0
+    augmentation: AugmentationSettings = field(default_factory=AugmentationSettings)
+    components: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(steps=self.steps, batch=self.batch, learning_rate=self.learning_rate)
+        in_range(0, 1e9, warmup=self.warmup, seed=self.seed, checkpoint_seconds=self.checkpoint_seconds)
+        in_range(0, 0.99, smoothing=self.smoothing)
+        object.__setattr__(self, "components", tuple(self.components))
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from zero."""
+        fall = 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup)) * (0.01 + 0.99 * fall)
+
+
+def pretrain(
+    network: NetworkSettings,
+    settings: PretrainingSettings,
+    images: np.ndarray,
+    watched: np.ndarray,
+    sequences: Sequence[str],
+    *,
+    checkpoint: Path,
+    device: torch.device | str = "cpu",
+) -> Backbone:
+    """Train a network on public images, from the start or from its checkpoint, and learn what its features tell.
+
+    Parameters
+    ----------
+    network
+        A complex network on k-space with a pooled head.
+    settings
+        How it is trained.
+    images, watched
+        Magnitude images of public patients, trained on and held out, shape (patient, sequence, slice, row, column).
+        Their scale does not matter.
+    sequences
+        Name of each sequence.
+    checkpoint
+        Where an interrupted training goes on from. It stays: whoever has written the backbone removes it.
+    device
+        Where it is trained.
+
+    Raises
+    ------
+    UserError
+        If the batch cannot be shared by the sequences or the network has no pooled complex head.
+    """
+    model = _new(network, settings, images.shape)
+    model.to(device)
+    optimiser = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+    digest = _digest(network, settings, images)
+    start = _resume(checkpoint, model, optimiser, digest)
+    begun = saved = reported = time.monotonic()
+    running = torch.full((), math.nan, dtype=torch.float64, device=device)
+    for step in range(start, settings.steps):
+        running = _step(model, optimiser, settings, images, step, running)
+        now = time.monotonic()
+        if now - reported > 30 or step + 1 == settings.steps:
+            reported = now
+            left = (now - begun) / (step + 1 - start) * (settings.steps - step - 1)
+            logger.info("step %d of %d, loss %.3f, %.0f s left", step + 1, settings.steps, float(running), left)
+        if now - saved > settings.checkpoint_seconds:
+            saved = now
+            _keep(checkpoint, step + 1, digest, model, optimiser)
+    _keep(checkpoint, settings.steps, digest, model, optimiser)
+    model.eval().requires_grad_(requires_grad=False)
+    return _with_features(model, network, settings, images, watched, sequences, digest)
+
+
+def _step(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    settings: PretrainingSettings,
+    images: np.ndarray,
+    step: int,
+    running: Tensor,
+) -> Tensor:
+    """Take one step; return the running mean of the loss, on the device: to look at it would make a GPU wait."""
+    for group in optimiser.param_groups:
+        group["lr"] = settings.rate(step)
+    inputs, labels = (to_device(torch.from_numpy(part), running.device) for part in draw_batch(images, settings, step))
+    loss = functional.cross_entropy(model(inputs.unsqueeze(1)), labels, label_smoothing=settings.smoothing)
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    latest = loss.detach().double()
+    return torch.where(running.isnan(), latest, 0.98 * running + 0.02 * latest)
+
+
+def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the whitened k-space of a step's images, shape (image, row, column), and their classes.
+
+    A step's batch is a function of seed and step alone, so that a training goes on where it was interrupted.
+    """
+    random = stream(settings.seed, Purpose.PRETRAINING, step)
+    classes = images.shape[1]
+    patients = random.integers(len(images), size=settings.batch // classes)
+    slices = random.integers(images.shape[2], size=(len(patients), classes))
+    chosen = images[patients[:, None], np.arange(classes), slices].astype(np.float32)
+    varied = augment(chosen.reshape(-1, *images.shape[3:]), settings.augmentation, random)
+    return whiten(to_kspace(varied)), np.tile(np.arange(classes), len(patients))
+
+
+def _new(network: NetworkSettings, settings: PretrainingSettings, shape: tuple[int, ...]) -> ConvolutionalClassifier:
+    """Return the network with fresh weights."""
+    if settings.batch % shape[1]:
+        raise UserError(f"Expected pretraining.batch to be a multiple of {shape[1]} sequences, found {settings.batch}.")
+    model = build(network, shape[1], shape[-1], stream(settings.seed, Purpose.WEIGHTS))
+    if not isinstance(model, ConvolutionalClassifier) or not (model.complex and model.pooled):
+        raise UserError("Expected a network of family complex with head pooled for the backbone.")
+    return model
+
+
+def _with_features(
+    model: ConvolutionalClassifier,
+    network: NetworkSettings,
+    settings: PretrainingSettings,
+    images: np.ndarray,
+    watched: np.ndarray,
+    sequences: Sequence[str],
+    digest: str,
+) -> Backbone:
+    """Learn centre, projection and heads from half of the public patients, and measure on the held-out ones."""
+    count = network.widths[-1]
+    shown = json.loads(json.dumps({"network": network.described(), "pretraining": asdict(settings)}))
+    shown |= {"patients": len(images), "digest": digest}
+    plain = Backbone(
+        network=model,
+        settings=network,
+        sequences=tuple(sequences),
+        size=images.shape[-1],
+        centre=torch.zeros(2 * count),
+        projection=torch.eye(2 * count),
+        heads={},
+        provenance=shown,
+    )
+    logger.info("learning what the features tell")
+    found, labels = _stacked_features(plain, images[::2])
+    centre, projection = fit_projection(found, labels)
+    rotated = (found - centre) @ projection
+    heads = {n: head_on(rotated, labels, n) for n in settings.components if n <= count}
+    held, classes = _stacked_features(plain, watched)
+    held = (held - centre) @ projection
+    accuracy = {str(n): _accuracy(held, classes, head) for n, head in heads.items()}
+    logger.info("accuracy on %d held-out public patients, by number of components: %s", len(watched), accuracy)
+    # The projection pairs neighbours: real and imaginary part of one complex component.
+    return Backbone(
+        **{**plain.__dict__, "centre": centre, "projection": projection, "heads": heads}
+        | {"provenance": {**shown, "held_out_patients": len(watched), "held_out_accuracy": accuracy}}
+    )
+
+
+def _stacked_features(backbone: Backbone, images: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return features as real vectors, shape (image, 2 * feature), and classes of all images of patients."""
+    parts = [backbone.features(whiten(to_kspace(patient.astype(np.float32)))) for patient in images]
+    pairs = torch.view_as_real(torch.from_numpy(np.stack(parts)))
+    patients, classes, slices = pairs.shape[:3]
+    labels = torch.arange(classes).repeat_interleave(slices).repeat(patients)
+    return pairs.reshape(len(labels), -1), labels
+
+
+def _accuracy(features: Tensor, labels: Tensor, head: tuple[Tensor, Tensor]) -> float:
+    """Return the share of images that a head tells right; ``features`` are pairs of real and imaginary part."""
+    components = torch.view_as_complex(features.reshape(len(features), -1, 2))
+    return float((head_scores(components, head).argmax(dim=1) == labels).float().mean())
+
+
+def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:
+    """Return a hash of all that the backbone depends on."""
+    relevant = {key: value for key, value in asdict(settings).items() if key != "checkpoint_seconds"}
+    digest = hashlib.sha256(json.dumps([network.described(), relevant, images.shape], sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(images).data)
+    return digest.hexdigest()
+
+
+def _keep(path: Path, done: int, digest: str, model: ConvolutionalClassifier, optimiser: torch.optim.Optimizer) -> None:
+    """Write the checkpoint."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    for number, moments in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{number}.{name}": value for name, value in moments.items()}
+    save_tensors(
+        path, {name: value.detach().cpu() for name, value in tensors.items()}, {"step": done, "digest": digest}
+    )
+
+
+def _resume(path: Path, model: ConvolutionalClassifier, optimiser: torch.optim.Optimizer, digest: str) -> int:
+    """Take over a checkpoint of this training if there is one; return the steps done."""
+    if not path.exists():
+        return 0
+    tensors, content = load_tensors(path)
+    if content["digest"] != digest:
+        logger.info("the checkpoint %s belongs to another training; starting anew", path)
+        return 0
+    own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    model.load_state_dict(own)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimiser."):
+            _, number, moment = name.split(".")
+            state.setdefault(int(number), {})[moment] = value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+    logger.info("continuing after step %d", content["step"])
+    return int(content["step"])

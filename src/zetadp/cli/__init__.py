@@ -1,0 +1,3 @@
+"""The command line."""
+
+from zetadp.cli.commands import main as main

@@ -1,0 +1,123 @@
+"""The command line: ``zetadp predict``, ``convert``, ``report``, and the accounting of `zetadp.cli.privacy`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from zetadp.cli.federation import add_commands as add_federation
+from zetadp.cli.privacy import add_commands
+from zetadp.validation import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a user's mistake ends in one message and exit code 1."""
+    parser = argparse.ArgumentParser(
+        prog="zetadp",
+        description="Private federated learning of complex-valued networks on MRI k-space. "
+        "The pipeline itself runs with snakemake; these commands go beside it.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_predict(commands.add_parser("predict", help="tell the pulse sequence of a volume's channels"))
+    _add_convert(commands.add_parser("convert", help="bring NIfTI files or a BIDS folder to the Decathlon layout"))
+    _add_report(commands.add_parser("report", help="print the table of an experiment and where its files are"))
+    add_commands(commands)
+    add_federation(commands)
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        given.run(given)
+    except UserError as error:
+        print(f"zetadp: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _add_predict(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Tell the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may "
+        "have any orientation and any number of channels; their order and names are not used."
+    )
+    parser.add_argument("model", type=Path, help="model.safetensors of a finished run")
+    parser.add_argument("volume", type=Path, help="NIfTI file, 3-D or 4-D (x, y, z, channel)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(run=_predict)
+
+
+def _predict(given: argparse.Namespace) -> None:
+    from zetadp.core.pretrained import load_model
+    from zetadp.tasks.brain_sequences.prediction import predict_volume
+
+    table = predict_volume(load_model(given.model), given.volume)
+    if given.json:
+        print(json.dumps(table.to_dict("records"), indent=2))
+    else:
+        print(table.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
+
+
+def _add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Convert a folder of single-sequence NIfTI files (one folder a patient with FLAIR, T1w, contrast-enhanced T1w "
+        "and T2w), or a BIDS folder, to the layout of the Medical Segmentation Decathlon. Nothing is written if "
+        "anything is wrong."
+    )
+    parser.add_argument("source", type=Path, help="folder to convert")
+    parser.add_argument("target", type=Path, help="new folder; absent or empty")
+    parser.add_argument("--parts", type=Path, help="table (tab-separated: patient, part) with train or test of each")
+    parser.add_argument(
+        "--test-fraction", type=float, default=0.35, help="share of test patients where no table is given (%(default)s)"
+    )
+    parser.set_defaults(run=_convert)
+
+
+def _convert(given: argparse.Namespace) -> None:
+    from zetadp.cohort.convert import convert_folder
+    from zetadp.cohort.index import PATIENT_KEY, read_table
+
+    task = convert_folder(given.source, given.target, parts=given.parts, test_fraction=given.test_fraction)
+    key = read_table(given.target / PATIENT_KEY, ("file", "patient"))
+    # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
+    person = dict(zip(key["file"], key["patient"], strict=True))
+    train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
+    print(
+        f"{given.target}: {train} training and {test} test patients, with {len(task.training)} and {len(task.test)} "
+        "records.\nDeclare in the configuration, with a name that stands for these patients:\n"
+        "cohort:\n  name: my-hospital\n  source: folder\n"
+        f"  folder: {given.target}\n  train_patients: {train}\n  test_patients: {test}\n"
+        f"  unit: patient\n  patient_key: {given.target / PATIENT_KEY}\n"
+        "privacy:\n  noise: os"
+    )
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print the table of accuracy against epsilon and the paths of all tables and figures."
+    parser.add_argument("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)")
+    parser.add_argument("--configfile", type=Path, help="scenario whose results are meant")
+    parser.add_argument(
+        "--headline", action="store_true", help="print the table of the first runs, unless all runs are finished"
+    )
+    parser.set_defaults(run=_report)
+
+
+def _report(given: argparse.Namespace) -> None:
+    from zetadp.config.checked import experiment_name
+
+    folder = given.results or Path("results") / experiment_name(Path("config.yaml"), given.configfile)
+    table = folder / "tables/table1.txt"
+    if given.headline:
+        finished, folder = table, folder / "headline"
+        table = folder / "tables/table1.txt"
+        if finished.is_file() and table.is_file() and finished.stat().st_mtime > table.stat().st_mtime:
+            return
+    if not table.is_file():
+        raise UserError(f"Expected a finished experiment in {folder}, found no {table.name}. Run snakemake first.")
+    print(table.read_text(encoding="utf-8"))
+    for kind in ("tables", "figures"):
+        print(f"{kind}:")
+        for path in sorted((folder / kind).iterdir()):
+            print(f"  {path}")
+    print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")

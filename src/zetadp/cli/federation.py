@@ -1,0 +1,250 @@
+"""The commands of a federation: ``zetadp federation plan``, ``certificates``, ``key``, ``serve`` and ``node``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from zetadp.core.plan import Plan
+
+PORT = 9443
+
+
+def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add ``federation`` with its sub-commands to a parser's sub-commands."""
+    parser = commands.add_parser(
+        "federation",
+        help="train between hospitals: plan, keys, server, nodes",
+        description="Train between hospitals on Flower, over TLS and with keys. The recipe is docs/federation.md. "
+        "Needs the extra `federation`.",
+    )
+    parts = parser.add_subparsers(required=True, metavar="COMMAND")
+    _certificates(_command(parts, "certificates", "make a test set of certificates and keys", _run_certificates))
+    _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
+    _key(_command(parts, "key", "make the key pair of one node, at that node", _run_key))
+    _serve(_command(parts, "serve", "run the server and one training, to its end", _run_serve))
+    _node(_command(parts, "node", "run a hospital's node until it is stopped", _run_node))
+
+
+def _command(
+    parts: Any,  # noqa: ANN401
+    name: str,
+    help_: str,
+    run: Callable[[argparse.Namespace], None],
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parts.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.")
+    parser.set_defaults(run=_with_flower(run))
+    return parser
+
+
+def _with_flower(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
+    """Say what is missing where Flower is not installed."""
+
+    def wrapped(given: argparse.Namespace) -> None:
+        try:
+            run(given)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] not in ("flwr", "cryptography"):
+                raise
+            raise UserError(
+                f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
+            ) from error
+
+    return wrapped
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Turn what keeps a command from writing into a message."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
+        ) from error
+
+
+def _certificates(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "For tests. In earnest every hospital makes its own key (zetadp federation key) and sends the public one, and "
+        "the server's certificate comes from an authority that the hospitals trust."
+    )
+    parser.add_argument("folder", type=Path, help="new folder")
+    parser.add_argument("--nodes", nargs="+", required=True, metavar="NAME", help="names of the nodes")
+    parser.add_argument(
+        "--hosts", nargs="*", default=[], help="names and addresses of the server beside the loopback one"
+    )
+
+
+def _run_certificates(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.certificates import make_credentials
+
+    with _written():
+        made = make_credentials(given.folder, given.nodes, given.hosts)
+    print(f"for everybody:   {made.authority}")
+    print(f"for the server:  {made.server[0]}, {made.server[1]} (secret)")
+    for name in given.nodes:
+        public, private = made.node(name)
+        print(f"for {name}:  {private} (secret); its public key {public} is for the server")
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("configuration", type=Path, nargs="+", help="config.yaml, and a scenario that overlays it")
+    parser.add_argument("--network", required=True, help="name of the network in the configuration")
+    parser.add_argument("--epsilon", required=True, help="target epsilon of a run of the configuration")
+    parser.add_argument("--arm", default="federated", help="name of an arm with local noise (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the run (%(default)s)")
+    parser.add_argument(
+        "--backbone", type=Path, help="public backbone of a network that needs one (default: that of this package)"
+    )
+    parser.add_argument("--output", type=Path, default=Path("plan.json"), help="file to write (%(default)s)")
+
+
+def _run_plan(given: argparse.Namespace) -> None:
+    from zetadp.config.checked import read_overlaid
+    from zetadp.privacy.calibration import promise_of
+
+    plan = _planned(read_overlaid(given.configuration), given)
+    plan.write(given.output)
+    print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
+    for node in plan.nodes:
+        print(f"  {promise_of(plan, node.name)}")
+        print(f"    of {node.population} {plan.unit}s, {node.expected:g} a round, sigma {node.noise_multiplier:g}")
+
+
+def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
+    """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
+    from zetadp.backbone.start import with_public
+    from zetadp.config.checked import SCHEMA, load_config
+    from zetadp.config.configured import needs_backbone, plan_of, run_names, threat_of
+    from zetadp.core.plan import RunName
+    from zetadp.epsilon import epsilon_label
+    from zetadp.nn.backbone import load_backbone
+    from zetadp.nn.settings import SHIPPED
+    from zetadp.privacy.calibration import noise_of_plan
+
+    config = load_config(content, SCHEMA)
+    run = RunName(given.network, given.arm, epsilon_label(given.epsilon), given.seed)
+    federated = [each for each in run_names(config) if threat_of(config, each.arm) == "local"]
+    if run not in federated:
+        known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
+        found = f"{run.network} {run.arm} {given.epsilon} {run.seed}"
+        raise UserError(f"Expected a federated run of the configuration ({known}), found {found}.")
+    plan = plan_of(config, run)
+    plan = plan.with_noise(noise_of_plan(plan))
+    if not needs_backbone(config, run.network):
+        return plan
+    return with_public(plan, load_backbone(given.backbone or Path(__file__).parents[1] / SHIPPED))
+
+
+def _key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("public", type=Path, help="file for the public key, which the server gets")
+    parser.add_argument("private", type=Path, help="file for the private key, which never leaves the hospital")
+
+
+def _run_key(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.certificates import make_node_key
+
+    for path in (given.public, given.private):
+        if path.exists():
+            raise UserError(f"Expected {path} to be absent, found a file. A key in use must not be lost: name another.")
+    with _written():
+        make_node_key(given.public, given.private)
+    print(f"Send {given.public} to the server. Keep {given.private} here.")
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("settings", type=Path, help="settings of the server (YAML)")
+    parser.add_argument(
+        "--credentials", type=Path, required=True, help="folder with authority.pem, server.pem, server.key"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("federation"), help="for logs and Flower's files (%(default)s)"
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen at (%(default)s)")  # noqa: S104  (nodes are elsewhere)
+    parser.add_argument("--port", type=int, default=PORT, help="port to listen at (%(default)s)")
+
+
+def _run_serve(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.certificates import Credentials
+    from zetadp.federation.flower.launcher import Federation
+    from zetadp.federation.flower.settings import ServerSettings
+
+    settings = ServerSettings.read(given.settings)
+    _, keys = settings.agreed()
+    credentials = Credentials(given.credentials.resolve())
+    credentials.check_server()
+    try:
+        with Federation(given.folder.resolve(), credentials, host=given.host, port=given.port) as federation:
+            with federation.control() as control:
+                for name, key in keys.items():
+                    control.admit(name, key)
+            waiting = f"Waiting for {', '.join(keys)}."
+            print(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}", flush=True)
+            federation.run(settings)
+    except KeyboardInterrupt:
+        raise UserError(
+            "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
+        ) from None
+    print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
+
+
+def _node(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("settings", type=Path, help="settings of the hospital (YAML)")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server listens")
+    parser.add_argument("--authority", type=Path, required=True, help="certificate that the server's goes back to")
+    parser.add_argument("--key", type=Path, required=True, help="the node's private key")
+    parser.add_argument("--folder", type=Path, help="for logs and Flower's files (default: in the state folder)")
+    parser.add_argument("--idle-seconds", type=float, default=1.0, help="between two looks for work (%(default)s)")
+
+
+def _run_node(given: argparse.Namespace) -> None:
+    from flwr.supercore.address import parse_address
+
+    from zetadp.core.plan import Plan
+    from zetadp.dataset import pick_device
+    from zetadp.federation.flower.certificates import check_certificate, check_node_key
+    from zetadp.federation.flower.launcher import start_node
+    from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
+    from zetadp.federation.flower.settings import HospitalSettings
+    from zetadp.privacy.calibration import check_promise
+
+    settings = HospitalSettings.read(given.settings)
+    if parse_address(given.server) is None:
+        raise UserError(f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}.")
+    plan = Plan.read(settings.plan)
+    promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
+    pick_device(settings.device)
+    check_certificate(given.authority)
+    check_node_key(given.key)
+    folder = (given.folder or settings.state / "node").resolve()
+    processes = Processes(folder / "logs", silent_environment(folder / "flower"))
+    with ExitStack() as held, ended_by_signal():
+        for used, option in {settings.state.resolve(): f"state in {given.settings}", folder: "--folder"}.items():
+            held.enter_context(folder_in_use(used, option))
+        try:
+            start_node(
+                processes,
+                folder,
+                given.settings.resolve(),
+                name=settings.name,
+                server=given.server,
+                authority=given.authority.resolve(),
+                key=given.key.resolve(),
+                idle_seconds=given.idle_seconds,
+            )
+            print(f"{promise}\n{settings.name} is starting; logs in {folder}/logs.", flush=True)
+            while True:
+                processes.check()
+                time.sleep(1)
+        finally:
+            processes.stop(*processes.names())
+            processes.close()

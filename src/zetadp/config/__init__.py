@@ -1,0 +1,1 @@
+"""The configuration: checked, and turned into runs and plans."""

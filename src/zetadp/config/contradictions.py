@@ -1,0 +1,237 @@
+"""What is wrong between keys of a configuration that are each right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zetadp.config.configured import (
+    BRAIN,
+    EVERYBODY,
+    declared_nodes,
+    has_real_patients,
+    images_of_a_patient,
+    needs_backbone,
+    network_of,
+    task_content,
+    threat_of,
+    training_of,
+    unit_of,
+)
+from zetadp.epsilon import epsilon_value
+from zetadp.nn.settings import DESCENT, NetworkSettings
+from zetadp.privacy.threat import SECURE_AGGREGATION
+from zetadp.validation import UserError, did_you_mean
+
+SIMULATED_NAME = "phantom"
+"""Names of simulated cohorts begin with it; other patients need another name, and have ledgers of their own."""
+
+
+def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong between keys that are each right."""
+    for name in config["networks"]:
+        try:
+            NetworkSettings(**network_of(config, name))
+        except ValueError as error:
+            yield f"networks.{name}: {error}"
+        yield from _contradictions_of_estimator(f"networks.{name}", config["networks"][name])
+    yield from _contradictions_of_images(config)
+    cohort = config["cohort"]
+    yield from _contradictions_of_cohort(config)
+    yield from _contradictions_of_task(config)
+    if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
+        yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
+    attacked = config["audit"]["membership"]["network"]
+    if attacked in config["networks"] and needs_backbone(config, attacked):
+        yield f"audit.membership.network: expected a network that needs no public backbone; found {attacked}."
+    depth, count = cohort["simulated"]["grid"][2], config["slices"]["count"]
+    if cohort["source"] == "simulated" and depth < count:
+        yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."
+    yield from _contradictions_of_runs(config)
+    yield from _contradictions_of_arms(config)
+    wanted = config["partition"]["nodes"] * config["partition"]["validation_patients"]
+    if wanted >= cohort["test_patients"]:
+        yield (
+            f"partition.validation_patients: {wanted} test patients would be watched, of {cohort['test_patients']}; "
+            "none would be left to test."
+        )
+
+
+def _contradictions_of_runs(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the grid of runs names that is not there."""
+    for number, block in enumerate(config["runs"]):
+        for name in block["networks"]:
+            if name not in config["networks"]:
+                yield f"runs.{number}.networks: no network {name!r}.{did_you_mean(name, config['networks'])}"
+        for name in block["arms"]:
+            if name not in config["arms"]:
+                hint = did_you_mean(name, config["arms"])
+                yield f"runs.{number}.arms: the arm {name!r} has no section in arms.{hint}"
+        for value in block["epsilons"]:
+            try:
+                epsilon_value(value)
+            except UserError as error:
+                yield f"runs.{number}.epsilons: {error}"
+
+
+def _contradictions_of_arms(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what arms, and networks in their place, ask of nodes that cannot give it."""
+    for arm, settings in config["arms"].items():
+        if (settings["rounds"] is None) == (settings["epochs"] is None):
+            hint = did_you_mean(arm, set(config["arms"]) - {arm})
+            yield f"arms.{arm}: expected exactly one of rounds and epochs.{hint}"
+        try:
+            smallest = min(declared_nodes(config, arm))
+        except UserError as error:
+            yield f"partition: {error}"
+            continue
+        if threat_of(config, arm) == SECURE_AGGREGATION:
+            yield from _contradictions_of_sums(config, arm)
+        elif settings["colluding"] != 1:
+            yield (
+                f"arms.{arm}.colluding: expected only with threat {SECURE_AGGREGATION}; found {settings['colluding']}. "
+                "Leave it out."
+            )
+        wanted = {f"arms.{arm}": settings} | {
+            f"networks.{name}.training": network["training"] for name, network in config["networks"].items()
+        }
+        for place, given in wanted.items():
+            if given.get("expected_patients", 0) > smallest:
+                yield (
+                    f"{place}.expected_patients: expected at most the {smallest} training patients of the smallest "
+                    f"node of arm {arm}; found {given['expected_patients']}."
+                )
+
+
+def _contradictions_of_task(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what another task than brain sequences cannot have, and what it refuses itself."""
+    task = config["task"]
+    if task["name"] == BRAIN:
+        if task["settings"]:
+            yield f"task.settings: expected none for {BRAIN}, whose settings are slices; found {task['settings']}."
+        return
+    from zetadp.core.task import task_of
+
+    try:
+        task_of(task_content(config))
+    except (UserError, ValueError) as error:
+        yield f"task: {error}"
+    if config["engine"] != "simulation":
+        yield f"engine: expected simulation for task {task['name']}; found {config['engine']}."
+
+
+def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a training says that its estimator does not do."""
+    own = network["training"]
+    estimator = own.get("estimator", DESCENT)
+    if estimator == DESCENT:
+        if "feature_norm" in own:
+            yield (
+                f"{where}.training.feature_norm: expected only with estimator class_means or least_squares; found with "
+                f"{DESCENT}, which clips gradients alone. Leave it out."
+            )
+        return
+    if network["family"] != "head":
+        yield (
+            f"{where}.training.estimator: expected {DESCENT} for family {network['family']}; found {estimator}, which "
+            "is for family head."
+        )
+    for key in ("learning_rate", "drop_after", "drop_factor", "optimiser", "momentum", "averaged"):
+        if key in own:
+            yield f"{where}.training.{key}: expected with estimator {DESCENT} only; found with {estimator}."
+    if own.get("rounds", 1) != 1:
+        yield (
+            f"{where}.training.rounds: expected 1 for estimator {estimator}, whose nodes send one message; found "
+            f"{own['rounds']}. Leave it out."
+        )
+    if own.get("participation", EVERYBODY) != EVERYBODY or "expected_patients" in own:
+        yield (
+            f"{where}.training: expected participation {EVERYBODY} and no expected_patients for estimator {estimator}, "
+            "in which all patients take part. Leave both out."
+        )
+
+
+def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why single images cannot be the unit of a training."""
+    found: dict[str, None] = {}
+    for name, network in config["networks"].items():
+        if unit_of(config, name) != "image":
+            continue
+        own, settings = network["training"], training_of(config, name)
+        unit, drawn = (
+            f"networks.{name}.training.{key}" if key in own else f"training.{key}"
+            for key in ("unit", "images_per_patient")
+        )
+        if config["cohort"]["source"] != "simulated":
+            found[
+                f"{unit}: expected patient for a cohort with source {config['cohort']['source']}; found image. A "
+                "guarantee per image does not protect patients, so it is there for simulated cohorts only."
+            ] = None
+        if own.get("estimator", DESCENT) != DESCENT:
+            found[f"{unit}: expected patient for estimator {own['estimator']} of {name}; found image."] = None
+        images = images_of_a_patient(config)
+        if settings["images_per_patient"] > images:
+            found[
+                f"{drawn}: expected at most the {images} images of a patient; found {settings['images_per_patient']}."
+            ] = None
+    yield from found
+
+
+def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str]:
+    """Yield why an arm cannot have secure aggregation, of which there is a simulation only."""
+    simulated = "secure_aggregation is simulated only: no protocol is implemented that would hide single messages"
+    if has_real_patients(config):
+        yield f"arms.{arm}.threat: expected local or central for real patients; {simulated}."
+    elif config["privacy"]["noise"] != "seeded":
+        yield (
+            f"arms.{arm}.threat: expected local or central with privacy.noise {config['privacy']['noise']}; "
+            f"{simulated}."
+        )
+    if config["engine"] != "simulation":
+        yield f"arms.{arm}.threat: expected local or central with engine {config['engine']}; {simulated}."
+    nodes, colluding = config["partition"]["nodes"], config["arms"][arm]["colluding"]
+    if colluding >= nodes:
+        yield (
+            f"arms.{arm}.colluding: expected fewer than the {nodes} nodes of partition.nodes, so that somebody is left "
+            f"to add noise; found {colluding}."
+        )
+
+
+def _contradictions_of_cohort(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a cohort takes from another one by mistake.
+
+    A scenario is laid over config.yaml, whose cohort is simulated: what it leaves out is that cohort's. A name, a unit
+    or a source of noise that is right for a simulation must not be taken over by patients without a word.
+    """
+    cohort, noise, real = config["cohort"], config["privacy"]["noise"], has_real_patients(config)
+    source, task = cohort["source"], config["task"]["name"]
+    if source == "simulated" and task != BRAIN:
+        yield f"cohort.source: expected download or folder for task {task}, which has no simulation; found simulated."
+        return
+    if (source == "folder") != (cohort["folder"] is not None):
+        yield (
+            f"cohort.folder: expected a folder exactly where cohort.source is folder; found {cohort['folder']!r} with "
+            f"source {source}."
+        )
+    if source == "simulated":
+        if real:
+            yield "cohort.real_patients: expected false for a simulated cohort; found true."
+        return
+    if source == "download" and task == BRAIN and not real:
+        yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
+    if cohort["name"].startswith(SIMULATED_NAME):
+        yield (
+            f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort['name']!r}. "
+            f"Names that begin with {SIMULATED_NAME} stand for simulated cohorts, whose ledgers they keep."
+        )
+    if source == "download" and task == BRAIN and cohort["one_record_per_patient"]:
+        yield "cohort.one_record_per_patient: expected false: the Decathlon has several scans of some patients."
+    elif cohort["unit"] == "patient" and not (cohort["patient_key"] or cohort["one_record_per_patient"]):
+        yield (
+            f"cohort.unit: expected record for a cohort with source {source}, or to be told which records belong to "
+            "one person; found patient. Name the table in cohort.patient_key, or say cohort.one_record_per_patient: "
+            "true if no two records are of one person."
+        )
+    if real and noise != "os":
+        declare = " If they are not real, say cohort.real_patients: false." if source == "folder" else ""
+        yield f"privacy.noise: expected os for real patients; found {noise}, which protects nobody.{declare}"

@@ -1,0 +1,1 @@
+"""Tables, figures and cards: what a reader sees of finished runs."""

@@ -1,0 +1,332 @@
+"""Pictures of the results: accuracy and recall of each class against epsilon, training curves, and confusion.
+
+Every function returns a matplotlib figure; `figurestyle.save_svg` writes it as the same bytes each time. Only held-out
+patients appear here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
+
+from zetadp.core.metrics import LEVEL
+from zetadp.epsilon import epsilon_order, epsilon_value
+from zetadp.report.figurestyle import (
+    GREY,
+    SMALL,
+    WIDTH,
+    arms_shown,
+    columns_for,
+    epsilon_axis,
+    epsilon_name,
+    figure_style,
+    guarantee_shown,
+    label_outer,
+    line_look,
+    name_panel,
+    networks_shown,
+    panel_grid,
+    percent_axis,
+    set_legend,
+    set_title,
+    spread_shown,
+    without_noise_shown,
+    wrapped,
+)
+from zetadp.report.tables import CELL, PAPER_TABLE_1, holders, not_empty, per_class
+
+Cell = tuple[str, str, str]
+MAX_MATRICES = 12
+MANY_CLASSES = 6
+"""Of more, a matrix has no room for two numbers a field."""
+PUBLIC_LABEL = "public weights alone, before any private training"
+_PAPER_MEANING = (
+    "Paper: other patients, another network, ten seeds. Its ε has a weaker unit (its figures fit a guarantee per "
+    "image), so its points must not be compared with the others at equal ε."
+)
+
+
+def accuracy_against_epsilon(
+    table: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, chance: float | None = None
+) -> Figure:
+    """Draw the task's metric against epsilon, one panel for each network and one line for each arm.
+
+    Parameters
+    ----------
+    table
+        What `tables.table1` returned.
+    cohort_label
+        Name of the cohort for the title.
+    paper
+        Add the paper's printed figures in grey; by default where the table has some.
+    chance
+        What a guess reaches, in %; no line by default.
+
+    Returns
+    -------
+    Figure whose bars span one standard deviation over seeds to either side; with one seed, the interval over patients.
+    A network that starts from public weights has a line at what these reach before any private training.
+    """
+    not_empty(table)
+    paper = bool(table["paper_mean"].notna().any()) if paper is None else paper
+    networks, arms, metric = list(table["network"].unique()), list(table["arm"].unique()), table["metric"].iloc[0]
+    shown, called = arms_shown(table), networks_shown(table)
+    printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if paper else set()
+    epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
+    with figure_style():
+        columns = columns_for(len(networks))
+        figure, panels = panel_grid(len(networks), columns, 3.3)
+        for panel, network in zip(panels, networks, strict=True):
+            own = table[table["network"] == network]
+            for index, arm in enumerate(arms):
+                rows = own[own["arm"] == arm].set_index("epsilon")
+                # A small shift keeps the bars of the arms apart.
+                shift = 0.12 * (index - (len(arms) - 1) / 2)
+                present = [(p + shift, rows.loc[e]) for p, e in enumerate(epsilons) if e in rows.index]
+                bars = np.array([_bar(row) for _, row in present]).reshape(-1, 2).T
+                heights = [float(row["mean"]) for _, row in present]
+                look = line_look(index)
+                panel.errorbar([p for p, _ in present], heights, bars, label=shown[arm], capsize=3, **look)
+            _draw_chance(panel, chance)
+            if paper:
+                _draw_paper(panel, epsilons)
+            start = _draw_public_start(panel, own)
+            name_panel(panel, f"network {called[network]}{start}", columns)
+            epsilon_axis(panel, epsilons, columns)
+            percent_axis(panel)
+        label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric} in %")
+        set_title(figure, f"{metric.capitalize()} against ε, {cohort_label}")
+        spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over {holders(table)}")
+        set_legend(
+            figure,
+            panels,
+            f"Held-out test {holders(table)}; {spread}",
+            without_noise_shown(epsilons),
+            _PAPER_MEANING if paper else "",
+        )
+    return figure
+
+
+def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
+    """Draw the task's metric on held-out validation patients against rounds, one line for each epsilon.
+
+    Parameters
+    ----------
+    histories
+        What `tables.collect_histories` returned; its ``value`` is a fraction of one, missing where no patient was
+        watched.
+    cohort_label
+        Name of the cohort for the title.
+    chance
+        What a guess reaches, in %; no line by default.
+
+    Returns
+    -------
+    Figure with means over seeds and, where there are several, bands of one standard deviation to either side.
+    """
+    not_empty(histories)
+    cells = list(histories.groupby(["network", "arm"], sort=True))
+    shown, called = arms_shown(histories), networks_shown(histories)
+    watched = histories.dropna(subset=["value"])
+    epsilons = sorted(histories["epsilon"].unique(), key=epsilon_order)
+    with figure_style():
+        # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
+        shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.8, len(epsilons)))
+        columns = columns_for(len(cells))
+        figure, panels = panel_grid(len(cells), columns, 3.1)
+        for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
+            for index, epsilon in enumerate(epsilons):
+                run = cell[cell["epsilon"] == epsilon].dropna(subset=["value"])
+                if not run.empty:
+                    _draw_curve(panel, run, epsilon_name(epsilon), index, shades[index])
+            _draw_chance(panel, chance)
+            name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
+            percent_axis(panel)
+            panel.set_xlim(left=0)
+            panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        label_outer(panels, columns, "round", f"validation {histories['metric'].iloc[0]} in %")
+        set_title(figure, f"Training, {cohort_label}")
+        meaning = f"No {holders(histories)} were watched"
+        if not watched.empty:
+            seeds = watched.groupby(["network", "arm", "epsilon"])["seed"].nunique()
+            meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
+        order = [epsilon_name(epsilon) for epsilon in epsilons]
+        set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons), order=order)
+    return figure
+
+
+def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
+    """Draw the recall of each class against epsilon, one panel for each network and arm.
+
+    Where there are several seeds, bars span one standard deviation over them to either side.
+    """
+    table = per_class(runs)
+    cells = list(table.groupby(["network", "arm"], sort=True))
+    shown, called = arms_shown(runs), networks_shown(runs)
+    epsilons = sorted(table["epsilon"].unique(), key=epsilon_order)
+    names, word = list(table["class"].unique()), str(runs["called"].iloc[0])
+    with figure_style():
+        columns = columns_for(len(cells))
+        figure, panels = panel_grid(len(cells), columns, 3.1)
+        for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
+            for index, name in enumerate(names):
+                rows = cell[cell["class"] == name].set_index("epsilon")
+                shift = 0.1 * (index - (len(names) - 1) / 2)
+                present = [(p + shift, rows.loc[e]) for p, e in enumerate(epsilons) if e in rows.index]
+                spread = np.array([row["recall_std"] for _, row in present], dtype=float)
+                recall = [row["recall"] for _, row in present]
+                bars = None if np.isnan(spread).all() else spread
+                panel.errorbar([p for p, _ in present], recall, bars, label=name, capsize=2, **line_look(index))
+            name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
+            epsilon_axis(panel, epsilons, columns)
+            percent_axis(panel)
+        label_outer(panels, columns, guarantee_shown(runs) or "ε", "recall in %")
+        set_title(figure, f"Accuracy by {word}, {cohort_label}")
+        meaning = f"Held-out test {holders(runs)}; {spread_shown(table['seeds'], 'bars')}"
+        set_legend(figure, panels, meaning, without_noise_shown(epsilons), order=names)
+    return figure
+
+
+def _draw_chance(panel: Axes, chance: float | None) -> None:
+    """Draw a line at what a guess reaches, if there is such a thing."""
+    if chance is not None:
+        panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
+
+
+def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: Sequence[float]) -> None:
+    """Draw the mean over seeds against rounds, and the band of those that have several."""
+    summary = 100 * run.groupby("round")["value"].agg(["mean", "std"])
+    rounds, mean, std = summary.index.to_numpy(), summary["mean"], summary["std"]
+    if std.notna().any():
+        panel.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
+    # A marker now and then tells the lines apart in grey without hiding them.
+    every = (min(index % 3, len(rounds) - 1), max(1, len(rounds) // 6))
+    panel.plot(rounds, mean, label=label, markevery=every, **{**line_look(index), "color": colour})
+
+
+def _draw_paper(panel: Axes, epsilons: Sequence[str]) -> None:
+    """Draw the paper's printed figures behind the runs, in grey."""
+    for (arm, cells), marker, fill in zip(PAPER_TABLE_1.items(), ("^", "v"), ("white", GREY), strict=True):
+        places = [position for position, epsilon in enumerate(epsilons) if epsilon in cells]
+        means = [cells[epsilons[position]][0] for position in places]
+        label = f"paper, printed ({arm}), ε of a weaker unit"
+        line = panel.plot(places, means, "--", color=GREY, linewidth=1.2, zorder=1, label=label)
+        line[0].set(marker=marker, markersize=5, markerfacecolor=fill)
+
+
+def _draw_public_start(panel: Axes, own: pd.DataFrame) -> str:
+    """Draw a line at what the public weights of a network reach, and return its height for the title."""
+    found = own["public_start"].dropna() if "public_start" in own else own["mean"].head(0)
+    if found.empty:
+        return ""
+    look: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": (0, (9, 2.5, 2, 2.5)), "zorder": 3}
+    panel.axhline(float(found.iloc[0]), label=PUBLIC_LABEL, **look)
+    return f"; public weights alone: {found.iloc[0]:.1f} %"
+
+
+def _bar(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the lengths of an error bar below and above: the spread over seeds, or the interval with one seed."""
+    if not math.isnan(row["std"]):
+        return row["std"], row["std"]
+    if not math.isnan(row["ci_low"]):
+        return max(row["mean"] - row["ci_low"], 0.0), max(row["ci_high"] - row["mean"], 0.0)
+    return 0.0, 0.0
+
+
+def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
+    """Draw the confusion matrix of each network, arm and epsilon in ``runs``, counts summed over seeds.
+
+    The colour and the upper number are the share of the true class (row) in %, the lower number counts images. Of many
+    classes only shares of 0.05 % and more are written, and no counts. Where a page does not hold all cells, the first
+    of `most_telling` are drawn and the others are named below them.
+    """
+    not_empty(runs)
+    ranked = most_telling(runs)
+    cells = sorted(ranked[:MAX_MATRICES], key=_place)
+    groups = {(str(n), str(a), str(e)): group for (n, a, e), group in runs.groupby(CELL)}
+    columns = min(3, len(cells))
+    shown, called, word = arms_shown(runs), networks_shown(runs), runs["called"].iloc[0]
+    with figure_style():
+        figure, panels = panel_grid(len(cells), columns, 3.0, {1: 4.6, 2: 7.0, 3: WIDTH}[columns])
+        for panel, (network, arm, epsilon) in zip(panels, cells, strict=True):
+            group = groups[network, arm, epsilon]
+            image = _draw_matrix(panel, group)
+            seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
+            # What does not fit beside the colour bar would lie upon it.
+            name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_name(epsilon)}, {seeds}", 3, 0.58)
+        label_outer(panels, columns, f"predicted {word}", f"true {word}")
+        figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
+        set_title(figure, f"Confusion on held-out test {holders(runs)}, {cohort_label}")
+        left_out = _named(ranked[MAX_MATRICES:], called, shown)
+        meaning = [guarantee_shown(runs), without_noise_shown(epsilon for _, _, epsilon in cells)]
+        notes = ["; ".join(filter(None, meaning)), f"Not shown, for lack of room: {left_out}" if left_out else ""]
+        text = wrapped("\n".join(filter(None, notes)), SMALL, 0.97 * figure.get_figwidth())
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=SMALL)
+    return figure
+
+
+def most_telling(runs: pd.DataFrame) -> list[Cell]:
+    """Return all cells of network, arm and epsilon, the most telling first.
+
+    First comes the tightest guarantee of every network in every arm, then the same without noise, then what lies
+    between. Among these the smaller epsilon goes first, and at one epsilon the more accurate network.
+    """
+    accuracy = runs.groupby(CELL)["value"].mean()
+    cells = [(str(n), str(a), str(e)) for n, a, e in accuracy.index]
+    tightest: dict[tuple[str, str], str] = {}
+    for network, arm, epsilon in sorted(cells, key=_place):
+        tightest.setdefault((network, arm), epsilon)
+
+    def rank(cell: Cell) -> tuple[int, tuple[float, bool], float]:
+        network, arm, epsilon = cell
+        private = math.isfinite(epsilon_value(epsilon))
+        kind = 0 if private and tightest[network, arm] == epsilon else 1 if epsilon == "inf" else 2 if private else 3
+        return kind, epsilon_order(epsilon), -float(accuracy[cell])
+
+    return sorted(cells, key=rank)
+
+
+def _place(cell: Cell) -> tuple[str, str, tuple[float, bool]]:
+    """Return what cells are ordered by on the page."""
+    return cell[0], cell[1], epsilon_order(cell[2])
+
+
+def _draw_matrix(panel: Axes, group: pd.DataFrame) -> AxesImage:
+    """Draw one matrix, and return its image for the colour bar."""
+    counts = np.sum([np.array(matrix) for matrix in group["confusion"]], axis=0)
+    totals = counts.sum(axis=1, keepdims=True)
+    share = np.divide(100.0 * counts, totals, out=np.zeros(counts.shape), where=totals > 0)
+    names = group["classes"].iloc[0]
+    many = len(names) > MANY_CLASSES
+    for (row, column), value in np.ndenumerate(share):
+        colour = "white" if value > 55 else "black"
+        if many:
+            text = f"{value:.1f}".removesuffix(".0") if value >= 0.05 else ""
+        else:
+            text = f"{value:.1f}\n{counts[row, column]}" if totals[row] else "–"
+        panel.text(
+            column, row, text, ha="center", va="center", color=colour, fontsize=5 if many else 8, linespacing=1.3
+        )
+    panel.set_xticks(range(len(names)), names)
+    panel.set_yticks(range(len(names)), names)
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    return panel.imshow(share, cmap="Blues", norm=Normalize(0, 100))
+
+
+def _named(cells: Sequence[Cell], called: dict[str, str], shown: dict[str, str]) -> str:
+    """Name cells in words, those of one network and arm together."""
+    found: dict[str, list[str]] = {}
+    for network, arm, epsilon in sorted(cells, key=_place):
+        found.setdefault(f"{called[network]}, {shown[arm]}", []).append(epsilon_name(epsilon))
+    return "; ".join(f"{who}: {', '.join(epsilons)}" for who, epsilons in found.items())

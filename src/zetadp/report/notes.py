@@ -1,0 +1,112 @@
+"""The sentences below every table and figure, which make its numbers honest: whose they are, and what epsilon means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, rounded_up
+from zetadp.privacy.threat import SECURE_AGGREGATION
+from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated
+
+INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
+UNCLIPPED_NOTE = "Unclipped: gradients are neither clipped nor get noise. These runs carry no privacy guarantee."
+SIMULATION_NOTE = "The cohort is simulated: these are results on a simulation, not on patients."
+SEEDED_NOTE = "Noise: seeded. ε is that of the ideal mechanism, simulated: reproducible noise protects nobody."
+
+
+def notes(
+    runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None, planned: int | None = None
+) -> tuple[str, ...]:
+    """Return the notes that belong under every table and figure of these runs.
+
+    Parameters
+    ----------
+    runs
+        What `tables.collect` returned.
+    cohort_label
+        Name of the cohort; that of a simulated one contains the word "simulated".
+    total
+        Content of the cohort's ``privacy_total.json``, whose ``statement`` says what all runs together spent.
+    planned
+        Number of runs of the experiment, where these may be only the first of them.
+    """
+    private = runs[~np.isinf(runs["epsilon"].map(epsilon_value))]
+    held_out = f"{len(set().union(*runs['per_patient']))} held-out test {holders(runs)}"
+    units = " and ".join(sorted({f"per {unit}" for unit in runs["unit"]}))
+    deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
+    sources = set(private["noise_source"])
+    found = [
+        f"Cohort: {cohort_label}. Accuracy is the share of correct images of {held_out}, in %.",
+        *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
+        f"ε is {units}, at δ = {deltas}.",
+        *([SEEDED_NOTE] if "seeded" in sources else []),
+        *(["Noise: exact, from the operating system’s generator."] if "os" in sources else []),
+        *_sums(private),
+        *_images(private),
+        *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),
+        *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
+        *_excesses(runs),
+        *_others(len(runs), planned),
+        *([str(total["statement"])] if total else []),
+    ]
+    return tuple(found)
+
+
+def _others(made: int, planned: int | None) -> list[str]:
+    """Say that these runs are not all there will be."""
+    if planned is None or made >= planned:
+        return []
+    return [f"{made} of the experiment's {planned} runs. The others follow, and the total grows with them."]
+
+
+def _sums(private: pd.DataFrame) -> list[str]:
+    """Say of each arm with simulated secure aggregation what its epsilon assumes, and what it is without."""
+    found = []
+    for arm, group in private[private["threat"] == SECURE_AGGREGATION].groupby("arm"):
+        figures = _at_epsilons(group, "epsilon_single_messages")
+        found.append(
+            f"Arm {arm}: secure aggregation, simulated. ε holds against a server that sees nothing but the sum of the "
+            f"messages and colludes with at most {int(group['colluding'].max())} node(s); no protocol is implemented. "
+            f"Against a server that sees single messages it is {figures}."
+        )
+    return found
+
+
+def _images(private: pd.DataFrame) -> list[str]:
+    """Say of each network whose images were drawn one by one what holds for the patient behind them."""
+    found = []
+    for network, group in private[private["unit"] == "image"].groupby("network"):
+        figures = _at_epsilons(group, "epsilon_per_patient")
+        found.append(
+            f"Network {network}: ε is per image, a weaker guarantee that protects no patient. The true ε per patient, "
+            f"behind whom all images of a patient stand, is {figures}."
+        )
+    return found
+
+
+def _at_epsilons(runs: pd.DataFrame, column: str) -> str:
+    """Return the largest true epsilon in a column at every target."""
+    worst = runs.groupby("epsilon")[column].max()
+    return ", ".join(f"{or_none(worst[label])} at ε = {label}" for label in sorted(worst.index, key=epsilon_order))
+
+
+def or_none(epsilon: float) -> str:
+    """Return an epsilon for reading; unknown and infinite ones are none."""
+    return rounded_up(epsilon) if math.isfinite(epsilon) else "none"
+
+
+def _excesses(runs: pd.DataFrame) -> list[str]:
+    """Name the runs whose stated epsilon is above the one that names them."""
+    target = runs["epsilon"].map(epsilon_value)
+    above = runs[(runs["epsilon_stated"] > target * (1 + EPSILON_TOLERANCE)) & np.isfinite(target)]
+    return [
+        f"{row['network']}, {row['arm']}, ε = {row['epsilon']}, seed {row['seed']}: the stated ε is "
+        f"{rounded_up(row['epsilon_stated'])}, because more was released than planned "
+        "(rounds repeated after an interruption)."
+        for _, row in above.iterrows()
+    ]

@@ -1,0 +1,175 @@
+"""How a table was made: command, commit, cohort, seeds and hardware, in one form for every table.
+
+CSV files begin with these five as ``# key: value``; Markdown files list them as ``- key: value``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+
+ROOT = Path(__file__).parents[3]
+KEYS = ("command", "commit", "cohort", "seeds", "hardware")
+UNKNOWN = "unknown"
+NOT_CODE = (":(exclude)docs", ":(exclude)*.md")
+COMMAND = "ZETADP_COMMAND"
+"""Environment variable in which make and the workflow name their command: as a parameter it would run jobs again."""
+
+
+def origin(
+    cohort: str, seeds: str, *, command: str | None = None, runs: Iterable[Mapping[str, Any]] = ()
+) -> tuple[str, ...]:
+    """Return the lines that say how a table was made, one for each of `KEYS`.
+
+    Parameters
+    ----------
+    cohort, seeds
+        What the scenario or the benchmark declares; `cohort_shown` and `seeds_shown` write them.
+    command
+        The command that makes the table; by default the one that runs.
+    runs
+        Where and by which code each run of the table was trained: the ``environment`` of its ``metrics.json``. Without
+        runs, this process made everything.
+    """
+    runs = list(runs)
+    found = (command or called(), _commits(runs), cohort, seeds, _hardware(runs))
+    return tuple(f"{key}: {value}" for key, value in zip(KEYS, found, strict=True))
+
+
+def cohort_shown(cohort: Mapping[str, Any]) -> str:
+    """Return name, size and seed of a cohort, from ``cohort`` of a configuration."""
+    size = f"{cohort['train_patients']} + {cohort['test_patients']} {cohort['unit']}s"
+    drawn = f"seed {cohort['simulated']['seed']}" if cohort["source"] == "simulated" else "not simulated"
+    return f"{cohort['name']}, {size}, {drawn}"
+
+
+def seeds_shown(seeds: Iterable[int]) -> str:
+    """Return seeds for reading, each once.
+
+    Examples
+    --------
+    >>> seeds_shown([2, 0, 1, 0]), seeds_shown([0, 1]), seeds_shown([7])
+    ('0 to 2', '0, 1', '7')
+    """
+    ordered = sorted(set(seeds))
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]} to {ordered[-1]}"
+    return ", ".join(str(seed) for seed in ordered)
+
+
+def called() -> str:
+    """Return the command that runs: that of make or of the workflow, or this program and its arguments."""
+    if COMMAND in os.environ:
+        return os.environ[COMMAND]
+    return f"python {_below(Path(sys.argv[0]), ROOT)} {shlex.join(sys.argv[1:])}".rstrip()
+
+
+def workflow_command(configfiles: Sequence[Path], overridden: Sequence[str], root: Path = ROOT) -> str:
+    """Return how the workflow was called, as far as it decides what is computed.
+
+    Parameters
+    ----------
+    configfiles
+        What ``--configfile`` named.
+    overridden
+        Keys that ``--config`` set. Their values are left out: they may name folders of patients.
+    root
+        Folder of the workflow; paths below it are given from there, others by their last name.
+    """
+    files = [f"--configfile {' '.join(_below(path, root) for path in configfiles)}"] if configfiles else []
+    keys = [f"--config {' '.join(f'{key}=...' for key in overridden)}"] if overridden else []
+    return " ".join(["snakemake --cores all", *files, *keys])
+
+
+def commit(root: Path = ROOT) -> str | None:
+    """Return the commit of the code that runs, or None where there is no git history of it.
+
+    It ends in ``-dirty`` where a file differs from the commit that is neither a page nor in ``docs``. Tables are kept
+    there, and one that was just written says nothing about the code that writes the next.
+    """
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != root.resolve():
+        return None
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_CODE)
+    found = _git(root, "rev-parse", "--short", "HEAD")
+    return f"{found}-dirty" if found and changed else found
+
+
+def code_version(root: Path = ROOT) -> str:
+    """Return `commit`, or the installed version where there is none, as of a package or a copy of the files."""
+    found = commit(root)
+    if found is not None:
+        return found
+    try:
+        return f"zetadp {metadata.version('zetadp')}"
+    except metadata.PackageNotFoundError:
+        return "unknown: neither in a git checkout nor installed"
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return code, machine and software of this process, as ``metrics.json`` keeps them."""
+    torch = sys.modules["torch"]  # whoever has a device has loaded it; tables are made without it
+    return {
+        "commit": code_version(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Return what git says, or None where it fails or is not installed."""
+    try:
+        done = subprocess.run(  # noqa: S603  (fixed arguments)
+            ["git", "--no-optional-locks", "-C", str(root), *arguments],  # noqa: S607  (the git of whoever runs this)
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _commits(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the commit of the code that runs, and those of the trainings where they are others."""
+    here = code_version()
+    trained = sorted({run.get("commit") or UNKNOWN for run in runs})
+    return here if not trained or trained == [here] else f"{here}; trainings by {', '.join(trained)}"
+
+
+def _hardware(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the trainings ran on, or this machine where there are none."""
+    places = sorted({f"{run.get('device', UNKNOWN)}, {run.get('cores', UNKNOWN)} cores" for run in runs})
+    return "; ".join(places) or machine()
+
+
+def machine() -> str:
+    """Return processor, number of cores and GPU of this machine."""
+    try:
+        models = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
+    except OSError:
+        models = []
+    processor = models[0] if models else platform.processor() or platform.machine()
+    torch = sys.modules.get("torch")
+    gpus = [torch.cuda.get_device_name()] if torch is not None and torch.cuda.is_available() else []
+    return ", ".join([processor, f"{os.cpu_count()} cores", *gpus])
+
+
+def _below(path: Path, root: Path) -> str:
+    """Return a path as seen from the root, or its last name where it lies elsewhere."""
+    path = path.resolve()
+    return path.relative_to(root.resolve()).as_posix() if path.is_relative_to(root.resolve()) else path.name

@@ -1,0 +1,286 @@
+"""Tables for readers: CSV, Markdown, LaTeX, HTML and plain text, each with the notes that make its numbers honest.
+
+A `Sheet` holds the cells as text; every renderer prints any sheet, so all formats show the same numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from html import escape
+
+import pandas as pd
+
+from zetadp.core.metrics import LEVEL
+from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
+from zetadp.privacy.threat import arm_shown
+from zetadp.report.tables import PAPER_TABLE_1, holders, not_empty
+
+MISSING = "–"
+PAPER_LABEL = "paper, printed"
+PAPER_NOTE = (
+    "Rows marked “paper, printed” repeat Table 1 of Riess et al., Complex-valued Federated Learning with Differential "
+    "Privacy and MRI Applications (10 seeds): its own cohort, network and reading of the guarantee. "
+    "They are no result of these runs."
+)
+_GREEK = (
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "zeta",
+    "eta",
+    "theta",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "pi",
+    "rho",
+    "sigma",
+    "tau",
+    "phi",
+    "chi",
+    "psi",
+    "omega",
+)
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: rf"\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "–": "--",
+    "—": "---",
+    "“": "``",
+    "”": "''",
+    "’": "'",
+    "±": r"$\pm$",
+    "∞": r"$\infty$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "√": r"$\sqrt{}$",
+    "ε": r"$\varepsilon$",
+    **{
+        letter: rf"$\{name}$"
+        for letter, name in zip(
+            "αβγδζηθκλμνπρστφχψω",
+            _GREEK,
+            strict=True,
+        )
+    },
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table ready to print.
+
+    Attributes
+    ----------
+    title
+        One line above the table.
+    columns
+        Heading of each column.
+    rows
+        Cells as text; a missing one is an en dash.
+    notes
+        Sentences below the table.
+    names
+        Number of leading columns that name the row; they are set flush left, the others flush right.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    names: int = 1
+
+
+def accuracy_sheet(
+    table: pd.DataFrame, notes: tuple[str, ...] = (), *, title: str | None = None, intervals: bool = True
+) -> Sheet:
+    """Lay out `tables.table1` with network and arm as rows and epsilon as columns, the paper's rows below.
+
+    Parameters
+    ----------
+    table
+        What `tables.table1` returned.
+    notes
+        Sentences to print below, as `zetadp.report.notes.notes` returns them.
+    title
+        One line above the table; by default the metric's name.
+    intervals
+        Print the interval over patients in a second row under each mean.
+    """
+    not_empty(table)
+    title = title or f"Test {table['metric'].iloc[0]} in %"
+    with_paper = bool(table["paper_mean"].notna().any())
+    # Where the paper is shown, its whole row is, also for an epsilon that was not run here.
+    printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if with_paper else set()
+    epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
+    rows = []
+    for (network, arm), group in table.groupby(["network", "arm"], sort=False):
+        cells = {str(row["epsilon"]): row for _, row in group.iterrows()}
+        shown = arm_shown(str(arm), str(group["threat"].iloc[0]))
+        named = f"{network} (per image)" if (group["unit"] == "image").any() else str(network)
+        rows.append((named, shown, *(spread_cell(cells.get(e)) for e in epsilons)))
+        if intervals:
+            rows.append(("", f"{LEVEL:.0%} interval", *(interval_cell(cells.get(e)) for e in epsilons)))
+    if with_paper:
+        for arm, cells_of_paper in PAPER_TABLE_1.items():
+            printed_cells = [cells_of_paper.get(e) for e in epsilons]
+            rows.append((PAPER_LABEL, arm, *(f"{c[0]:.2f} ± {c[1]:.2f}" if c else MISSING for c in printed_cells)))
+    heading = ("network", "arm", *(e if e == UNCLIPPED else f"ε = {epsilon_shown(e)}" for e in epsilons))
+    below = (_spread_note(table, intervals=intervals), *notes, *([PAPER_NOTE] if with_paper else []))
+    return Sheet(title, heading, tuple(rows), below, names=2)
+
+
+def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: str | None = None) -> str:
+    """Render the long form as CSV, by default in full precision.
+
+    The notes lead as ``#`` lines: read it by ``read_csv(comment="#")``.
+    """
+    buffer = io.StringIO()
+    buffer.writelines(f"# {line}\n" for note in notes for line in note.splitlines())
+    frame.to_csv(buffer, index=False, lineterminator="\n", float_format=float_format)
+    return buffer.getvalue()
+
+
+def to_markdown(sheet: Sheet) -> str:
+    """Render a sheet as a GitHub table with its notes as a list."""
+    head, *body = [[cell.replace("|", r"\|") for cell in row] for row in (sheet.columns, *sheet.rows)]
+    rule = [":--" if index < sheet.names else "--:" for index in range(len(head))]
+    lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
+    listed = [f"- {note}" for note in sheet.notes]
+    return "\n".join([f"**{sheet.title}**", "", *lines, *([""] if listed else []), *listed]) + "\n"
+
+
+def to_latex(sheet: Sheet) -> str:
+    r"""Render a sheet as a LaTeX table; the document needs ``\usepackage{booktabs,graphicx}``."""
+    align = "l" * sheet.names + "r" * (len(sheet.columns) - sheet.names)
+    body = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in sheet.rows]
+    names = [row[0] for row in sheet.rows]
+    if PAPER_LABEL in names:
+        body.insert(names.index(PAPER_LABEL), r"\midrule")
+    lines = [
+        r"% needs \usepackage{booktabs,graphicx}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex(sheet.title)}.}}",
+        # Six columns of mean and spread are wider than the text block of most classes: shrink, but never enlarge.
+        r"\footnotesize",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{align}}}",
+        r"\toprule",
+        " & ".join(_latex(cell) for cell in sheet.columns) + r" \\",
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}}",
+        *(rf"\par\smallskip\parbox{{\linewidth}}{{\scriptsize {_latex(note)}}}" for note in sheet.notes),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_html(*sheets: Sheet) -> str:
+    """Render sheets as one self-contained HTML page, which is well-formed XML too."""
+    title = escape(sheets[0].title)
+    return (
+        "<!DOCTYPE html>\n"
+        f'<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        f"<title>{title}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(_html_table(sheet) for sheet in sheets)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def to_text(sheet: Sheet) -> str:
+    """Render a sheet as an aligned text table for the terminal."""
+    rows = [sheet.columns, *sheet.rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(sheet.columns))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if index < sheet.names else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([sheet.title, "", *lines, *([""] if sheet.notes else []), *sheet.notes]) + "\n"
+
+
+def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
+    fewest, most = table["seeds"].min(), table["seeds"].max()
+    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    if most == 1:
+        spread = "One seed a cell: the spread over seeds is unknown."
+    else:
+        spread = f"Mean ± standard deviation over {count} seeds."
+    if not intervals:
+        return spread
+    return f"{spread} Intervals: {LEVEL:.0%}, bootstrap over {holders(table)}, resampled jointly over seeds."
+
+
+def spread_cell(row: pd.Series | None) -> str:
+    """Return mean and standard deviation of a row of a table, if there is one, as tables show them."""
+    if row is None or math.isnan(row["mean"]):
+        return MISSING
+    return f"{row['mean']:.2f}" + ("" if math.isnan(row["std"]) else f" ± {row['std']:.2f}")
+
+
+def interval_cell(row: pd.Series | None) -> str:
+    """Return the interval of a row of a table, if there is one, as tables show it."""
+    if row is None or math.isnan(row["ci_low"]):
+        return MISSING
+    return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _html_table(sheet: Sheet) -> str:
+    def row(cells: tuple[str, ...], tag: str) -> str:
+        marked = [
+            f'<th scope="row">{escape(cell)}</th>'
+            if tag == "td" and index < sheet.names
+            else f'<th scope="col">{escape(cell)}</th>'
+            if tag == "th"
+            else f"<td>{escape(cell)}</td>"
+            for index, cell in enumerate(cells)
+        ]
+        paper = ' class="paper"' if cells[0] == PAPER_LABEL else ""
+        return f"<tr{paper}>{''.join(marked)}</tr>"
+
+    lines = [
+        "<table>",
+        f"<caption>{escape(sheet.title)}</caption>",
+        f"<thead>{row(sheet.columns, 'th')}</thead>",
+        "<tbody>",
+        *(row(cells, "td") for cells in sheet.rows),
+        "</tbody>",
+        "</table>",
+        *(["<ul>", *(f"<li>{escape(note)}</li>" for note in sheet.notes), "</ul>"] if sheet.notes else []),
+    ]
+    return "\n".join(lines)
+
+
+_STYLE = """\
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 1.5rem; max-width: 70rem; }
+table { border-collapse: collapse; border-top: 2px solid #1a1a1a; border-bottom: 2px solid #1a1a1a; }
+caption { text-align: left; font-weight: 600; padding-bottom: .5rem; }
+th, td { padding: .25rem .75rem; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+th { font-weight: 500; }
+thead th { border-bottom: 1px solid #1a1a1a; }
+tbody th, thead th:first-child, thead th:nth-child(2) { text-align: left; }
+tr.paper td, tr.paper th { color: #555; font-style: italic; }
+ul { padding-left: 1.2rem; font-size: 13px; color: #333; max-width: 55rem; }
+"""

@@ -1,0 +1,360 @@
+"""From finished runs to tables: the task's metric against epsilon, by class, by patient and by node.
+
+Every table is a long-form data frame with shares in percent; `zetadp.report.rendering` prints them. Tables read the
+JSON files of the runs and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sized
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.core.metrics import accuracy_interval
+from zetadp.epsilon import epsilon_label, epsilon_order, epsilon_value
+from zetadp.randomness import Purpose, stream
+from zetadp.storage import read_json
+from zetadp.validation import UserError
+
+# Riess et al., "Complex-valued Federated Learning with Differential Privacy and MRI Applications", Table 1: test
+# accuracy in %, mean and standard deviation over 10 seeds, as printed, by arm and epsilon.
+PAPER_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "federated": {
+        "1": (81.65, 1.03),
+        "3": (87.98, 1.46),
+        "5": (88.46, 1.37),
+        "8": (89.08, 1.11),
+        "10": (89.99, 0.70),
+        "inf": (90.12, 1.26),
+    },
+    "central": {
+        "1": (82.85, 1.49),
+        "3": (89.53, 1.89),
+        "5": (89.31, 1.49),
+        "8": (89.62, 1.06),
+        "10": (90.33, 0.59),
+        "inf": (90.89, 1.41),
+    },
+}
+
+PAPER_TASK = "brain_sequences"
+"""The task of that table."""
+
+CELL = ["network", "arm", "epsilon"]
+MEASURED = ("metric", "per_patient", "per_patient_images")
+OF_CLASSES = ("per_class", "confusion", "classes", "called")
+"""What only a classification has."""
+STATED = ("delta", "unit", "noise_source", "statement", "nodes")
+# Calibration stays below the target, so that any excess beyond rounding was not planned and is told to the reader.
+EPSILON_TOLERANCE = 1e-9
+
+
+def paper_cell(arm: str, epsilon: str) -> tuple[float, float] | None:
+    """Return the paper's printed mean and standard deviation in %, or None where it prints none."""
+    return PAPER_TABLE_1.get(arm, {}).get(epsilon)
+
+
+def is_simulated(cohort_label: str) -> bool:
+    """Tell whether a cohort is simulated: its label says so, and every reader of the label sees it."""
+    return "simulated" in cohort_label.lower()
+
+
+def holders(table: pd.DataFrame) -> str:
+    """Return whose the held-out images are, for reading: patients', or records' where nobody knows the persons."""
+    return "records" if set(table["unit"]) == {"record"} else "patients"
+
+
+def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
+    """Read ``metrics.json`` and ``privacy.json`` of each run into one row.
+
+    Parameters
+    ----------
+    run_dirs
+        Folders of finished runs.
+
+    Returns
+    -------
+    Data frame sorted by network, arm, epsilon (infinity last) and seed. ``value`` is the task's ``metric``, a fraction
+    of one; ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement;
+    against whom, ``threat`` says. ``epsilon_single_messages`` is given where that is a server that sees sums only. The
+    columns ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``classes``, ``nodes`` and
+    ``node_metric`` hold objects; what only a classification has is None for other tasks.
+
+    Raises
+    ------
+    UserError
+        If there is no run, a file or key is missing, a run occurs twice, or a statement exceeds the run's target.
+    """
+    rows = [_row(directory) for directory in run_dirs]
+    not_empty(rows)
+    runs = pd.DataFrame(rows)
+    twice = runs[runs.duplicated([*CELL, "seed"])]
+    if not twice.empty:
+        raise UserError(
+            f"Expected each run once, found a second one of the same cell and seed in {twice.iloc[0]['directory']}."
+        )
+    return _ordered(runs, "seed")
+
+
+def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
+    """Read each run's ``history.csv`` and stack them, with columns for what names the run and its guarantee."""
+    parts = []
+    for directory in run_dirs:
+        path = directory / "history.csv"
+        try:
+            history = pd.read_csv(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"Cannot read {path} as a table: {error}. Run the training of this run again.") from error
+        run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
+        stated = directory / "privacy.json"
+        privacy = _keys(read_json(stated), stated, "unit", "delta", "noise_source")
+        shown = {key: privacy[key] for key in ("unit", "delta", "noise_source")}
+        shown["threat"] = _threat(privacy)["threat"]
+        watched = [name for name in history.columns if name.startswith("validation_") and name != "validation_loss"]
+        history = history.rename(columns=dict.fromkeys(watched, "value"))
+        shown["metric"] = watched[0].removeprefix("validation_")
+        parts.append(history.assign(**_identity(run, directory / "metrics.json"), **shown))
+    not_empty(parts)
+    return _ordered(pd.concat(parts, ignore_index=True), "seed", "round")
+
+
+def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, seed: int = 0) -> pd.DataFrame:
+    """Return the task's metric against epsilon, one row for each network, arm and epsilon.
+
+    Parameters
+    ----------
+    runs
+        What `collect` returned.
+    cohort_label
+        Name of the cohort as readers should see it; that of a simulated cohort contains the word "simulated".
+    paper
+        Add the paper's printed figures, ``paper_mean`` and ``paper_std``, where it has some for this arm and epsilon;
+        by default for pulse sequences, the task that they are of.
+        They were measured on its own cohort, with its own network and by its own reading of the guarantee.
+    seed
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    Data frame with the metric in %. ``mean`` and ``std`` (denominator n - 1) are over seeds; ``std`` is missing with
+    one seed. ``ci_low`` and ``ci_high`` bound the seed-averaged accuracy over the population of patients: patients are
+    resampled, the same for all seeds. ``noise`` is "none" without epsilon. ``epsilon_stated`` is the largest.
+    ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
+    ``public_start`` is what public starting weights reach before any private training; missing for other networks.
+    """
+    not_empty(runs)
+    rows = []
+    paper = bool((runs["task"] == PAPER_TASK).all()) if paper is None else paper
+    for cell, group in _cells(runs):
+        mean, std = _mean_std(group["value"])
+        low, high = _joint_interval(group, seed)
+        printed = paper_cell(cell[1], cell[2]) if paper else None
+        rows.append(
+            {
+                **dict(zip(CELL, cell, strict=True)),
+                "seeds": len(group),
+                "metric": _common(group, "metric"),
+                "mean": mean,
+                "std": std,
+                "ci_low": 100 * low,
+                "ci_high": 100 * high,
+                "paper_mean": printed[0] if printed else math.nan,
+                "paper_std": printed[1] if printed else math.nan,
+                "public_start": 100 * float(group["public_start"].mean()),
+                "cohort": cohort_label,
+                "unit": _common(group, "unit"),
+                "threat": _common(group, "threat"),
+                "noise": "none" if math.isinf(epsilon_value(cell[2])) else _common(group, "noise_source"),
+                "delta": _common(group, "delta"),
+                "epsilon_stated": group["epsilon_stated"].max(),
+                "epsilon_per_patient": group["epsilon_per_patient"].max(),
+                "patients": len(set().union(*group["per_patient"])),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def per_class(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return recall, precision and F1 in % of each class, mean and standard deviation over seeds."""
+
+    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+        found = []
+        for name in group["classes"].iloc[0]:
+            row: dict[str, Any] = {"class": name, "seeds": len(group)}
+            for metric in ("recall", "precision", "f1"):
+                values = pd.Series([run[name][metric] for run in group["per_class"]], dtype=float)
+                row[metric], row[f"{metric}_std"] = _mean_std(values)
+            found.append(row)
+        return found
+
+    return _long(runs, rows)
+
+
+def per_patient(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the task's metric in % of each held-out patient, mean and standard deviation over seeds."""
+
+    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+        found, metric = [], group["metric"].iloc[0]
+        for patient in sorted(set().union(*group["per_patient"])):
+            values = pd.Series([run[patient] for run in group["per_patient"] if patient in run])
+            images = max(run.get(patient, 0) for run in group["per_patient_images"])
+            mean, std = _mean_std(values)
+            row = {"patient": patient, "images": images, "seeds": len(values), metric: mean, f"{metric}_std": std}
+            found.append(row)
+        return found
+
+    return _long(runs, rows)
+
+
+def per_node(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return epsilon of each node, and the task's metric: nodes of unequal size spend unequal amounts.
+
+    Returns
+    -------
+    Data frame with ``epsilon_node``, the largest over seeds, and, over the node's own held-out validation patients,
+    metric and its standard deviation in %, as ``accuracy`` and ``accuracy_std``; they are missing where nothing was
+    measured.
+    """
+
+    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+        # A seed may draw the nodes' sizes anew, so the size is part of what names a row.
+        spent: dict[tuple[str, int], list[float]] = {}
+        reached: dict[tuple[str, int], list[float | None]] = {}
+        for nodes, measured in zip(group["nodes"], group["node_metric"], strict=True):
+            for name, node in nodes.items():
+                key = (name, int(node["population"]))
+                spent.setdefault(key, []).append(float(node["epsilon"]))
+                reached.setdefault(key, []).append(measured.get(name))
+        found, metric = [], group["metric"].iloc[0]
+        for key, values in spent.items():
+            mean, std = _mean_std(pd.Series(reached[key], dtype=float))
+            row = {"node": key[0], "population": key[1], "seeds": len(values), "epsilon_node": max(values)}
+            found.append({**row, metric: mean, f"{metric}_std": std})
+        return found
+
+    return _long(runs, rows)
+
+
+def _row(directory: Path) -> dict[str, Any]:
+    """Read one run, and refuse one whose privacy statement is about another kind of run."""
+    metrics_path, privacy_path = directory / "metrics.json", directory / "privacy.json"
+    metrics = _keys(read_json(metrics_path), metrics_path, "run", *MEASURED, "node_metric")
+    metric = metrics["metric"]
+    _keys(metrics, metrics_path, metric, f"{metric}_interval")
+    privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", *STATED, "threat", "of_all_images")
+    identity = _identity(metrics["run"], metrics_path)
+    target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
+    if math.isinf(target) != math.isinf(spent):
+        raise UserError(
+            f"Expected {'no guarantee' if math.isinf(target) else 'a finite epsilon'} in {privacy_path}, as the run's "
+            f"name says, found epsilon {spent:g}. Train the run again before it enters a table."
+        )
+    return {
+        **identity,
+        **{key: metrics[key] for key in MEASURED},
+        **{key: metrics.get(key) for key in OF_CLASSES},
+        "task": metrics.get("task", PAPER_TASK),
+        "value": metrics[metric],
+        "value_low": metrics[f"{metric}_interval"]["low"],
+        "value_high": metrics[f"{metric}_interval"]["high"],
+        "public_start": metrics.get("public_start", math.nan),
+        "epsilon_stated": spent,
+        **{key: privacy[key] for key in STATED},
+        **_threat(privacy),
+        "epsilon_per_patient": _per_patient(privacy),
+        # Infinity is a string in JSON, which has no word for it.
+        "epsilon_rdp": float(privacy["epsilon_rdp"]),
+        "node_metric": metrics["node_metric"],
+        "directory": directory.as_posix(),
+    }
+
+
+def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the threat model of a statement, how many nodes may collude, and epsilon for single messages."""
+    threat = privacy.get("threat", {"model": "local"})
+    alone = threat.get("epsilon_single_messages")
+    return {
+        "threat": threat["model"],
+        "colluding": threat.get("colluding"),
+        "epsilon_single_messages": None if alone is None else float(alone),
+    }
+
+
+def _per_patient(privacy: Mapping[str, Any]) -> float:
+    """Return what a statement says of a whole patient; NaN where nothing is known of whose the records are."""
+    whole = privacy["of_all_images"] or privacy
+    return float(whole["epsilon"]) if whole["unit"] == "patient" else math.nan
+
+
+def _identity(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return network, arm, epsilon and seed of a run, each in its one spelling."""
+    run = _keys(run, path, *CELL, "seed")
+    epsilon = epsilon_label(run["epsilon"])
+    return {"network": str(run["network"]), "arm": str(run["arm"]), "epsilon": epsilon, "seed": int(run["seed"])}
+
+
+def _keys(content: Mapping[str, Any], path: Path, *keys: str) -> Mapping[str, Any]:
+    """Return ``content`` if it has all ``keys``, or raise a `UserError` that names the file and the missing ones."""
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise UserError(
+            f"Expected {', '.join(keys)} in {path}, found no {', '.join(missing)}. Delete the file and run again."
+        )
+    return content
+
+
+def _ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
+    """Sort by network, arm and epsilon as a number (infinity last), then by the columns ``then``."""
+    rank = {label: place for place, label in enumerate(sorted(frame["epsilon"].unique(), key=epsilon_order))}
+    order = frame.assign(_rank=frame["epsilon"].map(rank))
+    order = order.sort_values(["network", "arm", "_rank", *then], kind="stable", ignore_index=True)
+    return order.drop(columns="_rank")
+
+
+def not_empty(runs: Sized) -> None:
+    """Refuse to lay out or draw nothing."""
+    if not len(runs):
+        raise UserError(
+            "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
+        )
+
+
+def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
+    """Return the runs of each network, arm and epsilon, in order."""
+    return [((str(n), str(a), str(e)), group) for (n, a, e), group in _ordered(runs).groupby(CELL, sort=False)]
+
+
+def _long(runs: pd.DataFrame, rows: Callable[[pd.DataFrame], list[dict[str, Any]]]) -> pd.DataFrame:
+    """Stack what ``rows`` makes of each cell, with network, arm and epsilon in front."""
+    not_empty(runs)
+    found = [{**dict(zip(CELL, cell, strict=True)), **row} for cell, group in _cells(runs) for row in rows(group)]
+    return pd.DataFrame(found)
+
+
+def _mean_std(fractions: pd.Series) -> tuple[float, float]:
+    """Return mean and standard deviation (n - 1) in %; the latter is NaN for a single value."""
+    return 100 * float(fractions.mean()), 100 * float(fractions.std(ddof=1))
+
+
+def _joint_interval(group: pd.DataFrame, seed: int) -> tuple[float, float]:
+    """Return the interval of the seed-averaged accuracy, as a fraction, resampling patients jointly over seeds."""
+    patients = sorted(set().union(*group["per_patient"]))
+    images = np.array([[n.get(patient, 0) for n in group["per_patient_images"]] for patient in patients], dtype=float)
+    share = np.array([[a.get(patient, 0.0) for a in group["per_patient"]] for patient in patients], dtype=float)
+    return accuracy_interval(share * images, images, stream(seed, Purpose.BOOTSTRAP))
+
+
+def _common(group: pd.DataFrame, column: str) -> Any:  # noqa: ANN401  (text or number, as the statement has it)
+    """Return the one value that all seeds of a cell share; averaging over different guarantees would mean nothing."""
+    values = group[column].unique()
+    if len(values) != 1:
+        found = ", ".join(str(value) for value in values)
+        cell = ", ".join(str(group[key].iloc[0]) for key in CELL)
+        raise UserError(
+            f"Expected one {column} for all seeds of {cell}, found {found}. Train the runs again with one setting."
+        )
+    return values[0]

@@ -1,0 +1,194 @@
+"""The first task: tell the pulse sequence of an axial slice of a brain volume, from its k-space, image or features."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from zetadp.backbone.start import record_features
+from zetadp.cohort.decathlon import SEQUENCES, read_task
+from zetadp.core.metrics import volume_accuracy
+from zetadp.core.plan import Plan
+from zetadp.core.task import Classification, Held, Words
+from zetadp.dataset import as_given, load_role, to_records
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.storage import ImageStack, read_stack, write_stack
+from zetadp.validation import UserError, positive
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BrainSequences(Classification):
+    """Pulse sequences of slices; every record has as many slices of every sequence.
+
+    Attributes
+    ----------
+    slices
+        Centre slices of each sequence of a record.
+    size
+        Side of a slice in pixels.
+    """
+
+    classes: int | None = len(SEQUENCES)
+    balanced: bool = True
+    slices: int = 20
+    size: int = 32
+
+    called = "sequence"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        positive(slices=self.slices, size=self.size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sequences."""
+        return SEQUENCES
+
+    def input_shape(self, domain: str, backbone: Backbone | None) -> tuple[int, ...]:
+        """Return the shape of what a network takes of one slice."""
+        if domain != "features":
+            return (1, self.size, self.size)
+        return (1, 1, _given(backbone).components)
+
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+        """Return the slices of all records with one role, and whose they are (`zetadp.core.task.PipelineTask.load`)."""
+        stack, rows = load_role(files, partition, role)
+        count, slices = len(stack.sequences), stack.values.shape[2]
+        items = rows.loc[rows.index.repeat(count * slices)].reset_index(drop=True)
+        return Held(to_records(stack, device), items.assign(slice=np.tile(np.arange(slices), len(rows) * count)))
+
+    def site(
+        self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
+    ) -> Held:
+        """Check and prepare the volumes of one site, once (`zetadp.core.task.SiteTask.site`)."""
+        import torch
+
+        from zetadp.cohort.index import index_cohort
+
+        train, test = (patients, 0) if part == "train" else (0, patients)
+        table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices)
+        domain = plan.network.domain
+        made_by = plan.public.get("backbone") if domain == "features" else None
+        key = [self.slices, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]
+        path = cache / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.h5"
+        if not path.exists():
+            write_stack(path, self._volumes(folder, table, domain, backbone))
+            logger.info("prepared %d records of %d patients", len(table), table["patient"].nunique())
+        each = len(SEQUENCES) * self.slices
+        items = table.loc[table.index.repeat(each), ["patient", "record"]].reset_index(drop=True)
+        return Held(to_records(read_stack(path), torch.device("cpu")), items)
+
+    def _volumes(self, folder: Path, table: pd.DataFrame, domain: str, backbone: Backbone | None) -> ImageStack:
+        """Read and prepare every volume of a folder."""
+        from zetadp.kspace.volumes import read_centre_slices
+
+        order = read_task(folder).sequences
+        slices = np.stack([read_centre_slices(folder / file, order, self.slices, self.size) for file in table["file"]])
+        axes = ("record", "sequence", "slice", "row", "column")
+        prepared = prepare(slices, domain, backbone)
+        return ImageStack(prepared, tuple(table["record"]), SEQUENCES, axes, "prepared for training")
+
+    def backbone(self, file: Path, device: torch.device) -> Backbone:
+        """Return the public backbone."""
+        return load_backbone(file, device)
+
+    def words(self, network: Mapping[str, Any]) -> Words:
+        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        return Words(
+            title="MRI sequence classifier",
+            about=f"{_described(network)} It tells which pulse sequence ({', '.join(SEQUENCES)}) an axial slice of a "
+            "brain MRI comes from.",
+            inputs="A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
+            "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area "
+            f"resize, {', '.join(_prepared(network))}. The settings travel with the model.",
+            outputs="For each slice the name of the sequence and its probability.",
+            usage="zetadp predict MODEL VOLUME",
+            limits=(
+                "Not for clinical use, and not a medical device.",
+                "It always answers with one of its sequences, also for a volume that holds none of them.",
+            ),
+        )
+
+    def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
+        """Return accuracy and errors by sequence, and the accuracy of a vote of each volume's slices."""
+        return {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
+
+
+def _described(network: Mapping[str, Any]) -> str:
+    """Say what kind of network this is, what it sees, and which of its weights were trained from where."""
+    family, domain = network["family"], network["domain"]
+    if family == "linear":
+        values = "pixel of the slice" if domain == "image" else "coefficient of the slice’s k-space"
+        return f"A real-valued linear model: softmax regression on the log magnitude of every {values}."
+    if family == "head":
+        count = f"the first {network['components']}" if network["components"] else "all"
+        start = "the public head" if network["start"] == "public" else "random weights"
+        return (
+            f"A complex-valued linear head on {count} of the complex features that a frozen public backbone computes "
+            "from the slice’s k-space. The backbone is a complex-valued convolutional network, trained on public "
+            f"simulated patients only; the head alone was trained on the cohort, from {start}."
+        )
+    seen = "the slice itself" if domain == "image" else "the slice’s k-space"
+    if family == "real" and domain == "kspace":
+        seen += ", real and imaginary part as two channels"
+    if network["transform"] == "fourier":
+        seen += ", which its first layer transforms back to the image"
+    trained = {
+        "all": "All its weights were",
+        "norms": "Its head and the scales and shifts of its normalisation were",
+        "head": "Its head alone was",
+    }.get(network["trained"], "Its head and low-rank updates of its convolutions were")
+    start = "the weights of the public backbone" if network["start"] == "public" else "random weights"
+    return f"A {family}-valued convolutional network on {seen}. {trained} trained on the cohort, from {start}."
+
+
+def _prepared(network: Mapping[str, Any]) -> list[str]:
+    """Return what is done to a resized slice before the network takes it."""
+    steps = ["each image to mean zero and standard deviation one"]
+    if network["domain"] != "image":
+        steps = ["centred unitary 2-D Fourier transform", "whitening of each image by its own statistics"]
+    if network["domain"] == "features":
+        steps.append("features of the public backbone")
+    if network["family"] == "linear":
+        steps.append("logarithm of the magnitude, standardised over the image")
+    return steps
+
+
+def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.ndarray:
+    """Return what a network of some domain is given of slices, shape (record, ..., row, column), each by itself.
+
+    The image stays as it is; k-space is transformed and whitened; features are the public backbone's of that. The rules
+    of the workflow do the same in three stages.
+    """
+    if domain == "image":
+        return slices
+    whitened = whiten(to_kspace(slices))
+    return whitened if domain == "kspace" else record_features(_given(backbone), whitened)
+
+
+def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) -> Tensor:
+    """Return a network's inputs, (item, 1, row, column), for the slices of one volume, (item, row, column)."""
+    return as_given(prepare(slices[None], domain, backbone)[0]).unsqueeze(1)
+
+
+def _given(backbone: Backbone | None) -> Backbone:
+    if backbone is None:
+        raise UserError("Expected a plan that names the backbone whose features its network takes, found none.")
+    return backbone
+
+
+task = BrainSequences

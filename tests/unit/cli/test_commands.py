@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from decathlon_builder import volume, write_volume
+from training_builder import TINY, network
+
+from zetadp.cli import main
+from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.cohort.index import index_cohort
+from zetadp.config.checked import load_config
+from zetadp.core.pretrained import model_content
+from zetadp.tensors import save_tensors
+
+FILES = {"FLAIR": "flair", "T1w": "t1n", "T1gd": "t1c", "T2w": "t2w"}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Return the file of a model with weights that nobody trained."""
+    weights = {key: value.detach() for key, value in network(TINY).named_parameters()}
+    path = tmp_path / "model.safetensors"
+    save_tensors(path, weights, model_content(TINY, {"name": "brain_sequences", "slices": 3, "size": 8}, 8))
+    return path
+
+
+@pytest.fixture
+def brain(tmp_path):
+    return write_volume(tmp_path / "brain.nii.gz", volume((12, 14, 9), 4, np.random.default_rng(0)), "LPS")
+
+
+def ended(arguments, capsys) -> tuple[int, str, str]:
+    """Run a command; return its exit code and what it printed."""
+    code = main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def mistake(arguments, capsys) -> str:
+    """Run a command that must end in one message; return it."""
+    code, out, err = ended(arguments, capsys)
+    assert code == 1
+    assert out == ""
+    assert err.startswith("zetadp: ")
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((), ("predict", "convert", "report", "snakemake")),
+        (("predict",), ("model", "volume", "--json")),
+        (("convert",), ("BIDS", "--parts", "--test-fraction", "0.35")),
+        (("report",), ("results", "--configfile", "--headline")),
+    ],
+)
+def test_help_says_what_a_command_takes(command, words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    for word in words:
+        assert word in said
+
+
+@pytest.mark.parametrize("arguments", [[], ["predcit"], ["predict", "model"], ["convert", "a", "b", "--parst", "c"]])
+def test_what_no_command_takes_ends_with_code_2_and_the_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: zetadp")
+
+
+def test_predict_prints_a_line_for_each_channel(model, brain, capsys):
+    code, out, _ = ended(["predict", model, brain], capsys)
+    assert code == 0
+    heading, *lines = out.splitlines()
+    assert heading.split() == ["channel", "sequence", "votes", "probability"]
+    assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]
+    code, out, _ = ended(["predict", model, brain, "--json"], capsys)
+    rows = json.loads(out)
+    assert [row["sequence"] for row in rows] == [line.split()[1] for line in lines]
+    for row in rows:
+        assert row["sequence"] in SEQUENCES
+        assert 0.25 <= row["votes"] <= 1
+
+
+def test_predict_names_what_it_cannot_read(model, brain, tmp_path, capsys):
+    assert "absent.safetensors" in mistake(["predict", tmp_path / "absent.safetensors", brain], capsys)
+    assert "brain.nii.gz" in mistake(["predict", brain, brain], capsys)
+    assert "absent.nii.gz" in mistake(["predict", model, tmp_path / "absent.nii.gz"], capsys)
+    brain.write_bytes(brain.read_bytes()[:-500])
+    assert "brain.nii.gz" in mistake(["predict", model, brain], capsys)
+
+
+def write_scans(root, *names):
+    """Write one folder a scan, with one file a sequence."""
+    for number, name in enumerate(names):
+        channels = volume((6, 7, 5), 4, np.random.default_rng(number))
+        for channel, sequence in enumerate(SEQUENCES):
+            write_volume(root / name / f"{name}-{FILES[sequence]}.nii.gz", channels[..., channel])
+    return root
+
+
+def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
+    """Two scans of one person are one patient: declared as two, the cohort would be refused."""
+    scans = [f"BraTS-GLI-{scan}" for scan in ("00001-000", "00001-001", "00002-000", "00003-000", "00003-001")]
+    source = write_scans(tmp_path / "scans", *scans)
+    parts = tmp_path / "parts.tsv"
+    rows = ["patient\tpart", "BraTS-GLI-00001\ttrain", "BraTS-GLI-00002\ttrain", "BraTS-GLI-00003\ttest"]
+    parts.write_text("\n".join(rows))
+    target = tmp_path / "task"
+    code, out, _ = ended(["convert", source, target, "--parts", parts], capsys)
+    assert code == 0
+    assert "2 training and 1 test patients, with 3 and 2 records" in out
+    said = yaml.safe_load(out[out.index("cohort:") :])
+    root = Path(__file__).parents[3]
+    config = yaml.safe_load((root / "workflow/scenarios/decathlon.yaml").read_text())
+    config["cohort"] |= said["cohort"] | {"train_patients": 484, "test_patients": 266}
+    config["privacy"] |= said["privacy"]
+    assert load_config(config, root / "workflow/schemas/config.schema.yaml")["cohort"]["unit"] == "patient"
+    declared = said["cohort"]
+    assert declared["source"] == "folder"
+    assert declared["folder"] == str(target)
+    numbers = {key: declared[key] for key in ("train_patients", "test_patients")}
+    assert len(index_cohort(target, **numbers, slices=5)) == 5
+
+
+def test_convert_of_nothing_writes_nothing(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    said = mistake(["convert", tmp_path / "empty", tmp_path / "task"], capsys)
+    assert "Expected one folder per patient" in said
+    assert str(tmp_path / "empty") in said
+    assert not (tmp_path / "task").exists()
+    assert "absent" in mistake(["convert", tmp_path / "absent", tmp_path / "task"], capsys)
+
+
+def write_results(root):
+    """Write what a finished experiment leaves, as far as the report shows it."""
+    names = ("tables/table1.txt", "tables/table1.csv", "figures/accuracy.svg", "privacy_total.txt")
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"content of {name}\n")
+    return [str(root / name) for name in names]
+
+
+def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, capsys):
+    paths = write_results(tmp_path / "results" / "mine")
+    code, out, _ = ended(["report", tmp_path / "results" / "mine"], capsys)
+    assert code == 0
+    assert out.startswith("content of tables/table1.txt")
+    for path in paths:
+        assert path in out
+    # Without a folder it is the experiment of config.yaml, or of the scenario laid over it.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("name: other\n")
+    (tmp_path / "scenario.yaml").write_text("name: mine\n")
+    assert "results/other" in mistake(["report"], capsys)
+    assert ended(["report", "--configfile", "scenario.yaml"], capsys)[1].startswith("content of tables/table1.txt")
+    assert "gone.yaml" in mistake(["report", "--configfile", "gone.yaml"], capsys)
+
+
+def test_report_prints_the_headline_until_the_experiment_is_finished(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    assert "found no table1.txt" in mistake(["report", folder, "--headline"], capsys)
+    paths = write_results(folder / "headline")
+    out = ended(["report", folder, "--headline"], capsys)[1]
+    assert [path in out for path in paths] == [True] * len(paths)
+    write_results(folder)
+    times = {folder / "headline/tables/table1.txt": 2_000, folder / "tables/table1.txt": 1_000}
+    for path, time in times.items():
+        os.utime(path, (time, time))
+    # The finished table is of an experiment before.
+    assert ended(["report", folder, "--headline"], capsys)[1] == out
+    os.utime(folder / "tables/table1.txt", (3_000, 3_000))
+    assert ended(["report", folder, "--headline"], capsys)[1] == ""
+
+
+def test_the_module_runs_as_a_program(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "zetadp.cli", "report", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("zetadp: Expected a finished experiment")
+    assert "Run snakemake first" in done.stderr
+    assert "Traceback" not in done.stderr

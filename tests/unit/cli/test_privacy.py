@@ -1,0 +1,297 @@
+"""The accounting commands: what their help promises is what they print, and mistakes end in one message."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from training_builder import TINY, Held, records, train_run
+
+from zetadp.cli import main
+from zetadp.core.plan import RunName
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import SampledGaussian
+
+P = 24 / 44
+EPSILON = "epsilon --noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3"
+NOISE = "noise --epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3"
+ROUNDS = "rounds --epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3"
+
+
+def said(command: str, capsys) -> str:
+    """Run a command that succeeds; return what it printed."""
+    assert main(shlex.split(command)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def help_of(command: str, capsys) -> str:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def refused(command: str, capsys) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(shlex.split(command))
+    assert end.value.code == 2
+    return capsys.readouterr().err
+
+
+def mistake(command: str, capsys) -> str:
+    """Run a command that must end in one message; return it."""
+    assert main(shlex.split(command)) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("zetadp: ")
+    return err
+
+
+@pytest.mark.parametrize("command", ["epsilon", "noise", "rounds"])
+def test_the_example_of_the_help_is_one_line_and_prints_what_the_help_says(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_of(command, capsys)
+    example, answer = re.search(r"example:\n  zetadp (.*)\nprints, among others:\n  (.*)\n", text).groups()
+    assert example.startswith(f"{command} --")
+    assert answer in said(example, capsys).splitlines()
+
+
+def test_the_example_of_a_ledger_names_the_folder_of_the_default_cohort(capsys):
+    config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
+    assert f"zetadp ledger ledgers/{config['cohort']['name']}/*.jsonl" in help_of("ledger", capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "factor"), [("epsilon", "divided by"), ("noise", "times"), ("rounds", "divided by")]
+)
+def test_the_help_says_which_way_the_factor_of_complex_draws_goes(command, factor, capsys):
+    """A library that draws half the variance in each part needs more noise than printed, and gives less than named."""
+    assert f"noise multiplier {factor} sqrt(2)" in " ".join(help_of(command, capsys).split())
+
+
+def test_epsilon_names_its_accountant_and_the_two_others(capsys):
+    quoted, renyi, limit = said(EPSILON, capsys).splitlines()
+    assert quoted == "epsilon 0.9995 at delta 0.001 (privacy-loss distribution, an upper bound)"
+    assert float(renyi.split()[0]) == pytest.approx(1.15, abs=0.005)
+    assert "looser upper bound" in renyi
+    assert "not a bound" in limit
+    full = said("epsilon --noise-multiplier 80 --sampling-probability 1 --rounds 900 --delta 1e-3", capsys)
+    figure, rest = full.splitlines()[0].removeprefix("epsilon ").split(" at ")
+    assert float(figure) == pytest.approx(gaussian.epsilon(1e-3, 30 / 80), rel=1e-3)
+    assert rest == "delta 0.001 (exact composition of Gaussians)"
+
+
+def test_json_has_all_digits_and_says_what_was_asked(capsys):
+    found = json.loads(said(f"{EPSILON} --json", capsys))
+    assert found["epsilon"] == accounting.epsilon({(P, 42.57): 917}, 1e-3)
+    assert found["epsilon_rdp"] == accounting.epsilon_rdp({(P, 42.57): 917}, 1e-3)
+    assert found["epsilon"] > found["epsilon_central_limit_not_a_bound"]
+    assert (found["sampling_probability"], found["noise_multiplier"], found["rounds"]) == (P, 42.57, 917)
+    assert json.loads(said(f"{NOISE} --json", capsys))["noise_multiplier"] == pytest.approx(42.551)
+    assert json.loads(said(f"{ROUNDS} --json", capsys))["rounds"] == 917
+
+
+def test_what_is_printed_never_lies_below_the_figure(capsys):
+    for rounds in (1, 7, 100, 5000):
+        command = f"epsilon --noise-multiplier 9.3 --sampling-probability 0.2 --rounds {rounds} --delta 1e-4"
+        exact = json.loads(said(f"{command} --json", capsys))["epsilon"]
+        assert exact <= float(said(command, capsys).split()[1]) <= exact * 1.001
+
+
+def test_nothing_and_everything_are_figures_too(capsys):
+    rare = "epsilon --noise-multiplier 1e9 --sampling-probability 1e-6 --rounds 1 --delta 1e-3"
+    assert said(rare, capsys).startswith("epsilon 0 at delta 0.001")
+    bare = "epsilon --noise-multiplier 1e-3 --sampling-probability 1 --rounds 10083 --delta 1e-3"
+    assert float(said(bare, capsys).split()[1]) > 1e9
+    assert math.isfinite(json.loads(said(f"{bare} --json", capsys))["epsilon"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("--noise-multiplier 0", "at least 0.001"),
+        ("--noise-multiplier 1e-4", "at least 0.001, found '1e-4'"),
+        ("--noise-multiplier much", "such as 0.5, 1e-3 or 24/44, found 'much'"),
+        ("--noise-multiplier nan", "found 'nan'"),
+        ("--sampling-probability 24/0", "found '24/0'"),
+        ("--sampling-probability 1.5", "at most 1, found '1.5'"),
+        ("--sampling-probability 0", "above zero"),
+        ("--rounds 9.5", "whole number, found '9.5'"),
+        ("--delta 1", "delta from 1e-10 to 1, found '1'"),
+        ("--delta 1e-12", "found '1e-12'"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_with_what_can(change, words, capsys):
+    assert words in refused(f"{EPSILON} {change}", capsys)
+
+
+def test_what_no_noise_or_no_round_can_meet_is_one_message(capsys):
+    assert "Not even one round" in mistake(ROUNDS.replace("42.57", "0.5"), capsys)
+    assert "between 0.001 and 1000" in mistake(NOISE.replace("--epsilon 1 ", "--epsilon 1e6 "), capsys)
+
+
+# Ledgers
+
+
+def write_ledger(path, sigma: float, rounds: int, noise: str = "os"):
+    with Ledger(path) as ledger:
+        ledger.start({"noise": noise, "training": {"rounds": rounds}})
+        for number in range(rounds):
+            ledger.record([Round(node, number, 44, 24.0, P, sigma, 1.0) for node in ("a", "b")])
+    return path
+
+
+def test_ledgers_compose(tmp_path, capsys):
+    one, two = (write_ledger(tmp_path / f"{sigma}.jsonl", sigma, 20) for sigma in (8.0, 5.0))
+    figures = {}
+    for name, files in {"one": [one], "both": [one, two], "again": [one, two, tmp_path / "." / two.name, one]}.items():
+        found = json.loads(said(f"ledger --unit patient --json {' '.join(map(str, files))}", capsys))
+        figures[name] = found["private_rows"]["epsilon"]
+        assert found["private_rows"]["runs"] == len({path.resolve() for path in files})
+    assert figures["one"] == accounting.epsilon({(P, 8.0): 20}, 1e-3)
+    assert figures["both"] == figures["again"] == accounting.epsilon({(P, 8.0): 20, (P, 5.0): 20}, 1e-3)
+
+
+def test_a_ledger_is_stated_per_record_unless_the_patient_is_named(tmp_path, capsys):
+    path = write_ledger(tmp_path / "run.jsonl", 20.0, 20)
+    record = said(f"ledger {path}", capsys)
+    assert "for each training record" in record
+    assert "A person with 2 records on 1 node(s)" in record
+    patient = said(f"ledger {path} --unit patient --delta 1e-5", capsys)
+    assert "1e-05)-differentially private for each training patient" in patient
+    assert "A person with" not in patient
+
+
+def write_own_ledger(path, header, rounds=7):
+    """Train with the public classes alone, under a header of the user's own."""
+    with Ledger(path) as ledger:
+        ledger.start(header)
+        constants = {"population": 44, "expected": 24.0, "noise_multiplier": 8.0, "clip": 1.0}
+        mechanism = SampledGaussian("clinic", 0, seed=3, ledger=ledger, **constants)
+        for number in range(rounds):
+            draw = mechanism.draw(number)
+            ledger.record([draw.event])
+            mechanism.release(draw, torch.zeros(4))
+    return path
+
+
+OPEN = "No number of rounds is declared for own: the rounds that happened are counted"
+UNKNOWN = "The source of the noise is not stated for own: it is taken to be a seed"
+
+
+@pytest.mark.parametrize(
+    ("header", "notes"),
+    [
+        ({}, [OPEN, UNKNOWN]),
+        ({"study": "knees", "training": {"optimiser": "adam"}, "noise": "laser"}, [OPEN, UNKNOWN]),
+        ({"training": "adam, 7 rounds", "noise": "os"}, [OPEN]),
+        ({"training": {"rounds": 20}}, [UNKNOWN]),
+    ],
+)
+def test_a_ledger_of_the_librarys_user_is_accounted_and_what_it_leaves_open_is_said(header, notes, tmp_path, capsys):
+    path = write_own_ledger(tmp_path / "own.jsonl", header)
+    found = json.loads(said(f"ledger --unit patient --json {path}", capsys))
+    rounds = 7 if OPEN in notes else 20
+    assert found["private_rows"]["epsilon"] == accounting.epsilon({(P, 8.0): rounds}, 1e-3)
+    assert found["guarantee"] == ("simulated" if UNKNOWN in notes else "holds")
+    assert [note[: len(words)] for note, words in zip(found["not_stated"], notes, strict=True)] == notes
+    text = said(f"ledger --unit patient {path}", capsys)
+    assert ("protecting nobody" in text) == (UNKNOWN in notes)
+    assert all(f"\n  - {note}" in text.partition("Not stated in the ledgers:")[2] for note in notes)
+
+
+def test_rounds_that_happened_are_each_nodes_own_and_one_open_ledger_leaves_the_others_as_declared(tmp_path, capsys):
+    """A node that took part in fewer rounds is not charged for those of another, where nobody declared them."""
+    with Ledger(tmp_path / "own.jsonl") as ledger:
+        ledger.start({})
+        for number in range(9):
+            rounds = [Round("often", number, 44, 24.0, P, 20.0, 1.0), Round("seldom", number, 44, 24.0, P, 8.0, 1.0)]
+            ledger.record(rounds[: 2 if number < 2 else 1])
+    found = json.loads(said(f"ledger --unit patient --json {tmp_path / 'own.jsonl'}", capsys))
+    expected = {"often": accounting.epsilon({(P, 20.0): 9}, 1e-3), "seldom": accounting.epsilon({(P, 8.0): 2}, 1e-3)}
+    assert found["private_rows"]["nodes"] == expected
+    declared = write_ledger(tmp_path / "declared.jsonl", 20.0, 5)
+    found = json.loads(said(f"ledger --unit patient --json {tmp_path / 'own.jsonl'} {declared}", capsys))
+    assert found["guarantee"] == "simulated"
+    assert [("own" in note, "declared.jsonl" in note) for note in found["not_stated"]] == [(True, False)] * 2
+
+
+def test_the_ledger_of_a_training_leaves_nothing_open(tmp_path, capsys):
+    path = tmp_path / "run.jsonl"
+    settings = TrainingSettings(rounds=2, images_per_patient=4, optimiser=OptimiserSettings(0.02))
+    plans = [Held("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=4.0)]
+    run, data = RunName("complex", "federated", "8", 3), records(3)
+    train_run(run, TINY, settings, plans, data, data, ledger_path=path, checkpoint_path=tmp_path / "run.partial")
+    found = json.loads(said(f"ledger --unit patient --json {path}", capsys))
+    assert found["private_rows"]["epsilon"] == accounting.epsilon({(0.5, 4.0): 2}, 1e-3)
+    assert (found["guarantee"], found["not_stated"]) == ("simulated", [])
+    assert "Not stated" not in said(f"ledger --unit patient {path}", capsys)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"threat": "secure_aggregation"}, "lacks the key 'colluding'"),
+        ({"unit": "image"}, "lacks the key 'images_of_a_patient'"),
+        ({"training": {"noise_decay": 0.5}}, "lacks the key 'rounds'"),
+        ({"training": {"noise_decay": 0.5, "rounds": 7}}, "lacks the key 'nodes'"),
+        ({"training": {"rounds": "many"}}, "training.rounds, found 'many'"),
+        ({"training": {"rounds": 0}}, "training.rounds, found 0"),
+        ({"unit": "image", "images_of_a_patient": "some"}, "'some'"),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_one_message_with_the_file_and_what_is_missing(
+    header, words, tmp_path, capsys
+):
+    path = write_own_ledger(tmp_path / "own.jsonl", header)
+    message = mistake(f"ledger {path}", capsys)
+    assert str(path) in message
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"kind": "round"}, "a line lacks the key 'releases'"),
+        ({"kind": "round", "releases": [{"nodes": ["a"], "round": 0}]}, "lacks the key 'population'"),
+        ({"kind": "round", "releases": 3}, "a line holds a value"),
+    ],
+)
+def test_a_line_of_another_program_that_says_too_little_is_named(entry, words, tmp_path, capsys):
+    path = write_own_ledger(tmp_path / "own.jsonl", {})
+    text = json.dumps(entry)
+    head = json.loads(path.read_text().splitlines()[-1])["chain"]
+    chain = hashlib.sha256((head + text).encode()).hexdigest()
+    with path.open("a") as file:
+        file.write(f'{{"chain":"{chain}","entry":{text}}}\n')
+    message = mistake(f"ledger {path}", capsys)
+    assert str(path) in message
+    assert words in message
+
+
+def test_a_ledger_with_seeded_or_without_noise_claims_nothing(tmp_path, capsys):
+    seeded = write_ledger(tmp_path / "seeded.jsonl", 20.0, 5, "seeded")
+    bare = write_ledger(tmp_path / "bare.jsonl", 0.0, 5)
+    assert "protecting nobody" in said(f"ledger --unit patient {seeded}", capsys)
+    assert "none, because without noise: bare" in said(f"ledger --unit patient {seeded} {bare}", capsys)
+
+
+def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):
+    absent, empty, damaged = (tmp_path / f"{name}.jsonl" for name in ("absent", "empty", "damaged"))
+    empty.touch()
+    damaged.write_text("{}\n")
+    assert str(absent) in mistake(f"ledger {absent}", capsys)
+    assert str(empty) in mistake(f"ledger {empty}", capsys)
+    assert "edited or damaged" in mistake(f"ledger {damaged}", capsys)

@@ -1,0 +1,135 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from run_builder import SEQUENCES, predictions
+
+from zetadp.core.metrics import accuracy_interval, volume_accuracy
+from zetadp.core.metrics import summarise as summarise_classes
+from zetadp.storage import write_json
+from zetadp.validation import UserError
+
+
+def summarise(table, names):
+    return summarise_classes(table, names, "sequence")
+
+
+def rows(*entries):
+    return pd.DataFrame(entries, columns=["patient", "sequence", "slice", "predicted", "probability"])
+
+
+EXAMPLE = rows(
+    ("a", "FLAIR", 0, "FLAIR", 0.9),
+    ("a", "FLAIR", 1, "FLAIR", 0.6),
+    ("a", "T1w", 0, "T1w", 0.8),
+    ("a", "T1w", 1, "T1gd", 0.5),
+    ("b", "T1gd", 0, "T1w", 0.7),
+    ("b", "T1gd", 1, "T1w", 0.4),
+    ("b", "T2w", 0, "T2w", 0.9),
+)
+
+
+def test_summary_agrees_with_a_count_by_hand():
+    found = summarise(EXAMPLE, SEQUENCES)
+    assert (found["images"], found["patients"]) == (7, 2)
+    assert found["accuracy"] == pytest.approx(4 / 7)
+    assert found["confusion"] == [[2, 0, 0, 0], [0, 1, 1, 0], [0, 2, 0, 0], [0, 0, 0, 1]]
+    assert found["per_class"]["T1w"] == pytest.approx({"recall": 1 / 2, "precision": 1 / 3, "f1": 2 / 5})
+    assert found["per_class"]["T1gd"] == {"recall": 0.0, "precision": 0.0, "f1": 0.0}
+    assert found["balanced_accuracy"] == pytest.approx((1 + 1 / 2 + 0 + 1) / 4)
+    assert found["macro_f1"] == pytest.approx((1 + 2 / 5 + 0 + 1) / 4)
+    assert found["per_patient"] == pytest.approx({"a": 3 / 4, "b": 1 / 3})
+    assert found["per_patient_images"] == {"a": 4, "b": 3}
+
+
+def test_volume_vote_goes_to_the_majority_then_to_the_larger_probability():
+    # a/T1w ties one to one; T1w has the larger probability. b/T1gd is lost. Three of four volumes are right.
+    assert volume_accuracy(EXAMPLE, SEQUENCES) == pytest.approx(3 / 4)
+    tied = EXAMPLE.assign(probability=[0.9, 0.6, 0.4, 0.5, 0.7, 0.4, 0.9])
+    assert volume_accuracy(tied, SEQUENCES) == pytest.approx(2 / 4)
+    outvoted = rows(("a", "T2w", 0, "T2w", 0.99), ("a", "T2w", 1, "T1w", 0.3), ("a", "T2w", 2, "T1w", 0.3))
+    assert volume_accuracy(outvoted, SEQUENCES) == 0
+
+
+def test_undefined_quantities_are_none_and_survive_json(tmp_path):
+    found = summarise(rows(("a", "T1w", 0, "FLAIR", 0.5)), SEQUENCES)
+    assert found["per_class"]["T1w"] == {"recall": 0.0, "precision": None, "f1": 0.0}
+    assert found["per_class"]["T2w"] == {"recall": None, "precision": None, "f1": None}
+    assert found["accuracy_interval"]["low"] is None
+    assert found["accuracy_interval"]["high"] is None
+    write_json(tmp_path / "metrics.json", found)
+    assert json.loads((tmp_path / "metrics.json").read_text()) == found
+
+
+def test_interval_resamples_patients_not_images():
+    # Two kinds of patients, all right or all wrong: images add nothing, so more of them must not narrow the interval.
+    right = {f"p{number}": 20 * (number % 2) for number in range(20)}
+    few = summarise(predictions(right, slices=5), SEQUENCES)["accuracy_interval"]
+    many = summarise(predictions({p: 4 * n for p, n in right.items()}, slices=20), SEQUENCES)["accuracy_interval"]
+    assert (few["low"], few["high"]) == pytest.approx((many["low"], many["high"]))
+    # Standard error of a share of one half over 20 patients: 0.112; the normal interval is 0.438 wide.
+    assert few["high"] - few["low"] == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 20), rel=0.15)
+
+
+def test_interval_covers_the_population_at_about_its_level():
+    generator = np.random.default_rng(11)
+    images = np.full(30, 80)
+    covered = []
+    for _ in range(400):
+        shares = generator.beta(8, 2, size=30)
+        low, high = accuracy_interval(generator.binomial(80, shares), images, generator, replicates=400)
+        covered.append(low <= 0.8 <= high)
+    # 0.93 is expected of the percentile method with 30 skewed patients; 400 trials have a standard error of 0.013.
+    assert 0.89 <= np.mean(covered) <= 0.98
+
+
+def test_seeds_share_the_resampled_patients():
+    # Seeds that agree on every patient carry no more information about patients than one seed.
+    generator = np.random.default_rng(3)
+    right, images = generator.binomial(80, generator.beta(8, 2, size=40)), np.full(40, 80)
+    alone = accuracy_interval(right, images, np.random.default_rng(0))
+    five = accuracy_interval(
+        np.repeat(right[:, None], 5, axis=1), np.repeat(images[:, None], 5, axis=1), np.random.default_rng(0)
+    )
+    assert five == pytest.approx(alone)
+    # Seeds whose errors cancel patient by patient leave nothing to be uncertain about.
+    mirrored = np.stack([right, 80 - right], axis=1)
+    low, high = accuracy_interval(mirrored, np.full((40, 2), 80), np.random.default_rng(0))
+    assert (low, high) == pytest.approx((0.5, 0.5))
+
+
+def test_runs_may_have_different_patients():
+    right, images = np.array([[10.0, 0], [8, 0], [0, 5], [0, 9]]), np.array([[10.0, 0], [10, 0], [0, 10], [0, 10]])
+    low, high = accuracy_interval(right, images, np.random.default_rng(0))
+    assert 0.5 <= low < 0.8 < high <= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=8))
+def test_interval_stays_between_the_worst_and_the_best_patient(counts):
+    low, high = accuracy_interval(np.array(counts), np.full(len(counts), 20), np.random.default_rng(0), replicates=200)
+    assert min(counts) / 20 - 1e-12 <= low <= high <= max(counts) / 20 + 1e-12
+
+
+def test_same_predictions_give_the_same_interval():
+    table = predictions({"a": 3, "b": 9, "c": 17})
+    assert summarise(table, SEQUENCES) == summarise(table.sample(frac=1, random_state=1), SEQUENCES)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (EXAMPLE.iloc[:0], "found none"),
+        (EXAMPLE.assign(predicted="T2"), "Did you mean 'T2w'"),
+        (EXAMPLE.assign(sequence="flair"), "found 'flair'"),
+        (pd.concat([EXAMPLE, EXAMPLE.iloc[:1]]), "patient a, sequence FLAIR, slice 0"),
+        (EXAMPLE.assign(probability=np.nan), "probability"),
+        (EXAMPLE.assign(probability=1.5), "probability"),
+    ],
+)
+def test_bad_predictions_are_refused_by_name(table, message):
+    with pytest.raises(UserError, match=message):
+        summarise(table, SEQUENCES)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from training_builder import NETWORKS, SIZE, backbone, network, patients
+
+from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.pretrained import BACKBONE, load_model, model_content
+from zetadp.core.task import task_of
+from zetadp.dataset import standardise
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.tasks.brain_sequences import prepared_inputs
+from zetadp.tensors import save_tensors
+from zetadp.validation import UserError
+
+TASK = {"name": "brain_sequences", "slices": 20, "size": SIZE}
+
+
+def saved(path, name: str, **changes: object) -> torch.nn.Module:
+    model = network(NETWORKS[name])
+    content = model_content(NETWORKS[name], TASK, SIZE) | changes
+    save_tensors(path, {key: value.detach() for key, value in model.named_parameters()}, content)
+    return model
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "head"])
+def test_a_model_that_was_saved_gives_the_same_scores(tmp_path, name):
+    model = saved(tmp_path / "model.safetensors", name)
+    found = load_model(tmp_path / "model.safetensors")
+    assert found.settings == NETWORKS[name]
+    assert (found.task, found.task_name, found.inputs) == (task_of(TASK), "brain_sequences", SIZE)
+    assert not found.network.training
+    assert not any(p.requires_grad for p in found.network.parameters())
+    images, _ = patients(1, 3, domain=NETWORKS[name].domain)
+    assert torch.equal(found.network(images[0]), model(images[0]))
+
+
+@pytest.mark.parametrize("domain", ["kspace", "image", "features"])
+def test_input_is_prepared_as_the_stages_do(domain):
+    slices = np.random.default_rng(0).random((3, SIZE, SIZE)).astype(np.float32)
+    whitened, public = whiten(to_kspace(slices)), backbone()
+    expected = {"kspace": whitened, "image": standardise(slices), "features": public.features(whitened)}[domain]
+    found = prepared_inputs(slices, domain, public)
+    np.testing.assert_array_equal(found.numpy()[:, 0], expected)
+    assert found.dtype == (torch.float32 if domain == "image" else torch.complex64)
+
+
+def test_features_need_their_backbone():
+    with pytest.raises(UserError, match="names the backbone"):
+        prepared_inputs(np.random.default_rng(0).random((1, SIZE, SIZE)).astype(np.float32), "features", None)
+
+
+def test_a_file_that_is_no_model_is_a_users_error(tmp_path):
+    path = tmp_path / "run.partial"
+    Checkpoint(1, "abc", {"weights": torch.zeros(3)}, pd.DataFrame(), "0").save(path)
+    with pytest.raises(UserError, match=r"Expected .*run\.partial to be a trained model"):
+        load_model(path)
+    with pytest.raises(UserError, match="Cannot read"):
+        load_model(tmp_path / "absent.safetensors")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"network": asdict(replace(NETWORKS["complex hidden"], hidden=7))},
+        {"network": asdict(NETWORKS["linear"])},
+        {"network": {"family": "quaternion"}},
+        {"network": {"depth": 3}},
+        {"inputs": 2 * SIZE},
+    ],
+)
+def test_weights_that_do_not_fit_the_network_are_a_users_error(tmp_path, changes):
+    path = tmp_path / "model.safetensors"
+    saved(path, "complex hidden", **changes)
+    with pytest.raises(UserError, match=r"Expected .*model\.safetensors to be a trained model"):
+        load_model(path)
+
+
+def head_file(folder, name="model.safetensors", **changes):
+    """Write the model of a head with its backbone; return the path, the head and the backbone."""
+    public = backbone()
+    settings = NetworkSettings("head", "features", components=2, start="public")
+    head = build(settings, 4, 4, np.random.default_rng(0))
+    head.load_state_dict(public.start(settings))
+    tensors = dict(head.state_dict()) | {f"{BACKBONE}{key}": value for key, value in public.tensors().items()}
+    content = model_content(settings, TASK, 4) | {"public": public.content()} | changes
+    save_tensors(folder / name, tensors, content)
+    return folder / name, head, public
+
+
+def test_a_head_brings_its_backbone(tmp_path):
+    path, head, public = head_file(tmp_path)
+    found = load_model(path)
+    slices = np.random.default_rng(1).random((3, SIZE, SIZE)).astype(np.float32)
+    features = public.features(whiten(to_kspace(slices)))
+    expected = head(torch.from_numpy(features).unsqueeze(1))
+    torch.testing.assert_close(found.network(prepared_inputs(slices, "features", found.backbone)), expected)
+    assert found.inputs == 4
+
+
+def test_a_head_without_its_backbone_is_refused(tmp_path):
+    path, _, _ = head_file(tmp_path, public={})
+    with pytest.raises(UserError, match="trained model of this version"):
+        load_model(path)

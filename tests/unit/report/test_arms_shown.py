@@ -1,0 +1,120 @@
+"""A simulated protocol is called one wherever an arm that has it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from run_builder import write_run
+
+from zetadp.nn.models import NetworkSettings
+from zetadp.report import figures, rendering, tables
+from zetadp.report.figures import confusion_matrices
+from zetadp.report.modelcard import model_card
+from zetadp.report.notes import notes
+from zetadp.storage import read_json
+from zetadp.tasks.brain_sequences import BrainSequences
+
+NETWORK = asdict(NetworkSettings())
+LABEL = "simulated cohort"
+WORDS = BrainSequences().words(NETWORK)
+SHOWN = "secure (secure aggregation, simulated)"
+THREAT = {
+    "model": "secure_aggregation",
+    "colluding": 2,
+    "assumes": "All that is assumed.",
+    "epsilon_single_messages": 41.5,
+}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    right = {"a": 12, "b": 15}
+    return [write_run(tmp_path, right, arm="secure", threat=THREAT), write_run(tmp_path, right)]
+
+
+def texts(figure):
+    found = figure.findobj(match=lambda artist: hasattr(artist, "get_text"))
+    return [" ".join(text.get_text().split()) for text in found]
+
+
+def test_tables_name_it_and_print_what_holds_without_it(folders):
+    runs = tables.collect(folders)
+    table = tables.table1(runs, "simulated cohort")
+    assert dict(zip(table["arm"], table["threat"], strict=True)) == {
+        "federated": "local",
+        "secure": "secure_aggregation",
+    }
+    below = notes(runs, "simulated cohort")
+    (said,) = [note for note in below if "Arm secure" in note]
+    assert "41.5 at ε = 3" in said
+    assert "at most 2 node(s)" in said
+    printed = rendering.to_markdown(rendering.accuracy_sheet(table, below))
+    assert f"| {SHOWN} |" in printed
+    assert "| federated |" in printed
+
+
+def test_figures_name_it(folders):
+    runs = tables.collect(folders)
+    table = tables.table1(runs, "simulated cohort")
+    drawn = (
+        figures.accuracy_against_epsilon(table, "c"),
+        confusion_matrices(runs, "c"),
+        figures.training_curves(tables.collect_histories(folders), "c"),
+        figures.accuracy_per_class(runs, "c"),
+    )
+    for figure in drawn:
+        assert any(SHOWN in text for text in texts(figure))
+        assert not any("federated (" in text for text in texts(figure))
+
+
+def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
+    card = {}
+    for folder in folders:
+        metrics = read_json(folder / "metrics.json")
+        card[folder] = model_card(
+            metrics["run"],
+            NETWORK,
+            read_json(folder / "privacy.json"),
+            metrics,
+            "simulated cohort",
+            WORDS,
+        )
+    secure, federated = card.values()
+    assert SHOWN in secure.splitlines()[0]
+    assert "single messages, as nothing here prevents: 41.5" in secure
+    assert THREAT["assumes"] in secure
+    assert "single message" not in federated
+
+
+@pytest.mark.parametrize(("whole", "shown"), [(220.58, "220.6"), ("inf", "none")])
+def test_a_guarantee_per_image_is_called_one_beside_the_figure_of_a_patient(tmp_path, whole, shown):
+    privacy = {"unit": "image", "of_all_images": {"unit": "patient", "images": 80, "epsilon": whole}}
+    folder = write_run(tmp_path, {"a": 12, "b": 15}, network="mine", **privacy)
+    runs = tables.collect([folder, write_run(tmp_path, {"a": 12, "b": 15})])
+    table = tables.table1(runs, "simulated cohort")
+    assert dict(zip(table["network"], table["epsilon_per_patient"], strict=True)) == {
+        "complex": 3.0,
+        "mine": float(whole),
+    }
+    below = notes(runs, "simulated cohort")
+    assert any("Network mine: ε is per image" in note and f"{shown} at ε = 3" in note for note in below)
+    assert "| mine (per image) |" in rendering.to_markdown(rendering.accuracy_sheet(table, below))
+    metrics = read_json(folder / "metrics.json")
+    card = model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL, WORDS)
+    assert f"per patient at δ = 0.001 is {shown}." in card
+    assert "of those who gave no data" not in card
+
+
+def test_figures_say_where_epsilon_is_per_image(tmp_path):
+    whole = {"unit": "patient", "images": 80, "epsilon": 600.0}
+    folders = [write_run(tmp_path, {"a": 12, "b": 15}, unit="image", of_all_images=whole)]
+    runs = tables.collect(folders)
+    drawn = (
+        figures.accuracy_against_epsilon(tables.table1(runs, "simulated cohort"), "c"),
+        confusion_matrices(runs, "c"),
+        figures.training_curves(tables.collect_histories(folders), "c"),
+        figures.accuracy_per_class(runs, "c"),
+    )
+    for figure in drawn:
+        assert any("(ε per image)" in text for text in texts(figure))

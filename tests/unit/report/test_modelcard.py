@@ -1,0 +1,174 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from run_builder import write_run
+
+from zetadp.config.checked import SCHEMA, load_config
+from zetadp.config.configured import network_of
+from zetadp.report.modelcard import model_card
+from zetadp.storage import read_json
+from zetadp.tasks.brain_sequences import BrainSequences
+
+ROOT = Path(__file__).parents[3]
+
+
+def configuration():
+    """Return the default, and beside its networks those of other shapes that it could have."""
+    content = yaml.safe_load((ROOT / "config.yaml").read_text())
+    whole = {"widths": [16, 32, 64], "head": "pooled", "groups": 8, "transform": "fourier", "start": "public"}
+    content["networks"] |= {
+        "tuned": whole,
+        "tuned_norms": whole | {"trained": "norms"},
+        "tuned_low_rank": whole | {"trained": "low_rank", "rank": 3},
+        "linear_image": {"family": "linear", "domain": "image"},
+        "hidden": {"family": "complex", "head": "hidden", "hidden": 77},
+        "from_nothing": {"family": "head", "domain": "features"},
+    }
+    return load_config(content, SCHEMA)
+
+
+CONFIGURATION = configuration()
+NETWORK = network_of(CONFIGURATION, "complex")
+
+
+def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, **run):
+    folder = write_run(tmp_path, right or {"a": 12, "b": 16}, **run)
+    metrics = read_json(folder / "metrics.json")
+    return model_card(
+        metrics["run"], settings, read_json(folder / "privacy.json"), metrics, label, BrainSequences().words(settings)
+    )
+
+
+def test_card_holds_what_a_user_must_know(tmp_path):
+    text = card(tmp_path, does_not_cover=["the search for settings"])
+    for needed in (
+        "FLAIR, T1w, T1gd, T2w",
+        "By image: 70.00 %",
+        "95% interval over patients: 60.00 to 80.00 %",
+        "A guess reaches 25.00 %",
+        "| FLAIR | 100.00 |",
+        "Simulated, protecting nobody: a statement.",
+        "ε = 3, δ = 0.001, per patient",
+        "node-01: 30 patients, ε = 3",
+        "Not covered: the search for settings.",
+        "Not for clinical use",
+        "zetadp predict MODEL VOLUME",
+        "complex/federated/eps-3/seed-0",
+        "widths: [16, 32, 64]",
+        "torch: 9.8.7",
+        "commit: 0a1b2c3d4e5f-dirty",
+        "Decathlon",
+    ):
+        assert needed in text
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    names = ["Task", "Data", "Privacy", "Accuracy", "Limits", "Use", "Provenance"]
+    assert headings == [f"## {name}" for name in names]
+
+
+def test_a_simulated_cohort_is_said_to_be_one_and_a_real_one_is_not(tmp_path):
+    assert "results on a simulation" in card(tmp_path)
+    real = card(tmp_path, label="Decathlon brain task", noise_source="os", statement="Training was private.")
+    assert "simulat" not in real.lower()
+    assert "other scanners" in real
+
+
+def test_no_epsilon_is_printed_below_its_figure(tmp_path):
+    folder = write_run(tmp_path, {"a": 12, "b": 16}, epsilon="4")
+    nodes = {"node-01": {"population": 30, "epsilon": 2.50012}}
+    privacy = read_json(folder / "privacy.json") | {"epsilon": 3.98012, "epsilon_rdp": 4.30021, "nodes": nodes}
+    metrics = read_json(folder / "metrics.json")
+    text = model_card(metrics["run"], NETWORK, privacy, metrics, "cohort", BrainSequences().words(NETWORK))
+    assert "(ε = 3.981, δ = 0.001, per patient)" in text
+    assert "as a check: 4.301" in text
+    assert "node-01: 30 patients, ε = 2.501" in text
+
+
+def test_the_plain_words_are_those_of_the_statements_curve(tmp_path):
+    text = card(tmp_path, trade_off={"false_alarms": [0.01, 0.1], "misses": [0.625, 0.4]})
+    assert "wrongly accuses 1% of those who gave no data, finds at most 37.5%" in text
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "reason"), [("inf", "get no noise"), ("unclipped", "neither clipped nor get noise")]
+)
+def test_without_noise_the_card_claims_nothing(tmp_path, epsilon, reason):
+    text = card(tmp_path, epsilon=epsilon)
+    assert "no privacy guarantee" in text
+    assert reason in text
+    assert "finds at most" not in text
+
+
+def test_one_test_patient_gives_no_interval(tmp_path):
+    assert "(no interval: it needs at least two test patients)" in card(tmp_path, right={"a": 12})
+
+
+def test_missing_precision_is_a_dash(tmp_path):
+    folder = write_run(tmp_path, {"a": 12, "b": 16})
+    metrics = read_json(folder / "metrics.json")
+    metrics["per_class"]["T1w"]["precision"] = None
+    privacy = json.loads((folder / "privacy.json").read_text())
+    assert "| – |" in model_card(metrics["run"], NETWORK, privacy, metrics, "cohort", BrainSequences().words(NETWORK))
+
+
+BACKBONE = "A complex-valued linear head on {} of the complex features that a frozen public backbone computes"
+COMPLEX = "A complex-valued convolutional network on the slice’s k-space"
+KSPACE = "area resize, centred unitary 2-D Fourier transform, whitening of each image by its own statistics"
+IMAGE = "area resize, each image to mean zero and standard deviation one"
+LOGARITHM = ", logarithm of the magnitude, standardised over the image."
+
+
+@pytest.mark.parametrize(
+    ("name", "described", "prepared"),
+    [
+        ("pretrained", BACKBONE.format("the first 4"), f"{KSPACE}, features of the public backbone."),
+        ("from_nothing", BACKBONE.format("all"), f"{KSPACE}, features of the public backbone."),
+        ("complex", f"{COMPLEX}. All its weights were trained on the cohort, from random weights.", f"{KSPACE}."),
+        ("real_kspace", "A real-valued convolutional network on the slice’s k-space, real and imag", f"{KSPACE}."),
+        ("real_image", "A real-valued convolutional network on the slice itself. All its weights", f"{IMAGE}."),
+        ("linear", "softmax regression on the log magnitude of every coefficient of the", KSPACE + LOGARITHM),
+        ("linear_image", "softmax regression on the log magnitude of every pixel of the", IMAGE + LOGARITHM),
+        (
+            "tuned",
+            f"{COMPLEX}, which its first layer transforms back to the image. All its weights were trained on the "
+            "cohort, from the weights of the public backbone.",
+            f"{KSPACE}.",
+        ),
+        ("tuned_norms", "Its head and the scales and shifts of its normalisation were trained", f"{KSPACE}."),
+        ("tuned_low_rank", "Its head and low-rank updates of its convolutions were trained", f"{KSPACE}."),
+    ],
+)
+def test_the_task_describes_the_network_that_it_is_about(tmp_path, name, described, prepared):
+    text = card(tmp_path, settings=network_of(CONFIGURATION, name))
+    task = text[text.index("## Task") : text.index("## Data")]
+    assert described in task
+    assert prepared in task
+    if network_of(CONFIGURATION, name)["domain"] == "image":
+        assert "k-space" not in task
+        assert "Fourier" not in task
+        assert "whiten" not in task
+    if name in {"linear", "linear_image", "real_kspace", "real_image"}:
+        assert "complex" not in task
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("pretrained", {"family", "domain", "components", "start"}),
+        ("linear", {"family", "domain"}),
+        ("real_image", {"family", "domain", "widths", "convolutions", "groups", "head", "trained"}),
+        ("hidden", {"family", "domain", "widths", "convolutions", "groups", "head", "hidden", "trained", "activation"}),
+        ("tuned_low_rank", {"family", "domain", "widths", "convolutions", "groups", "head", "trained", "rank"}),
+    ],
+)
+def test_only_settings_that_count_for_the_family_are_listed(tmp_path, name, settings):
+    text = card(tmp_path, settings=network_of(CONFIGURATION, name))
+    listed = {line.split(": ")[0].removeprefix("- network, ") for line in text.splitlines() if "- network, " in line}
+    of_complex = {"activation", "transform", "start"} if name in {"hidden", "tuned_low_rank"} else set()
+    assert listed == settings | of_complex
+
+
+def test_the_card_of_a_network_with_public_weights_says_what_these_reach_alone(tmp_path):
+    assert "public weights alone, before any private training: 81.25 %" in card(tmp_path, public=0.8125)
+    assert "public weights alone" not in card(tmp_path / "other")

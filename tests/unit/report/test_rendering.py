@@ -1,0 +1,164 @@
+import io
+import shutil
+import subprocess
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from run_builder import write_run
+
+from zetadp.report.notes import notes
+from zetadp.report.rendering import (
+    Sheet,
+    accuracy_sheet,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+    to_text,
+)
+from zetadp.report.tables import collect, table1
+from zetadp.validation import UserError
+
+TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
+AWKWARD = Sheet(
+    "50 % of <a> & b_c | #1 {x} \\ ~ ^ $",
+    ("name", "ε = ∞"),
+    (("p_1 & <q> | r", "1 ± 2"), ("μ ≤ √2", "<1 & –")),
+    ("“α” 3 %",),
+)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    folders = [
+        write_run(tmp_path, {"a": 8 + seed, "b": 14 + 2 * seed}, arm=arm, epsilon=epsilon, seed=seed)
+        for arm, epsilon in (("federated", "1"), ("federated", "inf"), ("central", "1"))
+        for seed in (0, 1)
+    ]
+    return collect(folders)
+
+
+@pytest.fixture
+def sheet(runs):
+    return accuracy_sheet(table1(runs, "simulated cohort"), notes(runs, "simulated cohort", TOTAL))
+
+
+def test_cells_hold_mean_spread_interval_and_the_paper(sheet):
+    assert sheet.columns == ("network", "arm", "ε = 1", "ε = 3", "ε = 5", "ε = 8", "ε = 10", "ε = ∞")
+    rows = {row[:2]: row[2:] for row in sheet.rows}
+    # The two seeds have 22 and 25 of 40 images right.
+    assert rows["complex", "federated"] == ("58.75 ± 5.30", "–", "–", "–", "–", "58.75 ± 5.30")
+    assert rows["complex", "central"] == ("58.75 ± 5.30", "–", "–", "–", "–", "–")
+    assert sheet.rows[1][2] == "42.50 to 75.00"
+    assert rows["paper, printed", "central"][0] == "82.85 ± 1.49"
+    assert rows["paper, printed", "federated"][5] == "90.12 ± 1.26"
+    assert [row[0] for row in sheet.rows[-2:]] == ["paper, printed", "paper, printed"]
+
+
+def test_without_the_paper_only_what_was_run_is_shown(runs):
+    plain = accuracy_sheet(table1(runs, "cohort", paper=False))
+    assert plain.columns[2:] == ("ε = 1", "ε = ∞")
+    assert not any("paper" in text for row in plain.rows for text in row)
+    assert not any("paper" in note for note in plain.notes)
+
+
+@pytest.mark.parametrize("render", [to_markdown, to_latex, to_html, to_text])
+def test_every_format_holds_every_number_and_note(sheet, render):
+    text = render(sheet).replace(r"$\pm$", "±").replace(r"\&", "&").replace("&amp;", "&")
+    for row in sheet.rows:
+        for cell in row[2:]:
+            assert cell.replace("–", "--" if render is to_latex else "–") in text
+    assert "results on a simulation" in text
+    assert "no privacy guarantee" in text
+    assert "0.001" in text
+    assert "per patient" in text
+    assert "(4.05, 0.001) & more." in text
+
+
+def test_notes_say_what_applies_and_nothing_else(runs):
+    private = runs[runs["epsilon"] == "1"]
+    text = " ".join(notes(private.assign(noise_source="os", unit="record"), "Decathlon brain task"))
+    assert "per record" in text
+    assert "operating system" in text
+    for absent in ("simulat", "∞", "nclipped", "seeded"):
+        assert absent not in text
+    text = " ".join(notes(runs.assign(epsilon="unclipped"), "cohort"))
+    assert "neither clipped nor get noise" in text
+    # Without a private run no noise was drawn from any source.
+    assert "seeded" not in text
+
+
+def test_csv_comes_back_in_full_precision(runs):
+    table = table1(runs, "simulated cohort, 40 + 2 patients")
+    text = to_csv(table, notes(runs, "simulated cohort", TOTAL))
+    back = pd.read_csv(io.StringIO(text), comment="#", dtype={"epsilon": str})
+    pd.testing.assert_frame_equal(back, table, check_exact=True, check_dtype=False)
+    assert "# The cohort is simulated" in text
+
+
+def test_html_is_well_formed_and_self_contained(sheet):
+    page = to_html(sheet, AWKWARD)
+    root = ElementTree.fromstring(page)
+    space = "{http://www.w3.org/1999/xhtml}"
+    tables = root.findall(f".//{space}table")
+    for table, source in zip(tables, (sheet, AWKWARD), strict=True):
+        body = [["".join(cell.itertext()) for cell in row] for row in table.findall(f"{space}tbody/{space}tr")]
+        assert body == [list(row) for row in source.rows]
+        assert "".join(table.find(f"{space}caption").itertext()) == source.title
+    assert "src=" not in page
+    assert "href=" not in page
+
+
+def test_markdown_keeps_its_columns_when_a_cell_holds_a_bar(sheet):
+    for source in (sheet, AWKWARD):
+        lines = [line for line in to_markdown(source).splitlines() if line.startswith("|")]
+        assert len(lines) == len(source.rows) + 2
+        assert {line.replace(r"\|", "").count("|") for line in lines} == {len(source.columns) + 1}
+
+
+def test_latex_has_balanced_groups_and_as_many_cells_as_columns(sheet):
+    for source in (sheet, AWKWARD):
+        text = to_latex(source)
+        bare = text.replace(r"\{", "").replace(r"\}", "")
+        assert bare.count("{") == bare.count("}")
+        rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+        assert len(rows) == len(source.rows) + 1
+        assert {row.replace(r"\&", "").count("&") for row in rows} == {len(source.columns) - 1}
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(sheet, tmp_path):
+    lines = (
+        r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}",
+        to_latex(sheet),
+        r"\end{document}",
+    )
+    (tmp_path / "t.tex").write_text("\n".join(lines), encoding="utf-8")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_a_table_of_some_of_the_runs_says_so(runs):
+    said = "6 of the experiment's 13 runs. The others follow, and the total grows with them."
+    assert said in notes(runs, "cohort", TOTAL, 13)
+    assert not [note for note in notes(runs, "cohort", TOTAL, 6) if "others follow" in note]
+
+
+def test_terminal_table_is_aligned(runs):
+    text = to_text(accuracy_sheet(table1(runs, "simulated cohort"), intervals=False))
+    lines = text.split("\n\n")[1].splitlines()
+    assert lines[0].split()[:2] == ["network", "arm"]
+    ends = {line.rstrip().rfind(cell) + len(cell) for line, cell in zip(lines[2:], _last_cells(lines[2:]), strict=True)}
+    assert ends == {len(lines[1])}
+    assert "interval" not in "\n".join(lines)
+
+
+def _last_cells(lines):
+    return [line.split("  ")[-1] for line in lines]
+
+
+def test_an_empty_table_is_an_error(runs):
+    with pytest.raises(UserError, match="at least one finished run"):
+        accuracy_sheet(table1(runs, "cohort").iloc[:0])

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from zetadp.audit.membership import Attack, Claim, against, roc_band
+from zetadp.audit.membership_models import Arm
+from zetadp.report.auditfigure import LEAST_RATE, _empirical, membership_roc
+from zetadp.report.figurestyle import save_svg
+
+CLAIMS = {"reader": Claim({(1.0, 2.0): 1}, 1e-3), "server": Claim({(1.0, 1.0): 1}, 1e-3)}
+
+
+def attack(name: str, mu: float, trials: int = 300) -> Attack:
+    random = np.random.default_rng(0)
+    outs, ins = random.standard_normal(trials), mu + random.standard_normal(trials)
+    band = roc_band(outs, ins, arms=2)
+    for audience, claim in CLAIMS.items():
+        band = against(band, audience, claim)
+    return Attack(Arm(name, "8", 1), 0, outs, ins, 0.5, 0.5, band)
+
+
+def drawn():
+    return membership_roc([attack("private", 0.3), attack("open", 4.0)], CLAIMS, "8 simulated patients")
+
+
+def line(panel, label):
+    (found,) = [each for each in panel.get_lines() if each.get_label().startswith(label)]
+    return np.asarray(found.get_xdata(), float), np.asarray(found.get_ydata(), float)
+
+
+def test_panels_say_what_was_attacked_and_whether_it_left():
+    figure = drawn()
+    titles = [panel.get_title(loc="left") for panel in figure.axes]
+    assert titles == ["private:\nstays inside", "open:\nleaves both regions"]
+    assert "8 simulated patients" in figure.get_suptitle()
+
+
+def test_lines_are_the_band_and_what_the_claims_allow():
+    panel = drawn().axes[0]
+    band = attack("private", 0.3).band
+    x, y = line(panel, "lower confidence band")
+    assert x == pytest.approx(band["fpr_upper"].to_numpy())
+    assert y == pytest.approx(np.maximum(band["lower"], LEAST_RATE / 10))
+    for who, audience in (("a reader", "reader"), ("the server", "server")):
+        x, y = line(panel, f"allowed to {who}")
+        assert y == pytest.approx(CLAIMS[audience].power(x))
+
+
+def test_the_legend_prints_no_epsilon_below_the_claim():
+    for line in drawn().axes[0].get_lines():
+        if "ε = " in (label := str(line.get_label())):
+            audience = "server" if "server" in label else "reader"
+            printed = float(label.split("ε = ")[1].split()[0])
+            assert CLAIMS[audience].epsilon <= printed < 1.01 * CLAIMS[audience].epsilon
+
+
+def test_the_measured_curve_has_a_step_at_every_trial_without_the_patient():
+    found = attack("open", 1.0, trials=50)
+    false, true = _empirical(found)
+    assert len(false) == 51
+    for rate, power, threshold in zip(false[1:50], true[1:50], np.sort(found.scores_out)[::-1][1:], strict=True):
+        assert rate == pytest.approx((found.scores_out > threshold).mean())
+        assert power == pytest.approx((found.scores_in > threshold).mean())
+
+
+def test_equal_attacks_give_equal_bytes(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        save_svg(drawn(), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

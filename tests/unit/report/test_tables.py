@@ -1,0 +1,184 @@
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_builder import write_run
+
+from zetadp.epsilon import epsilon_label
+from zetadp.report.notes import notes
+from zetadp.report.tables import (
+    PAPER_TABLE_1,
+    collect,
+    collect_histories,
+    paper_cell,
+    per_class,
+    per_node,
+    per_patient,
+    table1,
+)
+from zetadp.validation import UserError
+
+LABEL = "simulated cohort"
+
+
+@pytest.fixture
+def three_seeds(tmp_path):
+    # Accuracies 0.5, 0.6 and 0.85 over patients a and b with 20 images each.
+    rights = [{"a": 10, "b": 10}, {"a": 4, "b": 20}, {"a": 14, "b": 20}]
+    return collect([write_run(tmp_path, right, seed=seed) for seed, right in enumerate(rights)])
+
+
+def test_mean_and_spread_are_those_of_the_seeds(three_seeds):
+    (row,) = table1(three_seeds, LABEL).to_dict("records")
+    assert row["seeds"] == 3
+    assert row["mean"] == pytest.approx(65.0)
+    assert row["std"] == pytest.approx(100 * math.sqrt((0.15**2 + 0.05**2 + 0.2**2) / 2))
+    assert (row["network"], row["arm"], row["epsilon"]) == ("complex", "federated", "3")
+    assert (row["cohort"], row["unit"], row["noise"], row["patients"]) == (LABEL, "patient", "seeded", 2)
+    assert (row["paper_mean"], row["paper_std"]) == (87.98, 1.46)
+
+
+def test_interval_resamples_patients_jointly_over_seeds(three_seeds):
+    # Averaged over seeds a has 28/60 and b 50/60. A resample of two patients is aa, ab or bb, the same for all seeds,
+    # so the ends of the interval are exactly the two patients. Independent resamples would reach them far less often.
+    (row,) = table1(three_seeds, LABEL).to_dict("records")
+    assert row["ci_low"] == pytest.approx(100 * 28 / 60)
+    assert row["ci_high"] == pytest.approx(100 * 50 / 60)
+
+
+def test_one_seed_has_no_spread_but_an_interval(tmp_path):
+    (row,) = table1(collect([write_run(tmp_path, {"a": 10, "b": 14})]), LABEL, paper=False).to_dict("records")
+    assert math.isnan(row["std"])
+    assert row["ci_low"] < row["mean"] < row["ci_high"]
+    assert math.isnan(row["paper_mean"])
+
+
+def test_epsilons_are_ordered_as_numbers_with_infinity_and_unclipped_last(tmp_path):
+    labels = ["10", "inf", "0.5", "unclipped", "3"]
+    runs = collect([write_run(tmp_path, {"a": 10, "b": 12}, epsilon=label) for label in labels])
+    table = table1(runs, LABEL)
+    assert list(table["epsilon"]) == ["0.5", "3", "10", "inf", "unclipped"]
+    assert list(table["noise"]) == ["seeded", "seeded", "seeded", "none", "none"]
+
+
+def test_epsilon_has_one_spelling():
+    assert [epsilon_label(value) for value in (1.0, "1", "0.50", math.inf, "unclipped")] == [
+        "1",
+        "1",
+        "0.5",
+        "inf",
+        "unclipped",
+    ]
+    for wrong in ("0", "-1", "nan", "eight"):
+        with pytest.raises(UserError, match="epsilon above zero"):
+            epsilon_label(wrong)
+
+
+def test_the_paper_is_quoted_by_arm_and_only_where_it_prints_a_figure():
+    assert paper_cell("federated", "1") == (81.65, 1.03)
+    assert paper_cell("central", "inf") == (90.89, 1.41)
+    assert paper_cell("federated", "2") is None
+    assert paper_cell("federated_secure", "1") is None
+
+
+@pytest.mark.parametrize(
+    ("arm", "printed"),
+    [
+        ("federated", "81.65 +- 1.03 | 87.98 +- 1.46 | 88.46 +- 1.37 | 89.08 +- 1.11 | 89.99 +- 0.70 | 90.12 +- 1.26"),
+        ("central", "82.85 +- 1.49 | 89.53 +- 1.89 | 89.31 +- 1.49 | 89.62 +- 1.06 | 90.33 +- 0.59 | 90.89 +- 1.41"),
+    ],
+)
+def test_the_papers_figures_are_as_printed(arm, printed):
+    cells = [tuple(float(part) for part in cell.split(" +- ")) for cell in printed.split(" | ")]
+    assert PAPER_TABLE_1[arm] == dict(zip(("1", "3", "5", "8", "10", "inf"), cells, strict=True))
+
+
+def test_a_run_that_spent_more_than_its_name_says_is_told_to_the_reader(tmp_path):
+    """A round released again after an interruption costs more than planned; the table must not hide it."""
+    above = collect([_spent(tmp_path / "above", "3", 3.1)])
+    assert above["epsilon_stated"].item() == 3.1
+    assert [note for note in notes(above, LABEL) if "stated ε is 3.1" in note and "ε = 3, seed 0" in note]
+    below = collect([_spent(tmp_path / "below", "3", 2.9)])
+    assert not [note for note in notes(below, LABEL) if "stated" in note]
+
+
+@pytest.mark.parametrize(("target", "stated"), [("3", "inf"), ("inf", 3.0), ("unclipped", 3.0)])
+def test_a_statement_about_another_kind_of_run_is_refused(tmp_path, target, stated):
+    with pytest.raises(UserError, match="as the run's name says"):
+        collect([_spent(tmp_path, target, stated)])
+
+
+def _spent(root, target, stated):
+    folder = write_run(root, {"a": 1, "b": 2}, epsilon=target)
+    statement = json.loads((folder / "privacy.json").read_text())
+    (folder / "privacy.json").write_text(json.dumps(statement | {"epsilon": stated}))
+    return folder
+
+
+def test_seeds_under_different_guarantees_are_not_averaged(tmp_path):
+    runs = collect([write_run(tmp_path, {"a": 1}), write_run(tmp_path, {"a": 2}, seed=1, delta=1e-5)])
+    with pytest.raises(UserError, match="one delta for all seeds of complex, federated, 3"):
+        table1(runs, LABEL)
+
+
+def test_missing_and_doubled_runs_are_named(tmp_path):
+    with pytest.raises(UserError, match="at least one finished run"):
+        collect([])
+    with pytest.raises(UserError, match="at least one finished run"):
+        collect_histories([])
+    with pytest.raises(UserError, match=r"absent/metrics\.json"):
+        collect([tmp_path / "absent"])
+    folder = write_run(tmp_path, {"a": 1})
+    with pytest.raises(UserError, match="second one of the same cell"):
+        collect([folder, folder])
+    (folder / "privacy.json").write_text('{"epsilon": 3}')
+    with pytest.raises(UserError, match=r"privacy\.json, found no epsilon_rdp, delta"):
+        collect([folder])
+    for table in (lambda runs: table1(runs, LABEL), per_class, per_patient, per_node):
+        with pytest.raises(UserError, match="at least one finished run"):
+            table(pd.DataFrame())
+
+
+def test_per_class_averages_over_seeds(tmp_path):
+    # 20 images in order FLAIR, T1w, T1gd, T2w, five each; the first ``count`` are right.
+    runs = collect([write_run(tmp_path, {"a": 7}, seed=0), write_run(tmp_path, {"a": 9}, seed=1)])
+    table = per_class(runs).set_index("class")
+    assert list(table.index) == ["FLAIR", "T1w", "T1gd", "T2w"]
+    np.testing.assert_allclose(table["recall"], [100, 60, 0, 0])
+    assert table.loc["T1w", "recall_std"] == pytest.approx(100 * math.sqrt(0.08))
+    # Wrong T2w images are called FLAIR: 5 of 10 FLAIR answers are right.
+    assert table.loc["FLAIR", "precision"] == pytest.approx(50)
+
+
+def test_per_patient_averages_over_seeds(three_seeds):
+    table = per_patient(three_seeds).set_index("patient")
+    np.testing.assert_allclose(table["accuracy"], [100 * 28 / 60, 100 * 50 / 60])
+    assert list(table["images"]) == [20, 20]
+    assert table.loc["b", "accuracy_std"] == pytest.approx(100 * np.std([0.5, 1, 1], ddof=1))
+
+
+def test_per_node_shows_the_largest_epsilon_and_the_nodes_accuracy(tmp_path):
+    nodes = {"node-01": {"population": 30, "epsilon": 2.0}, "central": {"population": 9, "epsilon": 1.5}}
+    more = {"node-01": {"population": 30, "epsilon": 2.5}, "central": {"population": 9, "epsilon": 1.0}}
+    runs = collect([write_run(tmp_path, {"a": 1}, nodes=nodes), write_run(tmp_path, {"a": 1}, seed=1, nodes=more)])
+    table = per_node(runs).set_index("node")
+    assert table.loc["node-01", "epsilon_node"] == 2.5
+    assert table.loc["central", "epsilon_node"] == 1.5
+    assert table.loc["node-01", "accuracy"] == 50
+    assert math.isnan(table.loc["central", "accuracy"])
+
+
+def test_histories_carry_the_names_of_their_runs(tmp_path):
+    folders = [write_run(tmp_path, {"a": 1}, seed=seed, epsilon=e) for seed in (1, 0) for e in ("inf", "3")]
+    table = collect_histories(folders)
+    assert list(table.drop_duplicates(["epsilon", "seed"])[["epsilon", "seed"]].itertuples(index=False, name=None)) == [
+        ("3", 0),
+        ("3", 1),
+        ("inf", 0),
+        ("inf", 1),
+    ]
+    (folders[0] / "history.csv").unlink()
+    with pytest.raises(UserError, match=r"history\.csv"):
+        collect_histories(folders)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from decathlon_builder import oriented_affine, volume, write_volume
+from torch import nn
+from training_builder import NETWORKS, TINY, network
+
+from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.core.pretrained import load_model, model_content
+from zetadp.dataset import standardise
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.volumes import read_centre_slices
+from zetadp.kspace.whitening import whiten
+from zetadp.tasks.brain_sequences.prediction import predict_volume
+from zetadp.tensors import save_tensors
+from zetadp.validation import UserError
+
+SLICES, SIZE = 5, 8
+SHAPE = (21, 26, 11)
+
+
+def finished(tmp_path, settings=TINY):
+    """Return a model with weights that nobody trained, through its file."""
+    weights = {key: value.detach() for key, value in network(settings).named_parameters()}
+    content = model_content(settings, {"name": "brain_sequences", "slices": SLICES, "size": SIZE}, SIZE)
+    save_tensors(tmp_path / "model.safetensors", weights, content)
+    return load_model(tmp_path / "model.safetensors")
+
+
+@pytest.fixture
+def brain():
+    return volume(SHAPE, len(SEQUENCES), np.random.default_rng(0))
+
+
+class Recorder(nn.Module):
+    """Keep what the network is given; answer that every image is of the class of its number modulo four."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, images):
+        self.seen.append(images)
+        return torch.nn.functional.one_hot(torch.arange(len(images)) % len(SEQUENCES), len(SEQUENCES)).float()
+
+
+def recorded(model, path):
+    recorder = Recorder()
+    predict_volume(replace(model, network=recorder), path)
+    return torch.cat(recorder.seen).numpy().reshape(-1, SLICES, SIZE, SIZE)
+
+
+def test_input_is_prepared_as_in_training(tmp_path, brain):
+    path = write_volume(tmp_path / "brain.nii.gz", brain, "LPS", slope=0.5, inter=-3.0)
+    slices = read_centre_slices(path, SEQUENCES, SLICES, SIZE)
+    kspace = recorded(finished(tmp_path), path)
+    assert kspace.dtype == np.complex64
+    # The stages resize with a sparse product, here with a dense one. They are equal to the rounding of intensities in
+    # single precision, divided by the spread that whitening divides by.
+    transformed = to_kspace(slices)
+    rounding = 8 * np.finfo(np.float32).eps * np.abs(slices).max()
+    spread = min(transformed.real.std(axis=(-2, -1)).min(), transformed.imag.std(axis=(-2, -1)).min())
+    np.testing.assert_allclose(kspace, whiten(transformed), rtol=0, atol=rounding / spread)
+    assert rounding / spread < 1e-3
+    images = recorded(finished(tmp_path, NETWORKS["real image"]), path)
+    np.testing.assert_allclose(images, standardise(slices), rtol=0, atol=rounding / slices.std(axis=(-2, -1)).min())
+
+
+@pytest.mark.parametrize("name", ["complex pooled", "complex low rank", "real image", "linear"])
+def test_orientation_and_axes_do_not_matter(tmp_path, brain, name):
+    model = finished(tmp_path, NETWORKS[name])
+    first = predict_volume(model, write_volume(tmp_path / "ras.nii.gz", brain, "RAS"))
+    assert list(first["channel"]) == [0, 1, 2, 3]
+    assert first["sequence"].isin(SEQUENCES).all()
+    for orientation in ("LPS", "PIR", "ASL"):
+        again = predict_volume(model, write_volume(tmp_path / f"{orientation}.nii", brain, orientation))
+        pd.testing.assert_frame_equal(first, again)
+    for channel in range(len(SEQUENCES)):
+        alone = write_volume(tmp_path / f"{channel}.nii.gz", brain[..., channel], "PIR")
+        row = predict_volume(model, alone)
+        expected = first.iloc[[channel]].assign(channel=0).reset_index(drop=True)
+        pd.testing.assert_frame_equal(row, expected, atol=1e-6)
+
+
+def test_a_mirrored_brain_is_another_input(tmp_path, brain):
+    """The test above is worth something: what is turned without its affine is seen turned."""
+    model = finished(tmp_path)
+    upright = recorded(model, write_volume(tmp_path / "brain.nii", brain))
+    mirrored = recorded(model, write_volume(tmp_path / "mirrored.nii", brain[::-1]))
+    assert np.abs(upright - mirrored).max() > 0.1
+
+
+def test_slices_vote(tmp_path, brain):
+    model = finished(tmp_path)
+
+    class Scores(nn.Module):
+        def forward(self, images):
+            # In every channel three slices say T2w faintly, two say T1w loudly.
+            slices = [3.0 * np.eye(4)[1], np.eye(4)[3], np.eye(4)[3], 3.0 * np.eye(4)[1], np.eye(4)[3]]
+            return torch.tensor(np.array(slices * (len(images) // SLICES)))
+
+    table = predict_volume(replace(model, network=Scores()), write_volume(tmp_path / "brain.nii", brain[..., :2]))
+    assert list(table["sequence"]) == ["T2w", "T2w"]
+    assert list(table["votes"]) == [0.6, 0.6]
+    faint, loud = np.e / (np.e + 3), 1 / (np.exp(3) + 3)
+    np.testing.assert_allclose(table["probability"], (3 * faint + 2 * loud) / 5)
+
+
+def test_too_few_slices_are_refused(tmp_path, brain):
+    path = write_volume(tmp_path / "flat.nii.gz", brain[:, :, : SLICES - 1], "PIR")
+    with pytest.raises(UserError, match=rf"at least {SLICES} axial slices in .*flat\.nii\.gz, found {SLICES - 1}"):
+        predict_volume(finished(tmp_path), path)
+
+
+def with_slice(brain, value):
+    changed = brain.astype(np.float32)
+    changed[:, :, 5, 2] = value
+    return changed
+
+
+def without_affine(brain) -> bytes:
+    """Return a file whose affine is all zero, which the library does not write itself."""
+    content = bytearray(nib.Nifti1Image(brain, np.eye(4)).to_bytes())
+    content[252:256] = b"\0\0\1\0"  # qform_code 0, sform_code 1
+    content[280:328] = bytes(48)
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda brain: with_slice(brain, np.nan), "slice 5 of channel 2"),
+        (lambda brain: with_slice(brain, 7), "slice 5 of channel 2"),
+        (lambda brain: brain[..., None], "found 5 axes"),
+        (lambda brain: brain.astype(np.complex64), "real voxels .* found complex64"),
+    ],
+)
+def test_a_volume_without_usable_images_is_refused(tmp_path, brain, make, words):
+    values = make(brain)
+    path = tmp_path / "odd.nii"
+    nib.save(nib.Nifti1Image(values, oriented_affine("RAS", SHAPE)), path)
+    with pytest.raises(UserError, match=words) as error:
+        predict_volume(finished(tmp_path), path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["absent", "truncated", "altered", "text", "no affine"])
+def test_a_damaged_file_is_named(tmp_path, brain, damage):
+    path = write_volume(tmp_path / "brain.nii.gz", brain)
+    content = path.read_bytes()
+    middle = len(content) // 2
+    if damage == "absent":
+        path.unlink()
+    elif damage == "no affine":
+        path = path.with_suffix("")
+        path.write_bytes(without_affine(brain))
+    else:
+        changed = {
+            "truncated": content[:middle],
+            "altered": content[:middle] + bytes(200) + content[middle + 200 :],
+            "text": b"no volume",
+        }
+        path.write_bytes(changed[damage])
+    with pytest.raises(UserError, match="Cannot read") as error:
+        predict_volume(finished(tmp_path), path)
+    assert str(path) in str(error.value)
