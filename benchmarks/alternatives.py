@@ -40,7 +40,7 @@ from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.stacked import block_weight, stack
 from zetadp.opacus.engine import PrivacyEngine as Bridge
-from zetadp.privacy import clipping
+from zetadp.privacy import clipping, contributions
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
@@ -147,7 +147,7 @@ def plain_step(bench: Bench) -> Callable[[], None]:
 
 def mapped(bench: Bench, chunk: int) -> None:
     """Take a private step whose gradients come from `torch.vmap`."""
-    with mock.patch.object(clipping, "knows_patients", return_value=False):
+    with mock.patch.object(contributions, "knows_patients", return_value=False):
         bench.private(chunk)
 
 

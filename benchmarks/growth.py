@@ -33,7 +33,7 @@ from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
 from zetadp.core.records import Node, Records, items_of
-from zetadp.core.round import Contribution, Site, do_round
+from zetadp.core.round import Phase, Site, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.device.memory import keep_freed_memory
@@ -116,8 +116,8 @@ class Round:
 
     def __call__(self) -> None:
         """Compute, record and release a round of all nodes, and move the server's weights."""
-        contribution = Contribution(self.model, self.layout, self.images)
-        messages, _ = do_round(contribution, Site(self.nodes, self.records, self.ledger), self.number)
+        phase = Phase.of(self.model, self.images)
+        messages, _ = do_round(phase, Site(self.nodes, self.records, self.ledger), self.number)
         self.server.step(messages, self.number)
         self.number += 1
 

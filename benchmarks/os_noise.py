@@ -27,6 +27,7 @@ import torch
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.contributions import Drawn, Gradient
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid, sum_groups, to_grid
 from zetadp.randomness import Purpose, stream
@@ -126,8 +127,8 @@ def print_passes(repetitions: int) -> None:
         model = build(settings, 4, 32, random)
         layout = Layout.of(model)
         grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=POPULATION, dimension=layout.dimension)
-        options = {"count": 1, "bound": 1.0, "grid": grid}
-        sums = partial(clipped_sums, model, layout, images, labels, groups, **options)
+        drawn = Drawn(images, labels, groups, count=1)
+        sums = partial(clipped_sums, Gradient(model, layout), drawn, bound=1.0, grid=grid)
         several, alone = partial(sums, chunk=64), partial(sums, chunk=4)
         pairs = [(seconds(several, 1), seconds(alone, 1)) for _ in range(repetitions)]
         times = [1e3 * median(column) for column in zip(*pairs, strict=True)]

@@ -23,12 +23,13 @@ from zetadp.core.server import Server
 from zetadp.device.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.privacy import clipping
+from zetadp.privacy.contributions import Gradient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PARTS = {
-    "gradients": (clipping, "_gradients_to_sum"),
+    "gradients": (Gradient, "rows"),
     "of these, weights of convolutions": (layers, "convolution_gradients"),
     "norms and factors": (clipping, "clip_factors"),
     "gradients, norms and clipped sum": (step, "clipped_sums"),

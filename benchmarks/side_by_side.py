@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from step import NETWORKS, Bench, declared, ratio
 
-from zetadp.core.round import images_in_a_pass
+from zetadp.core.round import Phase, images_in_a_pass
 from zetadp.device.memory import keep_freed_memory
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
@@ -40,7 +40,7 @@ def run(network: str, patients: int, images: int, threads: int, pipe: Connection
     keep_freed_memory()
     torch.set_num_threads(threads)
     bench = Bench.make(NETWORKS[network], patients, images, torch.device("cpu"))
-    step = partial(bench.private, images_in_a_pass(bench.model, bench.layout, bench.images, images))
+    step = partial(bench.private, images_in_a_pass(Phase.of(bench.model, images), bench.images))
     while steps := pipe.recv():
         for _ in range(steps):
             step()

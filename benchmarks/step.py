@@ -53,6 +53,7 @@ from zetadp.nn.normalisation import ComplexGroupNorm
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import block_weight, stack
 from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.contributions import Drawn, Gradient
 from zetadp.privacy.mechanism import noisy_mean
 from zetadp.randomness import Purpose, stream
 from zetadp.report.provenance import origin
@@ -161,16 +162,8 @@ class Bench:
         """Take one step along what all nodes would send: clipped sums with noise, divided by the expected number."""
         patients = len(self.images)
         groups = torch.arange(patients) * self.nodes // patients
-        found = clipped_sums(
-            self.model,
-            self.layout,
-            self.images,
-            self.labels,
-            groups,
-            count=self.nodes,
-            bound=CLIP,
-            chunk=chunk,
-        )
+        drawn = Drawn(self.images, self.labels, groups, self.nodes)
+        found = clipped_sums(Gradient(self.model, self.layout), drawn, bound=CLIP, chunk=chunk)
         streams = [stream(0, Purpose.NOISE, node, self.rounds) for node in range(self.nodes)]
         self.rounds += 1
 

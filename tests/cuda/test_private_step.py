@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from contributing import clipped_sums
 from training_builder import NETWORKS, network, patients
 
 from zetadp.dataset import pick_device
@@ -11,7 +12,6 @@ from zetadp.device.precision import set_tf32
 from zetadp.device.transfer import to_device
 from zetadp.nn.parameters import Layout
 from zetadp.nn.weight_gradients import by_batched_product, by_grouped_convolution, by_patient
-from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.grid import Grid
 
 pytestmark = pytest.mark.cuda

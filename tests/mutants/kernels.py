@@ -17,7 +17,7 @@ ON_A_CPU = {
     f"{WEIGHTS}:product_gradients": ("product_gradients", "product_gradients complex"),
     f"{FACTORED}.norms": ("norms",),
     f"{FACTORED}.add_to": ("add_to",),
-    "zetadp.privacy.clipping:_mapped_gradients": ("_mapped_gradients",),
+    "zetadp.privacy.contributions:_mapped_gradients": ("_mapped_gradients",),
 }
 """Each kernel that a CPU uses, and its names in `called`: those for real and complex weights are told apart."""
 ELSEWHERE = {"by_batched_product", "by_grouped_convolution"}

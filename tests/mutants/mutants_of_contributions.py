@@ -19,6 +19,7 @@ from mutants.installing import mutant
 from zetadp.core.records import Node
 from zetadp.privacy import clipping
 from zetadp.privacy.clipping import ClippedSums
+from zetadp.privacy.contributions import Contribution, Drawn
 from zetadp.privacy.mechanism import Draw
 
 if TYPE_CHECKING:
@@ -31,16 +32,11 @@ FACTORS = "zetadp.privacy.clipping:clip_factors"
 def _by_image(original: Any, divide: bool) -> Any:
     """Return `clipped_sums` with every image treated as a patient."""
 
-    def clipped_sums(model: Any, layout: Any, images: Tensor, labels: Tensor, groups: Tensor, **more: Any) -> Any:
-        each = labels.shape[1]
-        found = original(
-            model,
-            layout,
-            images[:].flatten(0, 1).unsqueeze(1),
-            labels.flatten().unsqueeze(1),
-            groups.repeat_interleave(each),
-            **more,
-        )
+    def clipped_sums(contribution: Contribution, drawn: Drawn, **more: Any) -> Any:
+        each = drawn.targets.shape[1]
+        images, labels = drawn.inputs[:].flatten(0, 1).unsqueeze(1), drawn.targets.flatten().unsqueeze(1)
+        groups = drawn.groups.repeat_interleave(each)
+        found = original(contribution, Drawn(images, labels, groups, drawn.count), **more)
         return ClippedSums(found.sums / each if divide else found.sums, found.not_finite)
 
     return clipped_sums
@@ -58,15 +54,13 @@ def clipping_by_image_and_averaging(original: Any) -> Any:
 
 @mutant(SUMS, check_no_patient_adds_more_than_the_clip)
 def clipping_by_layer_without_the_root(original: Any) -> Any:
-    def clipped_sums(
-        model: Any, layout: Any, images: Tensor, labels: Tensor, groups: Tensor, *, count: int, bound: Any, **more: Any
-    ) -> Any:
-        if bound is None or more["grid"] is not None or not len(images):
-            return original(model, layout, images, labels, groups, count=count, bound=bound, **more)
-        gradients = clipping.patient_gradients(model, layout, images[:], labels)
+    def clipped_sums(contribution: Contribution, drawn: Drawn, *, bound: Any, **more: Any) -> Any:
+        if bound is None or more["grid"] is not None or not len(drawn.inputs):
+            return original(contribution, drawn, bound=bound, **more)
+        gradients = contribution.rows(drawn.inputs[:], drawn.targets, factors=False)
         factors = [clipping.clip_factors([g], bound)[0] for g in gradients]
         rows = torch.cat([f[:, None] * g.nan_to_num(0, 0, 0) for f, g in zip(factors, gradients, strict=True)], dim=1)
-        return ClippedSums(torch.zeros(count, rows.shape[1]).index_add_(0, groups, rows), 0)
+        return ClippedSums(torch.zeros(drawn.count, rows.shape[1]).index_add_(0, drawn.groups, rows), 0)
 
     return clipped_sums
 
@@ -85,8 +79,9 @@ def clipping_of_the_sum(original: Any) -> Any:
 @mutant(SUMS, check_a_contribution_does_not_depend_on_others)
 def only_the_first_pass_is_summed(original: Any) -> Any:
     # A batch of fixed shape: who does not fit is left out.
-    def clipped_sums(model: Any, layout: Any, images: Tensor, labels: Tensor, groups: Tensor, **more: Any) -> Any:
-        return original(model, layout, images[:2], labels[:2], groups[:2], **more)
+    def clipped_sums(contribution: Contribution, drawn: Drawn, **more: Any) -> Any:
+        first = Drawn(drawn.inputs[:2], drawn.targets[:2], drawn.groups[:2], drawn.count)
+        return original(contribution, first, **more)
 
     return clipped_sums
 

@@ -14,7 +14,7 @@ from training_builder import items_each
 from zetadp.core import round as rounds
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records, items_of
-from zetadp.core.round import Contribution
+from zetadp.core.round import Phase
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
@@ -120,9 +120,9 @@ class Federation(Messages):
 
     def round(self, number: int) -> Tensor:
         """Return the messages of all nodes in a round, shape (node, dimension)."""
-        contribution = Contribution(self.model, self.layout, self.images_per_patient)
+        phase = Phase.of(self.model, self.images_per_patient)
         site = rounds.Site(self.nodes, self.records, self.ledger, self.store, chunk=64)
-        messages, _ = rounds.do_round(contribution, site, number)
+        messages, _ = rounds.do_round(phase, site, number)
         return messages
 
     def attempt(self) -> Attempt:

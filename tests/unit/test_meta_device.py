@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from contributing import clipped_sums
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -29,7 +30,6 @@ from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger

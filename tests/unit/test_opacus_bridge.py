@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from contributing import clipped_sums
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -29,7 +30,6 @@ from zetadp.cli import main
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
-from zetadp.privacy.clipping import clipped_sums
 from zetadp.validation import UserError
 
 opacus = pytest.importorskip("opacus", reason="the bridge needs Opacus, an extra")

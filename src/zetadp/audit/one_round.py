@@ -25,7 +25,7 @@ from zetadp.audit.canary import Stub, canary_node, canary_stub
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, result_of_mu
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node
-from zetadp.core.round import Contribution, Site, do_round
+from zetadp.core.round import Phase, Site, do_round
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import in_range, one_of, positive
@@ -170,9 +170,9 @@ class _Side:
         return np.concatenate(parts)
 
     def _round(self, holders: list[Node]) -> Tensor:
-        contribution = Contribution(self.stub.model, self.stub.layout, self.stub.images_per_patient)
+        phase = Phase.of(self.stub.model, self.stub.images_per_patient)
         site = Site(holders, self.stub.records, self.ledger, self.store, chunk=512)
-        messages, _ = do_round(contribution, site, self.rounds)
+        messages, _ = do_round(phase, site, self.rounds)
         self.rounds += 1
         return messages
 

@@ -13,7 +13,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.nn.settings import OWN
-from zetadp.privacy.clipping import Losses, one_an_item
+from zetadp.privacy.contributions import Losses, one_an_item
 from zetadp.validation import UserError
 
 

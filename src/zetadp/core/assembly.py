@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
-from zetadp.core.round import Contribution
-from zetadp.core.server import Server, Solver
+from zetadp.core.round import Phase
+from zetadp.core.server import Receiver, Server, Solver
 from zetadp.core.task import Classification, Task, task_of
 from zetadp.device.precision import set_tf32
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.layers import updates
 from zetadp.nn.models import build
-from zetadp.nn.parameters import Layout
 from zetadp.nn.settings import DESCENT
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
@@ -37,15 +36,18 @@ class Assembly:
     ----------
     plan, task
         The plan, and the task that it names.
-    contribution
+    phase
         What patients contribute; its network has the starting weights.
+    solved
+        The statistic that weights are solved from; None where they descend along gradients.
     grid
         The grid of integer sums that all nodes share; None where noise is not exact.
     """
 
     plan: Plan
     task: Task
-    contribution: Contribution
+    phase: Phase
+    solved: ClosedForm | None
     grid: Grid | None
 
     @classmethod
@@ -78,24 +80,24 @@ class Assembly:
         model = model.to(records.inputs.device)
         if start is not None:
             model.load_state_dict({**updates(model), **start})
-        statistic = _statistic(plan, task, records)
-        contribution = Contribution(model, Layout.of(model), plan.together, task.losses, statistic)
-        return cls(plan, task, contribution, _grid(plan, contribution.dimension))
+        solved = _statistic(plan, task, records)
+        phase = Phase.of(model, plan.together, task.losses, solved)
+        return cls(plan, task, phase, solved, _grid(plan, phase.dimension))
 
-    def receiver(self) -> Server | Solver:
+    def receiver(self) -> Receiver:
         """Return what turns messages into weights; the network's parameters become views of its weights.
 
         A step then needs no copy.
         """
-        plan, model, layout = self.plan, self.contribution.model, self.contribution.layout
-        weights, statistic = self.contribution.weights(), self.contribution.statistic
-        receiver: Server | Solver
-        if not isinstance(statistic, ClosedForm):
+        plan, model, layout = self.plan, self.phase.model, self.phase.layout
+        weights = self.phase.weights()
+        receiver: Receiver
+        if self.solved is None:
             receiver = Server(weights, plan.training.optimiser, plan.training.rounds)
         else:
             deviation = plan.training.clip * math.hypot(*(n.noise_multiplier / n.expected for n in plan.nodes))
             public = "start" in plan.public
-            receiver = Solver(weights, layout, statistic, deviation=deviation / len(plan.nodes), public=public)
+            receiver = Solver(weights, layout, self.solved, deviation=deviation / len(plan.nodes), public=public)
         for name, view in layout.unflatten(receiver.weights.data).items():
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(view))

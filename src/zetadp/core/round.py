@@ -23,15 +23,24 @@ from zetadp.core.messages import Kept, MessageStore
 from zetadp.core.records import Node, Records, choose_items, gather
 from zetadp.nn.layers import knows_patients
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.clipping import ClippedSums, Losses, PatientStatistic, clipped_sums, cross_entropies
+from zetadp.privacy.clipping import ClippedSums, clipped_sums
+from zetadp.privacy.contributions import (
+    Contribution,
+    Drawn,
+    Gradient,
+    Losses,
+    PatientStatistic,
+    Statistic,
+    cross_entropies,
+)
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import Draw
 from zetadp.validation import UserError
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """What is computed of each unit and clipped by the core: the gradient of a network, or a statistic in its place.
+class Phase:
+    """What every round of a training asks of the units.
 
     Attributes
     ----------
@@ -41,22 +50,28 @@ class Contribution:
         The order of its parameters in a flat vector.
     items
         Items that make one contribution.
-    losses
-        Loss of each item.
-    statistic
-        What takes the place of the gradient; None for the gradient.
+    contribution
+        What is computed of them and clipped by the core: the gradient of the network, or a statistic in its place.
     """
 
     model: nn.Module
     layout: Layout
     items: int
-    losses: Losses = cross_entropies
-    statistic: PatientStatistic | None = None
+    contribution: Contribution
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, items: int, losses: Losses = cross_entropies, statistic: PatientStatistic | None = None
+    ) -> Phase:
+        """Return the phase in which a network learns by its gradients, or by a statistic where there is one."""
+        layout = Layout.of(model)
+        contribution = Gradient(model, layout, losses) if statistic is None else Statistic(statistic)
+        return cls(model, layout, items, contribution)
 
     @property
     def dimension(self) -> int:
         """Real numbers in a contribution."""
-        return self.layout.dimension if self.statistic is None else self.statistic.dimension
+        return sum(self.contribution.sizes)
 
     def weights(self) -> Tensor:
         """Return the network's weights as they stand, flat and real, shape (dimension of the layout,)."""
@@ -99,7 +114,7 @@ class Site:
             raise ValueError("Expected a store of messages for noise that cannot be drawn again, found none.")
 
 
-def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tensor, int]:
+def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
     """Compute, record, keep and release one round of all nodes; or send again what an interrupted run had sent.
 
     A round that the ledger holds already is not released a second time if that can be had: what was kept is sent as it
@@ -108,7 +123,7 @@ def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tenso
 
     Parameters
     ----------
-    contribution
+    phase
         What patients contribute. Its network has this round's weights.
     site
         Nodes, their units, ledger and store.
@@ -130,7 +145,7 @@ def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tenso
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
         draws = [node.mechanism.draw(number, again=again) for node in nodes]
-        return draws, _clipped_sums(contribution, site, draws)
+        return draws, _clipped_sums(phase, site, draws)
 
     def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
         def message(node: Node, draw: Draw, total: Tensor) -> Tensor:
@@ -140,7 +155,7 @@ def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tenso
         return torch.stack(side_by_side(message, nodes, draws, sums))
 
     times = ledger.releases(number)
-    weights = _digest(contribution.weights()) if store is not None else ""
+    weights = _digest(phase.weights()) if store is not None else ""
     if store is not None and (kept := store.find(number, weights, site.records.inputs.device)) is not None:
         _check_recorded(ledger, number, times, kept)
         return kept.messages, 0
@@ -165,29 +180,19 @@ def do_round(contribution: Contribution, site: Site, number: int) -> tuple[Tenso
     return messages, int(result.not_finite)
 
 
-def _clipped_sums(contribution: Contribution, site: Site, draws: Sequence[Draw]) -> ClippedSums:
-    """Sum the clipped gradients, or what stands for them, of the patients drawn, node by node."""
-    together, nodes, records = contribution.items, site.nodes, site.records
-    choices = [choose_items(node, draw, records.strata, together) for node, draw in zip(nodes, draws, strict=True)]
+def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSums:
+    """Sum the clipped contributions of the patients drawn, node by node."""
+    nodes, records = site.nodes, site.records
+    choices = [choose_items(node, draw, records.strata, phase.items) for node, draw in zip(nodes, draws, strict=True)]
     inputs, targets = gather(records, np.concatenate(choices))
+    groups = torch.from_numpy(np.repeat(np.arange(len(nodes)), [len(draw.members) for draw in draws]))
+    chunk = phase.items
     if site.repeatable:
-        chunk = site.chunk or images_in_a_pass(contribution.model, contribution.layout, records.inputs, together)
-    else:
-        chunk = together
-    clip = nodes[0].mechanism.clip
-    return clipped_sums(
-        contribution.model,
-        contribution.layout,
-        inputs,
-        targets,
-        torch.from_numpy(np.repeat(np.arange(len(nodes)), [len(draw.members) for draw in draws])),
-        count=len(nodes),
-        bound=clip if np.isfinite(clip) else None,
-        chunk=chunk,
-        grid=nodes[0].mechanism.grid,
-        statistic=contribution.statistic,
-        losses=contribution.losses,
-    )
+        chunk = site.chunk or images_in_a_pass(phase, records.inputs)
+    mechanism = nodes[0].mechanism
+    bound = mechanism.clip if np.isfinite(mechanism.clip) else None
+    drawn = Drawn(inputs, targets, groups, len(nodes))
+    return clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
 
 
 def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:
@@ -237,7 +242,7 @@ PASS_BYTES = 1 << 29
 """What the images of a pass may hold between forward and backward, with their patients' gradients."""
 
 
-def images_in_a_pass(model: nn.Module, layout: Layout, images: Tensor, images_per_patient: int) -> int:
+def images_in_a_pass(phase: Phase, images: Tensor) -> int:
     """Return how many images a pass may have so that it holds `PASS_BYTES` at most, about; at least one.
 
     What an image holds is found by evaluating the network on zeros. It follows from the network and the size of
@@ -245,22 +250,21 @@ def images_in_a_pass(model: nn.Module, layout: Layout, images: Tensor, images_pe
 
     Parameters
     ----------
-    model, layout
-        The network and the order of its trained parameters.
+    phase
+        The network, the order of its trained parameters, and how many images share one patient's gradient.
     images
         Any images, shape (image, ...), of which only type, device and the shape of one count.
-    images_per_patient
-        Images that share one patient's gradient.
     """
     one, two = (torch.zeros(count, *images.shape[1:], dtype=images.dtype, device=images.device) for count in (1, 2))
     # The second image adds what every further one adds; the first comes with the weights.
-    of_an_image = _held(model, layout, two) - _held(model, layout, one)
-    of_a_gradient = layout.dimension * torch.float32.itemsize
-    return max(1, PASS_BYTES // (of_an_image + math.ceil(of_a_gradient / images_per_patient)))
+    of_an_image = _held(phase, two) - _held(phase, one)
+    of_a_gradient = phase.layout.dimension * torch.float32.itemsize
+    return max(1, PASS_BYTES // (of_an_image + math.ceil(of_a_gradient / phase.items)))
 
 
-def _held(model: nn.Module, layout: Layout, images: Tensor) -> int:
+def _held(phase: Phase, images: Tensor) -> int:
     """Return the bytes that are kept for the way back when a network is evaluated, each image being a patient."""
+    model = phase.model
     storages: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -268,7 +272,7 @@ def _held(model: nn.Module, layout: Layout, images: Tensor) -> int:
         storages[storage.data_ptr()] = storage
         return tensor
 
-    parameters = {name: model.get_parameter(name).detach() for name in layout.names}
+    parameters = {name: model.get_parameter(name).detach() for name in phase.layout.names}
     if knows_patients(model):
         parameters = {name: p.unsqueeze(0).expand(len(images), *p.shape) for name, p in parameters.items()}
     with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):

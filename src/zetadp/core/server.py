@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,24 @@ from torch import Tensor
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.closed_form import ClosedForm
 from zetadp.nn.parameters import Layout
+
+
+class Receiver(Protocol):
+    """What takes the messages of each round, and holds what comes of them."""
+
+    weights: torch.nn.Parameter
+
+    def learning_rate(self, round_number: int) -> float:
+        """Return the rate of a round, counted from zero; NaN where there is none."""
+
+    def step(self, messages: Tensor, round_number: int) -> None:
+        """Take the messages of all nodes, shape (node, dimension)."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that is needed to go on, as tensors."""
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a state that `state` returned."""
 
 
 class Server:

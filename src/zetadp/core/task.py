@@ -222,7 +222,7 @@ class Classification:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropies of scores, shape (item, class), for true classes, shape (item,)."""
-        from zetadp.privacy.clipping import cross_entropies  # PyTorch takes seconds to import
+        from zetadp.privacy.contributions import cross_entropies  # PyTorch takes seconds to import
 
         return cross_entropies(outputs, targets)
 

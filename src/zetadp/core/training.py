@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from zetadp.core.plan import Plan
-    from zetadp.core.round import Contribution
-    from zetadp.core.server import Server, Solver
+    from zetadp.core.server import Receiver
     from zetadp.core.task import Task
     from zetadp.privacy.account import Permission
 
@@ -191,9 +190,9 @@ def train(
         plan = plan.with_public(model=tensors_digest(model.state_dict()))
     _check(plan, data)
     parts = Assembly.of(plan, data.records, start, model)
-    receiver, contribution = parts.receiver(), parts.contribution
-    if contribution.statistic is None:
-        check_apart(contribution.model, contribution.losses, data.records)
+    receiver, phase = parts.receiver(), parts.phase
+    if parts.solved is None:
+        check_apart(phase.model, parts.task.losses, data.records)
     protected = plan.training.noise == "os"
     with Ledger(files.ledger) as ledger:
         state = _begin(parts, receiver, data, files, ledger)
@@ -206,7 +205,7 @@ def train(
             ledger=ledger,
             # What cannot be computed again must be kept: a repeated round would be a second release.
             store=MessageStore(files.messages, ledger.identity) if parts.grid is not None else None,
-            chunk=how.chunk or _images_in_a_pass(contribution, data.records),
+            chunk=how.chunk or images_in_a_pass(phase, data.records.inputs),
         )
         progress = Progress(plan, parts.task.metric, state.done)
         seconds_before = float(state.history["seconds"].max()) if len(state.history) else 0.0
@@ -214,7 +213,7 @@ def train(
             state.save(receiver, site, files)  # so that a training that is killed early goes on, and is not begun again
         saved = time.monotonic()
         for number in range(state.done, plan.training.rounds):
-            messages, bad = do_round(contribution, site, number)
+            messages, bad = do_round(phase, site, number)
             state.not_finite += 0 if protected else bad
             receiver.step(messages, number)
             done = state.done = number + 1
@@ -235,11 +234,7 @@ def train(
     if state.not_finite:
         logger.warning("%s: %d patient gradients were not finite and contributed zero", plan.run, state.not_finite)
     not_finite = None if protected else state.not_finite
-    return Trained(contribution.model, state.history.astype({"round": int}), head, not_finite)
-
-
-def _images_in_a_pass(contribution: Contribution, records: Records) -> int:
-    return images_in_a_pass(contribution.model, contribution.layout, records.inputs, contribution.items)
+    return Trained(phase.model, state.history.astype({"round": int}), head, not_finite)
 
 
 def no_history(task: Task) -> pd.DataFrame:
@@ -249,7 +244,7 @@ def no_history(task: Task) -> pd.DataFrame:
 
 
 def _watched(parts: Assembly, validation: Records | None) -> tuple[float, float]:
-    return (math.nan, math.nan) if validation is None else watched(parts.task, parts.contribution.model, validation)
+    return (math.nan, math.nan) if validation is None else watched(parts.task, parts.phase.model, validation)
 
 
 def _check(plan: Plan, data: TrainingData) -> None:
@@ -286,7 +281,7 @@ class _State:
     done: int = 0
     not_finite: int = 0
 
-    def save(self, receiver: Server | Solver, site: Site, files: TrainingFiles) -> None:
+    def save(self, receiver: Receiver, site: Site, files: TrainingFiles) -> None:
         """Write a checkpoint, and drop the messages that it makes unneeded."""
         saved = (receiver.state(), self.history, site.ledger.head, self.not_finite, self.secret)
         Checkpoint(self.done, self.fingerprint, *saved).save(files.checkpoint)
@@ -294,9 +289,7 @@ class _State:
             site.store.discard(self.done)
 
 
-def _begin(
-    parts: Assembly, receiver: Server | Solver, data: TrainingData, files: TrainingFiles, ledger: Ledger
-) -> _State:
+def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: TrainingFiles, ledger: Ledger) -> _State:
     """Continue from the run's checkpoint if there is one, else start a new attempt in the ledger."""
     plan, header = parts.plan, parts.header()
     secret = Secret.of(files.ledger.parent)

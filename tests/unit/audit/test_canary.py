@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from contributing import clipped_sums
 
 from zetadp.audit.canary import CANARY, CLASSES, SILENT, canary_node, canary_stub, patient_gradient
 from zetadp.core.records import items_of
-from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian

@@ -6,10 +6,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from training_builder import network, patients
 
 import zetadp.core.round
-from zetadp.core.round import images_in_a_pass
+from zetadp.core.round import Phase, images_in_a_pass
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.clipping import patient_gradients
+from zetadp.privacy.contributions import patient_gradients
 
 NETWORKS = {
     "complex": NetworkSettings(widths=(8, 16), groups=4, hidden=16),
@@ -31,7 +31,7 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
     model = network(settings)
     layout = Layout.of(model)
     images, labels = patients(1, images_per_patient, domain=settings.domain)
-    found = images_in_a_pass(model, layout, images[0], images_per_patient) // images_per_patient
+    found = images_in_a_pass(Phase.of(model, images_per_patient), images[0]) // images_per_patient
     held: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -48,8 +48,7 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
 def test_images_four_times_as_large_come_in_a_quarter_of_the_number():
     model = network(NETWORKS["complex, pooled"])
     small, large = (
-        images_in_a_pass(model, Layout.of(model), torch.zeros(1, 1, side, side, dtype=torch.complex64), 4)
-        for side in (32, 64)
+        images_in_a_pass(Phase.of(model, 4), torch.zeros(1, 1, side, side, dtype=torch.complex64)) for side in (32, 64)
     )
     assert small == pytest.approx(4 * large, rel=0.05)
 
@@ -57,20 +56,20 @@ def test_images_four_times_as_large_come_in_a_quarter_of_the_number():
 def test_a_pass_takes_an_image_however_large():
     model = network(NETWORKS["complex, pooled"])
     images = torch.zeros(1, 1, 1024, 1024, dtype=torch.complex64)
-    assert images_in_a_pass(model, Layout.of(model), images, 4) == 1
+    assert images_in_a_pass(Phase.of(model, 4), images) == 1
 
 
 def test_nothing_is_left_behind():
     model = network(NETWORKS["complex"])
     images = patients(1, 4)[0][0]
     with torch.no_grad():
-        images_in_a_pass(model, Layout.of(model), images, 4)
+        images_in_a_pass(Phase.of(model, 4), images)
         assert not torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_networks_of_other_layers_have_passes_too():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
-    found = images_in_a_pass(model, Layout.of(model), torch.zeros(1, 8, 8), 4)
+    found = images_in_a_pass(Phase.of(model, 4), torch.zeros(1, 8, 8))
     # An image is kept for the gradient of the weight, whose 260 numbers four images share.
     assert found == BYTES // (64 * 4 + 260 * 4 // 4)

@@ -12,7 +12,7 @@ from training_builder import CLASSES, NETWORKS, SIZE, TINY, by_record, network, 
 import zetadp.core.round
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records, items_of
-from zetadp.core.round import Contribution, Site, do_round
+from zetadp.core.round import Phase, Site, do_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
@@ -57,7 +57,7 @@ def node(
 def one_round(
     nodes: list[Node], ledger: Ledger, data: Records, model: nn.Module, number: int = 0, images: int = CLASSES
 ) -> tuple[Tensor, int]:
-    return do_round(Contribution(model, Layout.of(model), images), Site(nodes, data, ledger, chunk=8), number)
+    return do_round(Phase.of(model, images), Site(nodes, data, ledger, chunk=8), number)
 
 
 def clipped(gradient: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
 def exact_round(ledger: Ledger, store: MessageStore | None, model: nn.Module, data: Records | None = None) -> Tensor:
     data = records(4) if data is None else data
     site = Site(exact(ledger), data, ledger, store, chunk=8)
-    return do_round(Contribution(model, Layout.of(model), CLASSES), site, 0)[0]
+    return do_round(Phase.of(model, CLASSES), site, 0)[0]
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
             monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.isin(np.arange(population), members))
             holder = Node(mechanism, items_of([[i] for i in range(population)], CLASSES))
             site = Site([holder], data, ledger, MessageStore(tmp_path / name, "x"), chunk=64)
-            do_round(Contribution(model, Layout.of(model), CLASSES), site, 0)
+            do_round(Phase.of(model, CLASSES), site, 0)
         return sums.pop()[0]
 
     everybody = summed(list(range(population)))

@@ -18,7 +18,7 @@ import zetadp.core.training
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
-from zetadp.core.round import do_round, images_in_a_pass
+from zetadp.core.round import Phase, do_round, images_in_a_pass
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, TrainingFiles
 from zetadp.device.precision import set_tf32, tf32_in_convolutions
@@ -289,16 +289,16 @@ def test_the_checkpoint_of_other_settings_is_not_continued(tmp_path, paths, what
 def test_a_training_takes_passes_of_the_stated_size(tmp_path, monkeypatch):
     taken = []
 
-    def noted(contribution, site, number):
+    def noted(phase, site, number):
         taken.append(site.chunk)
-        return do_round(contribution, site, number)
+        return do_round(phase, site, number)
 
     monkeypatch.setattr(zetadp.core.training, "do_round", noted)
     for chunk in (None, 5):
         how, settings = replace(OFTEN, chunk=chunk), replace(SETTINGS, rounds=1)
         found = trained(fresh(tmp_path, str(chunk)), settings=settings, how=how)
     images = records(1).inputs
-    assert taken == [images_in_a_pass(found.model, Layout.of(found.model), images, SETTINGS.images_per_patient), 5]
+    assert taken == [images_in_a_pass(Phase.of(found.model, SETTINGS.images_per_patient), images), 5]
 
 
 @pytest.mark.parametrize("change", [{"evaluate_every": 1}, {"checkpoint_seconds": 1e6}, {"chunk": 4}])

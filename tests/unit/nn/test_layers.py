@@ -11,7 +11,7 @@ from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.layers import Conv2d, Linear, per_image
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.clipping import patient_gradients
+from zetadp.privacy.contributions import patient_gradients
 
 # Largest error of a patient's gradient relative to its norm. Float32 keeps 6e-8 of each number; the normalisation of a
 # few values of nearly equal size loses two to three digits of that.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from contributing import clipped_sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
@@ -10,8 +11,8 @@ from training_builder import NETWORKS, TINY, network, patients, plain_gradient
 from zetadp.nn.layers import knows_patients
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
-from zetadp.privacy import clipping
-from zetadp.privacy.clipping import clip_factors, clipped_sums, patient_gradients
+from zetadp.privacy.clipping import clip_factors
+from zetadp.privacy.contributions import patient_gradients
 from zetadp.privacy.grid import Grid
 
 MIXED = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation="modrelu_per_channel")
@@ -232,7 +233,7 @@ def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
         passes.append(len(images))
         return patient_gradients(model, layout, images, labels, **more)
 
-    monkeypatch.setattr(clipping, "patient_gradients", limited)
+    monkeypatch.setattr("zetadp.privacy.contributions.patient_gradients", limited)
     found = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
     assert sum(passes) == 5
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
@@ -249,7 +250,7 @@ def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk
         passes.append(len(images))
         return patient_gradients(model, layout, images, labels, **more)
 
-    monkeypatch.setattr(clipping, "patient_gradients", watched)
+    monkeypatch.setattr("zetadp.privacy.contributions.patient_gradients", watched)
     model = network(TINY)
     images, labels = patients(count, 4)
     groups = torch.zeros(count, dtype=torch.long)
@@ -261,7 +262,7 @@ def test_out_of_memory_for_a_single_patient_is_raised(monkeypatch):
     def never(*_, **more):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(clipping, "patient_gradients", never)
+    monkeypatch.setattr("zetadp.privacy.contributions.patient_gradients", never)
     model = network(TINY)
     images, labels = patients(3, 2, domain=TINY.domain)
     with pytest.raises(torch.OutOfMemoryError):

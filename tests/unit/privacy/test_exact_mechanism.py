@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from contributing import clipped_sums
 from training_builder import TINY, network, patients
 
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.events import Round
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid

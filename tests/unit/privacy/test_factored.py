@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from contributing import clipped_sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_builder import TINY, network, patients, plain_gradient
@@ -9,8 +10,7 @@ from training_builder import TINY, network, patients, plain_gradient
 from zetadp.nn.layers import Linear
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
-from zetadp.privacy import clipping
-from zetadp.privacy.clipping import clipped_sums, patient_gradients
+from zetadp.privacy.contributions import Gradient, patient_gradients
 from zetadp.privacy.factored import Factored, layers_to_factor
 
 WIDE = {
@@ -99,8 +99,7 @@ def test_factors_give_the_gradients_of_a_loop(family):
     model = wide(family, dtype=torch.float64)
     layout = Layout.of(model)
     images, labels = patients(3, 2, domain=WIDE[family].domain, dtype=torch.float64)
-    layers = layers_to_factor(model, layout.names, 2)
-    found = clipping._gradients_to_sum(model, layout, images, labels, clipping.cross_entropies, layers)
+    found = Gradient(model, layout).rows(images, labels, factors=True)
     assert any(isinstance(g, Factored) for g in found)
     written = [added_apart(g, torch.ones(3)) if isinstance(g, Factored) else g for g in found]
     for mine, own_images, own_labels in zip(torch.cat(written, dim=1), images, labels, strict=True):
@@ -118,7 +117,7 @@ def test_sums_are_those_of_gradients_that_are_written_out(family, bound, chunk, 
     groups = torch.tensor([0, 2, 2, 1, 0, 2, 4])
     options = {"count": 5, "bound": bound, "chunk": chunk}
     found = clipped_sums(model, layout, images, labels, groups, **options).sums
-    monkeypatch.setattr(clipping, "layers_to_factor", lambda *_: {})
+    monkeypatch.setattr("zetadp.privacy.contributions.layers_to_factor", lambda *_: {})
     expected = clipped_sums(model, layout, images, labels, groups, **options).sums
     assert (found - expected).norm() <= 2e-5 * expected.norm()
     assert (found[3] == 0).all()

@@ -151,9 +151,9 @@ def test_exact_noise_takes_one_image_a_pass(tmp_path, monkeypatch):
     """A contribution must not depend, not even in its last bits, on which other images were drawn."""
     taken = []
 
-    def noted(*arguments, chunk, **more):
-        taken.append((arguments[2].shape[1], chunk))
-        return clipped_sums(*arguments, chunk=chunk, **more)
+    def noted(contribution, drawn, *, chunk, **more):
+        taken.append((drawn.inputs.shape[1], chunk))
+        return clipped_sums(contribution, drawn, chunk=chunk, **more)
 
     monkeypatch.setattr(zetadp.core.round, "clipped_sums", noted)
     data = records(2)

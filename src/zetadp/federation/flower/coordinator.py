@@ -79,7 +79,7 @@ class Coordinator:
         self.performance = performance or Performance()
         self.names = [node.name for node in plan.nodes]
         parts = Assembly.of(plan, watched, start)
-        self.task, self.receiver, self.contribution = parts.task, parts.receiver(), parts.contribution
+        self.task, self.receiver, self.phase = parts.task, parts.receiver(), parts.phase
         copies = files.ledger.with_name(f"{files.ledger.stem}.nodes")
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
         self.history = no_history(parts.task)
@@ -117,7 +117,7 @@ class Coordinator:
             self._count_the_silent(ledger)
             self.ledger_head = ledger.head
         logger.info("%s: %d rounds done", plan.label, training.rounds)
-        return self.contribution.model
+        return self.phase.model
 
     def _begin(self, ledger: Ledger) -> int:
         """Go on from the checkpoint, or start an attempt; return the rounds done."""
@@ -145,7 +145,7 @@ class Coordinator:
         self._checkpointed = done
 
     def _look(self, done: int) -> None:
-        metric, loss = watched(self.task, self.contribution.model, self.watched)
+        metric, loss = watched(self.task, self.phase.model, self.watched)
         rate = self.receiver.learning_rate(done - 1)
         self.history.loc[len(self.history)] = [done, math.nan, rate, metric, loss]
 
@@ -262,7 +262,7 @@ class Coordinator:
             return None
         mirror = self.mirrors[reply.name]
         try:
-            update = decode(reply.update, self.contribution.dimension, self.plan.update)
+            update = decode(reply.update, self.phase.dimension, self.plan.update)
         except WrongUpdateError as error:
             logger.warning("%s, round %d: wrong update: %s", reply.name, reply.round + 1, error)
             update = None

@@ -139,14 +139,14 @@ class Hospital:
         device = pick_device(self.settings.device)
         records = self.records.to(device)
         parts = Assembly.of(plan, records, self.start)
-        contribution = parts.contribution
+        phase = parts.phase
         try:
-            weights = decode(request.weights, contribution.layout.dimension)
+            weights = decode(request.weights, phase.layout.dimension)
         except WrongUpdateError as error:
             raise _RefusedError(Reason.SHAPE) from error
         with torch.no_grad():
-            for name, value in contribution.layout.unflatten(weights.to(device)).items():
-                contribution.model.get_parameter(name).copy_(value)
+            for name, value in phase.layout.unflatten(weights.to(device)).items():
+                phase.model.get_parameter(name).copy_(value)
 
         with Ledger(self.ledger_path) as ledger:
             self._begin(ledger, request, parts)
@@ -157,7 +157,7 @@ class Hospital:
             before = ledger.releases(request.round)
             node = Node(mechanism, self.units)
             site = Site([node], records, ledger, store, self.settings.chunk)
-            messages, _ = do_round(contribution, site, request.round)
+            messages, _ = do_round(phase, site, request.round)
             if ledger.releases(request.round) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
                 store.discard(request.checkpointed)

@@ -1,0 +1,266 @@
+"""What a unit contributes: the gradient of a network, or a statistic in its place. What is called a patient is a unit.
+
+A contribution is computed of all items of a unit together, and of no other unit's. It is clipped in
+`zetadp.privacy.clipping`, whatever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from zetadp.nn.layers import Linear, knows_patients
+from zetadp.nn.parameters import Layout
+from zetadp.privacy.factored import Factored, factored, layers_to_factor, watched
+from zetadp.validation import UserError
+
+
+class Images(Protocol):
+    """Inputs of patients, (patient, image, ...): a tensor, or a view that looks up those of a pass."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of all of them."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Tensor: ...
+
+
+class Losses(Protocol):
+    """The loss of each item, whose mean over a unit's items makes the unit's gradient."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        """Return real losses of shape (item,) for what the network gave, shape (item, ...), and the targets."""
+
+
+def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each item, shape (item,)."""
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+class PatientStatistic(Protocol):
+    """What a patient contributes in place of its gradient: one real vector, a function of this patient alone."""
+
+    @property
+    def dimension(self) -> int:
+        """Length of the vector."""
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return real vectors of shape (patient, dimension).
+
+        Parameters
+        ----------
+        images
+            Tensor of shape (patient, image, ...).
+        labels
+            Targets of shape (patient, image, ...).
+        """
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Items of the units that were drawn, and which sum each unit goes into.
+
+    Attributes
+    ----------
+    inputs
+        Of shape (patient, image, ...), as a tensor or a view of which a pass takes its part; no patient at all is
+        allowed.
+    targets
+        Targets of shape (patient, image, ...).
+    groups
+        Group (node) of each patient, shape (patient,), in the processor's memory: a GPU would have to be waited for.
+    count
+        Number of groups.
+    """
+
+    inputs: Images
+    targets: Tensor
+    groups: Tensor
+    count: int
+
+
+class Contribution(Protocol):
+    """What is computed of each unit, and then clipped."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Real numbers in each of its parts."""
+
+    def rows(self, images: Tensor, labels: Tensor, *, factors: bool) -> list[Tensor | Factored]:
+        """Return one contribution per patient, part by part: tensors of shape (patient, size).
+
+        Parameters
+        ----------
+        images
+            Tensor of shape (patient, image, ...).
+        labels
+            Targets of shape (patient, image, ...).
+        factors
+            Parts that are cheaper as factors may be given so.
+        """
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of a patient's loss, which is the mean over its images.
+
+    Attributes
+    ----------
+    model, layout
+        The network and the order of its parameters.
+    losses
+        Loss of each image.
+    """
+
+    model: nn.Module
+    layout: Layout
+    losses: Losses = cross_entropies
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Real numbers in each parameter."""
+        return self.layout.sizes
+
+    def rows(self, images: Tensor, labels: Tensor, *, factors: bool) -> list[Tensor | Factored]:
+        """Return one gradient per patient, parameter by parameter, those of some layers as factors."""
+        model, layout = self.model, self.layout
+        layers: dict[str, Linear] = {}
+        if factors and images.device.type == "cpu" and knows_patients(model):
+            layers = layers_to_factor(model, layout.names, labels.shape[1])
+        if not layers:
+            return [*patient_gradients(model, layout, images, labels, losses=self.losses)]
+        found, of_layers = _known_gradients(self, images, labels, None, layers)
+        return [of_layers[name] if name in of_layers else found[name] for name in layout.names]
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A vector that takes the place of a patient's gradient.
+
+    Attributes
+    ----------
+    function
+        What makes it.
+    """
+
+    function: PatientStatistic
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Length of the vector."""
+        return (self.function.dimension,)
+
+    def rows(self, images: Tensor, labels: Tensor, *, factors: bool) -> list[Tensor | Factored]:
+        """Return the vectors of all patients."""
+        return [self.function(images, labels)]
+
+
+def patient_gradients(
+    model: nn.Module,
+    layout: Layout,
+    images: Tensor,
+    labels: Tensor,
+    weights: Tensor | None = None,
+    losses: Losses = cross_entropies,
+) -> list[Tensor]:
+    """Return one gradient per patient, parameter by parameter.
+
+    A patient's loss is the mean over its images, so its gradient is that of the whole patient.
+
+    Parameters
+    ----------
+    model
+        Network. Where all its layers with parameters accept a leading patient axis (`zetadp.nn.layers`), gradients
+        cost what one ordinary gradient of all patients costs; other layers go through `torch.vmap`, which is slower.
+    layout
+        Order of the parameters.
+    images
+        Tensor of shape (patient, image, ...); the network takes those of all patients as one batch.
+    labels
+        Targets of shape (patient, image, ...): class labels, for cross-entropy.
+    weights
+        Weight of each image in its patient's loss, shape (patient, image), each row summing to one or, for a patient
+        without images, to zero. By default all images of a patient weigh the same.
+    losses
+        Loss of each image.
+
+    Returns
+    -------
+    One real tensor of shape (patient, size) for each parameter, complex parameters as interleaved real and imaginary
+    parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention, twice the conjugate Wirtinger derivative).
+    """
+    if not knows_patients(model):
+        return _mapped_gradients(model, layout, images, labels, weights, losses)
+    found, _ = _known_gradients(Gradient(model, layout, losses), images, labels, weights, {})
+    return [found[name] for name in layout.names]
+
+
+def _known_gradients(
+    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, layers: Mapping[str, Linear]
+) -> tuple[dict[str, Tensor], dict[str, Factored]]:
+    """Return what `patient_gradients` does for a network that knows patients, by name; of some layers as factors."""
+    model, layout, losses = of.model, of.layout, of.losses
+    patients, per_patient = labels.shape[:2]
+    parameters = dict(model.named_parameters())
+    own = {name: parameters[name].detach() for name in layout.names}
+    leaves = {
+        name: parameter.unsqueeze(0).expand(patients, *parameter.shape).requires_grad_()
+        for name, parameter in own.items()
+        if name not in layers
+    }
+    with watched(layers) as uses:
+        scores = functional_call(model, {**own, **leaves}, (images.flatten(0, 1),))
+    own_losses = one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
+    loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
+    found = torch.autograd.grad(loss, [*leaves.values(), *(use.output for use in uses)])
+    rows = dict(zip(leaves, _rows(found[: len(leaves)], patients), strict=True))
+    factors = factored(uses, found[len(leaves) :], layers, patients)
+    return rows, factors
+
+
+def _mapped_gradients(
+    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, weights: Tensor | None, losses: Losses
+) -> list[Tensor]:
+    """Return what `patient_gradients` does for any network that `torch.vmap` can map: slower, and for all layers."""
+    if weights is None:
+        weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
+    parameters = {name: p.detach() for name, p in model.named_parameters() if name in layout.names}
+
+    def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        return (one_an_item(losses, functional_call(model, own, (images,)), labels) * weights).sum()
+
+    found = vmap(grad(loss), in_dims=(None, 0, 0, 0))(parameters, images, labels, weights)
+    return _rows([found[name] for name in layout.names], len(labels))
+
+
+def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the losses of items; refuse what is no real number an item, which would not be the mean that it seems."""
+    found = losses(outputs, targets)
+    if found.shape != targets.shape[:1] or not found.is_floating_point():
+        name = getattr(losses, "__qualname__", type(losses).__name__)
+        raise UserError(
+            f"Expected {name} to return one real loss an item, shape ({len(targets)},), found shape "
+            f"{tuple(found.shape)} of {found.dtype}."
+        )
+    return found
+
+
+def _rows(gradients: Sequence[Tensor], patients: int) -> list[Tensor]:
+    """Return gradients with a patient axis as real tensors of shape (patient, size)."""
+    return [(torch.view_as_real(g) if g.is_complex() else g).reshape(patients, -1) for g in gradients]

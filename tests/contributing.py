@@ -1,0 +1,25 @@
+"""Clipped sums of a network's gradients, for tests that have a network, its patients and their groups at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zetadp.privacy import clipping
+from zetadp.privacy.contributions import Drawn, Gradient, Statistic, cross_entropies
+
+
+def clipped_sums(
+    model: Any,
+    layout: Any,
+    images: Any,
+    labels: Any,
+    groups: Any,
+    *,
+    count: int,
+    statistic: Any = None,
+    losses: Any = cross_entropies,
+    **how: Any,
+) -> clipping.ClippedSums:
+    """Return the clipped sum of each group."""
+    contribution = Gradient(model, layout, losses) if statistic is None else Statistic(statistic)
+    return clipping.clipped_sums(contribution, Drawn(images, labels, groups, count), **how)
