@@ -36,7 +36,7 @@ def test_nothing_runs_again_for_words(copy):
 
 def test_nothing_runs_again_for_code_outside_the_workflow(copy):
     copy.add("src/zetadp/cohort/convert.py")
-    copy.add("src/zetadp/cli/main.py")
+    copy.add("src/zetadp/cli/commands.py")
     assert copy.would_run() == set()
 
 
