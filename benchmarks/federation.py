@@ -112,7 +112,7 @@ def simulated(plan: Plan, folder: Path) -> tuple[list[float], list[float]]:
         site = rounds.Site(nodes, records, ledger, chunk=64)
         for number in range(plan.training.rounds):
             spent[0], begun = 0.0, time.perf_counter()
-            messages, _ = rounds.do_round(assembled.contribution, site, number)
+            messages, _ = rounds.do_round(assembled.phase, site, number)
             server.step(messages, number)
             totals.append(time.perf_counter() - begun)
             computing.append(spent[0])

@@ -153,7 +153,7 @@ def train(plan: Plan, records: Records, away: Sequence[set[str]], folder: Path, 
         Images in one pass at most.
     """
     parts = Assembly.of(plan, records)
-    server, dimension = parts.receiver(), parts.contribution.dimension
+    server, dimension = parts.receiver(), parts.phase.dimension
     with Ledger(folder / "ledger.jsonl") as ledger:
         ledger.start({})
         each, nodes, first = len(records.inputs) // sum(node.population for node in plan.nodes), [], 0
@@ -163,14 +163,14 @@ def train(plan: Plan, records: Records, away: Sequence[set[str]], folder: Path, 
             first += planned.population
         site = Site(nodes, records, ledger, chunk=chunk)
         for number in range(plan.training.rounds):
-            messages, _ = do_round(parts.contribution, site, number)
+            messages, _ = do_round(parts.phase, site, number)
             arrived = [
                 decode(encode(message, plan.update), dimension, plan.update)
                 for planned, message in zip(plan.nodes, messages, strict=True)
                 if planned.name not in away[number]
             ]
             server.step(torch.stack(arrived), number)
-    return parts.contribution.model
+    return parts.phase.model
 
 
 def absences(case: Case, seed: int) -> list[set[str]]:

@@ -110,7 +110,7 @@ def test_both_engines_train_every_method_to_the_same_bits(method, tmp_path):
     watched = random_records(2, 99, sides)
     found = coordinator(plan, line, tmp_path, start=start, watched=watched).run()
     assert torch.equal(flat(found), flat(expected.model))
-    before = assembly(plan, start, sides).contribution.model
+    before = assembly(plan, start, sides).phase.model
     assert not torch.equal(flat(found), flat(before))
 
 
@@ -420,7 +420,7 @@ def test_rounded_updates_train_to_nearly_the_same_model(form, tmp_path):
     rounded = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "b")), tmp_path / "b")
     first, second = flat(exact.run()), flat(rounded.run())
     assert not torch.equal(first, second)
-    moved = (first - flat(assembly(make_plan()).contribution.model)).norm()
+    moved = (first - flat(assembly(make_plan()).phase.model)).norm()
     assert (first - second).norm() < 0.05 * moved
 
 

@@ -20,7 +20,7 @@ PLANS = pytest.mark.parametrize("plan", [SEEDED, EXACT], ids=["seeded", "os"])
 
 
 def request(of, number=0, *, seed=0, attempt="attempt", head="", checkpointed=0, **changes):
-    start = assembly(of).contribution.weights()
+    start = assembly(of).phase.weights()
     weights = start + seed * torch.ones_like(start)
     asked = Request(of.digest, attempt, number, checkpointed, head, encode(weights))
     return replace(asked, **changes)
@@ -35,7 +35,7 @@ def test_an_answer_is_finite_whole_and_in_the_ledger(plan, tmp_path):
     hospital = make_hospital(plan, 1, tmp_path)
     answer = hospital.reply(request(plan))
     assert isinstance(answer, Answer)
-    decode(answer.update, assembly(plan).contribution.dimension)
+    decode(answer.update, assembly(plan).phase.dimension)
     assert list(answer.lines) == hospital.ledger_path.read_text().splitlines()
     assert read_ledger(hospital.ledger_path)[-1].releases() == [plan.event("node-02", 0)]
 
@@ -72,7 +72,7 @@ def test_a_round_whose_message_was_discarded_is_never_answered_again(plan, tmp_p
 @PLANS
 def test_rounds_differ_in_their_noise(plan, tmp_path):
     hospital = make_hospital(make_plan(sigma=1000.0, noise=plan.training.noise), 0, tmp_path)
-    dimension = assembly(plan).contribution.dimension
+    dimension = assembly(plan).phase.dimension
     updates = [decode(hospital.reply(request(hospital.plan, number)).update, dimension).double() for number in range(4)]
     correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(4)
     assert correlations.abs().max() < 5 / dimension**0.5
@@ -81,7 +81,7 @@ def test_rounds_differ_in_their_noise(plan, tmp_path):
 
 def test_nodes_differ_in_their_noise_under_one_seed(tmp_path):
     plan = make_plan(sigma=1000.0)
-    dimension = assembly(plan).contribution.dimension
+    dimension = assembly(plan).phase.dimension
     updates = [
         decode(make_hospital(plan, place, tmp_path).reply(request(plan)).update, dimension) for place in range(3)
     ]
@@ -219,7 +219,7 @@ def test_a_hospitals_own_limit_counts_every_attempt_and_every_image(tmp_path):
 def test_attempts_share_no_draw(tmp_path):
     """Two sums under one noise would show their difference bare, and two attempts would not compose."""
     hospital = make_hospital(make_plan(sigma=1000.0), 0, tmp_path, attempts=3)
-    dimension = assembly(hospital.plan).contribution.dimension
+    dimension = assembly(hospital.plan).phase.dimension
     updates = [
         decode(hospital.reply(request(hospital.plan, attempt=attempt)).update, dimension) for attempt in ("a", "b", "c")
     ]
@@ -233,7 +233,7 @@ def test_plans_share_no_draw(tmp_path):
     updates = []
     for number, plan in enumerate(plans):
         hospital = make_hospital(plan, 0, tmp_path / str(number))
-        updates.append(decode(hospital.reply(request(plan)).update, assembly(plan).contribution.dimension))
+        updates.append(decode(hospital.reply(request(plan)).update, assembly(plan).phase.dimension))
     correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(3)
     assert correlations.abs().max() < 5 / len(updates[0]) ** 0.5
 

@@ -57,7 +57,7 @@ def test_nodes_of_one_name_or_with_impossible_numbers_are_refused():
 
 
 def test_all_sites_start_from_the_same_weights():
-    first, second = (assembly(make_plan()).contribution.model.state_dict() for _ in range(2))
+    first, second = (assembly(make_plan()).phase.model.state_dict() for _ in range(2))
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from auditing import audit_one_round
+
 from mutants.installing import statistical
 from mutants.margins import FALSE_ALARM
 from mutants.stub import CLIP
 from zetadp.audit.detection import trials_needed
-from zetadp.audit.one_round import audit_one_round
 
 if TYPE_CHECKING:
     from pathlib import Path

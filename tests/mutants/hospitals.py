@@ -98,8 +98,8 @@ class Hospitals(Messages):
         # A head takes features: images of one row.
         data = replace(data, inputs=data.inputs.flatten(1)[:, None, None])
         self.hospitals = _hospitals(folder, held, self.declared, data, exact=exact)
-        contribution = Assembly.of(self.hospitals[0].plan, self.hospitals[0].records).contribution
-        self.layout, self.weights = contribution.layout, contribution.weights()
+        phase = Assembly.of(self.hospitals[0].plan, self.hospitals[0].records).phase
+        self.layout, self.weights = phase.layout, phase.weights()
         self.names = [event.node for event in self.declared]
 
     def reply(

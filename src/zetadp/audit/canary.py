@@ -27,7 +27,7 @@ from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import Constants, SampledGaussian
-from zetadp.validation import one_of
+from zetadp.validation import one_of, positive
 
 CANARY, SILENT = range(2)
 """Positions of the records: the canary, and one that contributes zero."""
@@ -146,19 +146,40 @@ def patient_gradient(model: nn.Module, layout: Layout, records: Records, record:
     return flat.double().cpu().numpy()
 
 
-def canary_node(
-    stub: Stub,
-    ledger: Ledger,
-    place: int,
-    *,
-    present: bool,
-    population: int,
-    probability: float,
-    noise_multiplier: float,
-    clip: float,
-    noise: str,
-    seed: int,
-) -> Node:
+@dataclass(frozen=True)
+class Audited:
+    """The mechanism under audit, as each node has it.
+
+    Attributes
+    ----------
+    noise_multiplier, clip
+        As in `NodeMechanism`: sigma and B.
+    probability
+        Chance of each patient to be drawn; the divisor is the probability times N.
+    population
+        Patients of a node, N; all but the canary contribute zero.
+    noise
+        ``seeded`` or ``os``.
+    """
+
+    noise_multiplier: float = 1.0
+    clip: float = 1.0
+    probability: float = 1.0
+    population: int = 1
+    noise: str = "seeded"
+
+    def __post_init__(self) -> None:
+        """Check every constant."""
+        positive(noise_multiplier=self.noise_multiplier, clip=self.clip, population=self.population)
+        one_of(("seeded", "os"), noise=self.noise)
+
+    @property
+    def expected(self) -> float:
+        """Expected patients in a round, R."""
+        return self.probability * self.population
+
+
+def canary_node(stub: Stub, ledger: Ledger, place: int, audited: Audited, *, present: bool, seed: int) -> Node:
     """Return a node whose first patient is the canary, or contributes zero in its place.
 
     Parameters
@@ -167,30 +188,24 @@ def canary_node(
         What the node works on.
     place
         Number of the node.
+    audited
+        Its mechanism.
     present
         Whether the canary takes part.
-    population
-        Patients of the node, N; all but the canary contribute zero.
-    probability
-        Chance of each to be drawn; the divisor is the probability times N.
-    noise_multiplier, clip
-        As in `NodeMechanism`.
-    noise
-        ``seeded`` or ``os``.
     seed
         Seed of the seeded mechanism.
     """
-    one_of(("seeded", "os"), noise=noise)
+    population, noise_multiplier, clip = audited.population, audited.noise_multiplier, audited.clip
     patients = items_of([[CANARY if present else SILENT], *[[SILENT]] * (population - 1)], CLASSES)
-    name, expected = f"node-{place + 1:04d}", probability * population
+    name = f"node-{place + 1:04d}"
     constants: Constants = {
         "population": population,
-        "expected": expected,
+        "expected": audited.expected,
         "noise_multiplier": noise_multiplier,
         "clip": clip,
         "ledger": ledger,
     }
-    if noise == "seeded":
+    if audited.noise == "seeded":
         return Node(SampledGaussian(name, place, seed=seed, **constants), patients)
     grid = Grid.choose(clip, noise_multiplier=noise_multiplier, population=population, dimension=stub.layout.dimension)
     return Node(ExactSampledGaussian(name, grid=grid, **constants), patients)

@@ -42,6 +42,32 @@ _WIDEST = 64.0
 
 
 @dataclass(frozen=True)
+class Trials:
+    """How often an attack is tried, and how its errors are read.
+
+    Attributes
+    ----------
+    count
+        Independent trials with the canary, and as many without.
+    seed
+        Seed of the trials.
+    delta
+        The delta of epsilon.
+    confidence
+        Probability with which the measured figure is a lower bound.
+    """
+
+    count: int
+    seed: int = 0
+    delta: float = 1e-3
+    confidence: float = 1 - FALSE_ALARM
+
+    def __post_init__(self) -> None:
+        """Check the number of trials."""
+        positive(trials=self.count)
+
+
+@dataclass(frozen=True)
 class Errors:
     """The errors of one attack at one threshold.
 

@@ -27,8 +27,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.audit.canary import CANARY, CLASSES, SILENT, record_of
-from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, trials_for_curve
+from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, record_of
+from zetadp.audit.detection import (
+    FALSE_ALARM,
+    AuditResult,
+    Trials,
+    count_errors,
+    result_of_epsilon,
+    trials_for_curve,
+)
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.server import Server
@@ -59,69 +66,48 @@ DRIFT = 5e-3
 
 
 def audit_training(
-    folder: Path,
-    *,
-    trials: int,
-    noise_multiplier: float,
-    probability: float,
-    rounds: int,
-    delta: float = 1e-3,
-    clip: float = 1.0,
-    population: int = 1,
-    noise: str = "seeded",
-    seed: int = 0,
-    confidence: float = 1 - FALSE_ALARM,
-    name: str = "training",
+    folder: Path, trials: Trials, audited: Audited, *, rounds: int, name: str = "training"
 ) -> AuditResult:
     """Audit the code of whole trainings.
 
-    The claim is epsilon at ``delta`` of what the nodes' ledger says they released.
+    The claim is epsilon of what the nodes' ledger says they released.
 
     Parameters
     ----------
     folder
         An empty folder for ledgers, checkpoints and kept messages, best a temporary one.
     trials
-        Independent trials with the canary, and as many without.
-    noise_multiplier, probability, rounds
-        sigma, the chance of a patient to be drawn in a round, and the number of rounds.
-    delta
-        The delta of epsilon.
-    clip
-        The clipping norm B.
-    population
-        Patients at a node; all but the canary contribute zero.
-    noise
-        ``seeded`` or ``os``.
-    seed
-        Seed of the trials.
-    confidence
-        Probability with which the measured figure is a lower bound.
+        How many, and what is made of them.
+    audited
+        The mechanism of a round.
+    rounds
+        Number of rounds.
     name
         Name of the result.
     """
-    positive(trials=trials, noise_multiplier=noise_multiplier, rounds=rounds, population=population)
+    positive(rounds=rounds)
+    population, noise_multiplier = audited.population, audited.noise_multiplier
     settings = TrainingSettings(
         rounds=rounds,
         images_per_patient=CLASSES,
         optimiser=OptimiserSettings(learning_rate=DRIFT / rounds),
-        clip=clip,
-        noise=noise,
+        clip=audited.clip,
+        noise=audited.noise,
     )
     scores: dict[bool, list[float]] = {False: [], True: []}
     claim: Mechanisms = {}
     number = 0
-    while len(scores[True]) < trials:
-        together = min(2 * (trials - len(scores[True])), SIDE_BY_SIDE)
+    while len(scores[True]) < trials.count:
+        together = min(2 * (trials.count - len(scores[True])), SIDE_BY_SIDE)
         plan = Plan(
-            run=RunName("audit", "linear", "audited", seed * 1_000_003 + number),
+            run=RunName("audit", "linear", "audited", trials.seed * 1_000_003 + number),
             network=NetworkSettings("linear"),
             training=settings,
             nodes=tuple(
-                NodeConstants(f"node-{place + 1:04d}", population, probability * population, noise_multiplier)
+                NodeConstants(f"node-{place + 1:04d}", population, audited.expected, noise_multiplier)
                 for place in range(together)
             ),
-            delta=delta,
+            delta=trials.delta,
             task={"name": "classification", "classes": CLASSES},
         )
         # Trials take turns: with the canary, without it.
@@ -147,9 +133,9 @@ def audit_training(
             events = read_ledger(place / "ledger.jsonl")[-1].releases()
             claim = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         number += 1
-        logger.info("%s: %d of %d trials a side", name, len(scores[True]), trials)
-    errors = count_errors(scores[False], scores[True], probability * rounds / 2, confidence=confidence)
-    result = result_of_epsilon(name, errors, claim, delta)
+        logger.info("%s: %d of %d trials a side", name, len(scores[True]), trials.count)
+    errors = count_errors(scores[False], scores[True], audited.probability * rounds / 2, confidence=trials.confidence)
+    result = result_of_epsilon(name, errors, claim, trials.delta)
     logger.info("%s: claimed epsilon %.3f, measured at least %.3f", name, result.claimed, result.measured)
     return result
 

@@ -15,102 +15,83 @@ Trials run side by side: each is a small federation of its own, of which the fir
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtr
 from torch import Tensor
 
-from zetadp.audit.canary import Stub, canary_node, canary_stub
-from zetadp.audit.detection import FALSE_ALARM, AuditResult, count_errors, result_of_epsilon, result_of_mu
+from zetadp.audit.canary import Audited, Stub, canary_node, canary_stub
+from zetadp.audit.detection import AuditResult, Trials, count_errors, result_of_epsilon, result_of_mu
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node
 from zetadp.core.round import Phase, Site, do_round
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.validation import in_range, one_of, positive
+from zetadp.validation import in_range, one_of
 
 logger = logging.getLogger(__name__)
 
 VIEWS = ("projection", "nodes", "rounds")
 SIDE_BY_SIDE = 192
 """Nodes in one simulated round."""
+USUAL = Audited()
+"""sigma and B one, one patient who is drawn always, seeded noise."""
 
 
 def audit_one_round(
     folder: Path,
+    trials: Trials,
+    audited: Audited = USUAL,
     *,
-    trials: int,
-    noise_multiplier: float = 1.0,
-    clip: float = 1.0,
-    probability: float = 1.0,
-    population: int = 1,
     direction: str = "general",
     view: str = "projection",
     nodes: int = 1,
-    noise: str = "seeded",
-    seed: int = 0,
-    delta: float = 1e-3,
-    confidence: float = 1 - FALSE_ALARM,
 ) -> AuditResult:
     """Audit the code of one round.
+
+    The claim is that of the ledger: ``mu = 1 / sigma`` where everybody is drawn; else the accountant's trade-off curve,
+    and figures are epsilon.
 
     Parameters
     ----------
     folder
         An empty folder for ledgers and kept messages, best a temporary one.
     trials
-        Independent trials with the canary, and as many without.
-    noise_multiplier, clip
-        sigma and B. The claim is that of the ledger: ``mu = 1 / sigma`` where everybody is drawn.
-    probability
-        Chance to be drawn; below one the claim is the accountant's trade-off curve, and figures are epsilon.
-    population
-        Patients at a node.
+        How many, and what is made of them.
+    audited
+        The mechanism.
     direction
         As in `canary_stub`.
     view
         What the attacker looks at: ``projection``, ``nodes`` or ``rounds``.
     nodes
         Nodes of each trial, of which the first may hold the canary; at least two for the view ``nodes``.
-    noise
-        ``seeded`` or ``os``.
-    seed
-        Seed of the trials.
-    delta
-        The delta of epsilon, for probabilities below one.
-    confidence
-        Probability with which the measured figure is a lower bound.
     """
-    positive(trials=trials, noise_multiplier=noise_multiplier, population=population)
     in_range(1 if view != "nodes" else 2, SIDE_BY_SIDE, nodes=nodes)
     one_of(VIEWS, view=view)
-    stub = canary_stub(clip=clip, direction=direction)
+    stub = canary_stub(clip=audited.clip, direction=direction)
     scores = {}
     for present in (False, True):
         with Ledger(folder / f"one-round-{'in' if present else 'out'}.jsonl") as ledger:
             ledger.start({"audit": "one round"})
-            side = _Side(
-                stub,
-                ledger,
-                MessageStore(folder / f"messages-{present:d}", ledger.identity) if noise == "os" else None,
-                nodes,
-                view,
-                {
-                    "present": present,
-                    "population": population,
-                    "probability": probability,
-                    "noise_multiplier": noise_multiplier,
-                    "clip": clip,
-                    "noise": noise,
-                    # Trials with and without the canary are independent.
-                    "seed": 2 * seed + present,
-                },
+            store = MessageStore(folder / f"messages-{present:d}", ledger.identity) if audited.noise == "os" else None
+            together = max(1, SIDE_BY_SIDE // nodes) * nodes
+            holders = [
+                # Trials with and without the canary are independent.
+                canary_node(
+                    stub, ledger, place, audited, present=present and place % nodes == 0, seed=2 * trials.seed + present
+                )
+                for place in range(together)
+            ]
+            scores[present] = _Side(stub, Site(holders, stub.records, ledger, store, chunk=512), nodes, view).scores(
+                trials.count
             )
-            scores[present] = side.scores(trials)
     # Half way between the expected scores with the canary drawn and without it.
-    errors = count_errors(scores[False], scores[True], 0.5, confidence=confidence)
-    name = _description(view, probability, clip, direction, noise, nodes)
+    errors = count_errors(scores[False], scores[True], 0.5, confidence=trials.confidence)
+    name = _description(view, direction, nodes, audited)
     # The claim is what the ledger says of a release. A second round, at weights at which the canary's gradient is zero,
     # tells nothing of it.
     mechanisms = accounting.compose(read_ledger(folder / "one-round-in.jsonl")[-1].events[:1])
@@ -118,7 +99,7 @@ def audit_one_round(
     if mu is not None:
         result = result_of_mu(name, errors, mu, mechanisms)
     else:
-        result = result_of_epsilon(name, errors, mechanisms, delta)
+        result = result_of_epsilon(name, errors, mechanisms, trials.delta)
     logger.info("%s: claimed %.3f, measured at least %.3f", name, result.claimed, result.measured)
     return result
 
@@ -132,33 +113,17 @@ def one_round_rates(probability: float, noise_multiplier: float) -> tuple[float,
 class _Side:
     """Trials with the canary, or without."""
 
-    def __init__(
-        self,
-        stub: Stub,
-        ledger: Ledger,
-        store: MessageStore | None,
-        nodes: int,
-        view: str,
-        constants: dict[str, object],
-    ) -> None:
-        self.stub, self.ledger, self.store, self.nodes, self.view = stub, ledger, store, nodes, view
-        together = max(1, SIDE_BY_SIDE // nodes)
-        self.holders = [
-            self._node(place, {**constants, "present": constants["present"] and place % nodes == 0})
-            for place in range(together * nodes)
-        ]
-        mechanism = self.holders[0].mechanism
+    def __init__(self, stub: Stub, site: Site, nodes: int, view: str) -> None:
+        self.stub, self.site, self.nodes, self.view = stub, site, nodes, view
+        mechanism = site.nodes[0].mechanism
         self.scale = mechanism.expected / mechanism.clip
         self.rounds = 0
-
-    def _node(self, place: int, constants: dict[str, object]) -> Node:
-        return canary_node(self.stub, self.ledger, place, **constants)  # type: ignore[arg-type]
 
     def scores(self, trials: int) -> np.ndarray:
         """Return one score a trial, shape (trial,)."""
         parts: list[np.ndarray] = []
         while sum(map(len, parts)) < trials:
-            holders = self.holders[: (trials - sum(map(len, parts))) * self.nodes]
+            holders = self.site.nodes[: (trials - sum(map(len, parts))) * self.nodes]
             seen = self._seen(self._round(holders))
             if self.view == "nodes":
                 seen = seen[:, :1] - seen[:, 1:].mean(axis=1, keepdims=True)
@@ -169,10 +134,9 @@ class _Side:
             parts.append(seen[:, 0])
         return np.concatenate(parts)
 
-    def _round(self, holders: list[Node]) -> Tensor:
+    def _round(self, holders: Sequence[Node]) -> Tensor:
         phase = Phase.of(self.stub.model, self.stub.images_per_patient)
-        site = Site(holders, self.stub.records, self.ledger, self.store, chunk=512)
-        messages, _ = do_round(phase, site, self.rounds)
+        messages, _ = do_round(phase, replace(self.site, nodes=holders), self.rounds)
         self.rounds += 1
         return messages
 
@@ -183,12 +147,12 @@ class _Side:
         return seen
 
 
-def _description(view: str, probability: float, clip: float, direction: str, noise: str, nodes: int) -> str:
+def _description(view: str, direction: str, nodes: int, audited: Audited) -> str:
     looked = {"nodes": f"difference of {nodes} nodes, ", "rounds": "difference of rounds, "}
     parts = [
         f"one round, {looked.get(view, '')}{direction} canary",
-        f"B = {clip:g}",
-        *([f"p = {probability:g}"] if probability < 1 else []),
-        f"{noise} noise",
+        f"B = {audited.clip:g}",
+        *([f"p = {audited.probability:g}"] if audited.probability < 1 else []),
+        f"{audited.noise} noise",
     ]
     return ", ".join(parts)

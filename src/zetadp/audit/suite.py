@@ -15,7 +15,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from zetadp.audit.detection import FALSE_ALARM, AuditResult, power_of, trials_for_curve, trials_needed
+from zetadp.audit.canary import Audited
+from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, trials_for_curve, trials_needed
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.epsilon import rounded_up
@@ -121,25 +122,35 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
         How much is tried.
     """
     alarm = FALSE_ALARM / (6 + len(targets))
-    common = {"confidence": 1 - alarm, "delta": delta}
-    one = partial(audit_one_round, **common)  # type: ignore[arg-type]
+    tried = partial(Trials, delta=delta, confidence=1 - alarm)
     trials = trials_needed(1.0, SHORTFALL, false_alarm=alarm)
     sampled = {(0.5, 1.0): 1}
     faulty = one_round_rates(0.5, 1 / SHORTFALL)
     sampled_trials = trials_for_curve(sampled, faulty, false_alarm=alarm)
     power = power_of({(1.0, 1.0): 1}, one_round_rates(1.0, 1 / SHORTFALL), trials, false_alarm=alarm)
     audits = [
-        Audit(partial(one, trials=trials), LESS_NOISE, power),
+        Audit(partial(audit_one_round, trials=tried(trials)), LESS_NOISE, power),
         # Three patients, so that a wrong divisor shows.
-        Audit(partial(one, trials=trials, direction="imaginary", clip=2.0, population=3, seed=1), LESS_NOISE, power),
-        Audit(partial(one, trials=trials, noise="os"), LESS_NOISE, power),
         Audit(
-            partial(one, trials=sampled_trials, probability=0.5, population=2, seed=2),
+            partial(
+                audit_one_round,
+                trials=tried(trials, seed=1),
+                audited=Audited(clip=2.0, population=3),
+                direction="imaginary",
+            ),
+            LESS_NOISE,
+            power,
+        ),
+        Audit(partial(audit_one_round, trials=tried(trials), audited=Audited(noise="os")), LESS_NOISE, power),
+        Audit(
+            partial(
+                audit_one_round, trials=tried(sampled_trials, seed=2), audited=Audited(probability=0.5, population=2)
+            ),
             LESS_NOISE,
             power_of(sampled, faulty, sampled_trials, false_alarm=alarm),
         ),
-        Audit(partial(one, trials=SHARED_TRIALS, view="nodes", nodes=3, seed=3), OF_NODES),
-        Audit(partial(one, trials=SHARED_TRIALS, view="rounds", seed=4), OF_ROUNDS),
+        Audit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=3), view="nodes", nodes=3), OF_NODES),
+        Audit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=4), view="rounds"), OF_ROUNDS),
     ]
     for target in targets:
         mechanism = (target.probability, target.noise_multiplier, target.rounds)
@@ -149,16 +160,8 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
             logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", target.name, trials, wanted)
         faulty = error_rates(target.probability, target.noise_multiplier / SHORTFALL, target.rounds)
         claim = {(target.probability, target.noise_multiplier): target.rounds}
-        run = partial(
-            audit_training,
-            trials=trials,
-            noise_multiplier=target.noise_multiplier,
-            probability=target.probability,
-            rounds=target.rounds,
-            noise=noise,
-            name=target.name,
-            **common,  # type: ignore[arg-type]
-        )
+        audited = Audited(target.noise_multiplier, probability=target.probability, noise=noise)
+        run = partial(audit_training, trials=tried(trials), audited=audited, rounds=target.rounds, name=target.name)
         audits.append(Audit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm)))
     return audits
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from contributing import clipped_sums
 
-from zetadp.audit.canary import CANARY, CLASSES, SILENT, canary_node, canary_stub, patient_gradient
+from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, canary_node, canary_stub, patient_gradient
 from zetadp.core.records import items_of
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.ledger import Ledger
@@ -60,16 +60,9 @@ def test_at_saturated_weights_the_canary_contributes_nothing_and_reset_brings_it
 @pytest.mark.parametrize(("noise", "kind"), [("seeded", SampledGaussian), ("os", ExactSampledGaussian)])
 def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, noise, kind):
     stub = canary_stub(clip=2.0)
-    constants = {
-        "population": 4,
-        "probability": 0.5,
-        "noise_multiplier": 1.5,
-        "clip": 2.0,
-        "noise": noise,
-        "seed": 0,
-    }
+    audited = Audited(noise_multiplier=1.5, clip=2.0, probability=0.5, population=4, noise=noise)
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        there, away = (canary_node(stub, ledger, 3, present=present, **constants) for present in (True, False))
+        there, away = (canary_node(stub, ledger, 3, audited, present=present, seed=0) for present in (True, False))
     assert there.units == items_of([[CANARY], [SILENT], [SILENT], [SILENT]], CLASSES)
     assert away.units == items_of([[SILENT], [SILENT], [SILENT], [SILENT]], CLASSES)
     for node in (there, away):

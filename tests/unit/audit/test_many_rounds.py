@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from auditing import audit_training
 
 import zetadp.core.training
-from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
+from zetadp.audit.many_rounds import error_rates, training_trials
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.mechanism import SampledGaussian

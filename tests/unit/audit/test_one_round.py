@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from auditing import audit_one_round
 
 from zetadp.audit.detection import trials_needed
-from zetadp.audit.one_round import audit_one_round, one_round_rates
+from zetadp.audit.one_round import one_round_rates
 from zetadp.privacy import accounting
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose, stream

@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 
 import zetadp.audit.suite
-from zetadp.audit.detection import AuditResult, Errors, result_of_epsilon, result_of_mu
-from zetadp.audit.one_round import audit_one_round
+from zetadp.audit.canary import Audited
+from zetadp.audit.detection import AuditResult, Errors, Trials, result_of_epsilon, result_of_mu
+from zetadp.audit.one_round import USUAL, audit_one_round
 from zetadp.audit.suite import Audit, AuditSettings, Finding, Target, carry_out, frame, plan, sheet
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
@@ -54,27 +55,27 @@ def refuted() -> tuple[Finding, ...]:
 
 def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in_every_one():
     audits = plan([TARGET, TARGET], delta=1e-3, noise="seeded", settings=AuditSettings())
-    errors = [1 - audit.run.keywords["confidence"] for audit in audits]
+    errors = [1 - audit.run.keywords["trials"].confidence for audit in audits]
     assert sum(errors) == pytest.approx(1e-3)
     assert all(audit.power is None or 0.985 < audit.power < 1 for audit in audits)
     assert sum(audit.power is not None for audit in audits) == 6
-    assert audits[-1].run.keywords["noise_multiplier"] == SIGMA
+    assert audits[-1].run.keywords["audited"].noise_multiplier == SIGMA
 
 
 def test_one_of_the_planned_audits_has_a_divisor_that_is_not_one():
     audits = plan([], delta=1e-3, noise="seeded", settings=AuditSettings())
-    patients = [(each.run.keywords.get("population", 1), each.run.keywords.get("probability", 1)) for each in audits]
+    patients = [(each.population, each.probability) for each in (a.run.keywords.get("audited", USUAL) for a in audits)]
     assert any(population * probability != 1 for population, probability in patients)
 
 
 def test_a_bound_on_rounds_lowers_trials_and_says_so(caplog):
     with caplog.at_level(logging.INFO):
         few = plan([TARGET], delta=1e-3, noise="seeded", settings=AuditSettings(most_rounds=10_000))[-1]
-    assert few.run.keywords["trials"] == 10_000 // 40
+    assert few.run.keywords["trials"].count == 10_000 // 40
     assert few.power < 0.9
     assert "most_rounds" in caplog.text
     given = plan([TARGET], delta=1e-3, noise="os", settings=AuditSettings(trials=77))[-1]
-    assert (given.run.keywords["trials"], given.run.keywords["noise"]) == (77, "os")
+    assert (given.run.keywords["trials"].count, given.run.keywords["audited"].noise) == (77, "os")
 
 
 def test_every_audit_gets_an_empty_folder_that_is_gone_afterwards():
@@ -93,7 +94,12 @@ def test_every_audit_gets_an_empty_folder_that_is_gone_afterwards():
 
 def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
     audits = [
-        Audit(partial(audit_one_round, trials=20, probability=0.5, population=2, clip=clip, seed=clip), "a")
+        Audit(
+            partial(
+                audit_one_round, trials=Trials(20, seed=clip), audited=Audited(clip=clip, probability=0.5, population=2)
+            ),
+            "a",
+        )
         for clip in (1, 2, 3)
     ]
     with caplog.at_level(logging.INFO):
