@@ -35,7 +35,7 @@ from zetadp.device.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.stacked import block_weight
-from zetadp.nn.weight_gradients import convolution_gradients
+from zetadp.nn.weight_gradients import Geometry, convolution_gradients
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
@@ -78,7 +78,9 @@ class _Rounded(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ANN401  (untyped)
         x, block = ctx.saved_tensors
         of_x = torch.nn.grad.conv2d_input(x.shape, block, to_tf32(gradient), **ctx.geometry)
-        of_weights = convolution_gradients(x, gradient, ctx.patients, block.shape[-1], is_complex=True, **ctx.geometry)
+        of_weights = convolution_gradients(
+            x, gradient, ctx.patients, Geometry(block.shape[-1], **ctx.geometry), is_complex=True
+        )
         return of_x, of_weights, None, None
 
 

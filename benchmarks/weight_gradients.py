@@ -18,7 +18,7 @@ from step import WARM, timed
 
 from zetadp.device.memory import keep_freed_memory
 from zetadp.nn import weight_gradients
-from zetadp.nn.weight_gradients import by_patient, by_patient_in_three
+from zetadp.nn.weight_gradients import Geometry, by_patient, by_patient_in_three
 
 LAYERS = ((2, 64, 32), (64, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8))
 """Stacked channels in and out, and the side of the images."""
@@ -33,10 +33,10 @@ def measured(inputs: int, outputs: int, side: int, images: int, repetitions: int
     weight = torch.empty(outputs, inputs, KERNEL, KERNEL)
     kernels = {
         "one call for all": lambda: weight_gradients._weight_gradient(x, gradient, weight, 1, 1),
-        "four products": lambda: by_patient(x, gradient, PATIENTS, KERNEL, stride=1, padding=1, is_complex=True),
-        "three products": lambda: by_patient_in_three(x, gradient, PATIENTS, KERNEL, stride=1, padding=1),
+        "four products": lambda: by_patient(x, gradient, PATIENTS, Geometry(KERNEL, 1, 1), is_complex=True),
+        "three products": lambda: by_patient_in_three(x, gradient, PATIENTS, Geometry(KERNEL, 1, 1)),
         "chosen": lambda: weight_gradients.convolution_gradients(
-            x, gradient, PATIENTS, KERNEL, stride=1, padding=1, is_complex=True
+            x, gradient, PATIENTS, Geometry(KERNEL, 1, 1), is_complex=True
         ),
     }
     times = timed(kernels, repetitions, x.device, time.perf_counter, WARM)

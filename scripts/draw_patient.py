@@ -34,9 +34,7 @@ def main(
         images_of(kspace, record)[0][:, middle],
         images_of(whitened, record)[0][:, middle],
         stack.sequences,
-        patient=record,
-        slice_number=middle,
-        cohort_label=cohort_label,
+        title=f"Held-out patient {record}, slice {middle} of those used (axial, from 0), {cohort_label}",
     )
     save_svg(figure, patient)
 

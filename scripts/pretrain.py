@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zetadp.backbone.pretraining import PretrainingSettings, pretrain
+from zetadp.backbone.pretraining import PretrainingSettings, PublicImages, pretrain
 from zetadp.dataset import pick_device
 from zetadp.kspace.augmentation import AugmentationSettings
 from zetadp.nn.models import NetworkSettings
@@ -39,9 +39,7 @@ def main(
     made = pretrain(
         NetworkSettings(**network),
         PretrainingSettings(**settings, augmentation=AugmentationSettings(**augmentation)),
-        values[held_out:],
-        values[:held_out],
-        sequences,
+        PublicImages(values[held_out:], values[:held_out], sequences),
         checkpoint=Path(checkpoint),
         device=pick_device(device),
     )

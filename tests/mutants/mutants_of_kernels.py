@@ -60,17 +60,17 @@ def factored_gradient_without_conjugate(original: Any) -> Any:
 
 @mutant(THREE, check_a_contribution_is_the_slope_of_the_patients_loss)
 def three_products_without_conjugate(original: Any) -> Any:
-    def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, kernel: int, **geometry: Any) -> Any:
+    def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, geometry: Any) -> Any:
         real, imaginary = x.chunk(2, dim=1)
-        return original(torch.cat((real, -imaginary), dim=1), gradient, patients, kernel, **geometry)
+        return original(torch.cat((real, -imaginary), dim=1), gradient, patients, geometry)
 
     return by_patient_in_three
 
 
 @mutant(THREE, check_a_contribution_does_not_depend_on_others)
 def patients_of_a_call_share_a_gradient(original: Any) -> Any:
-    def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, kernel: int, **geometry: Any) -> Any:
-        found = original(x, gradient, patients, kernel, **geometry)
+    def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, geometry: Any) -> Any:
+        found = original(x, gradient, patients, geometry)
         for call in torch.split(found, torch.get_num_threads()):
             call.copy_(call.mean(dim=0))
         return found

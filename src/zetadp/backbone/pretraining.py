@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -79,12 +80,26 @@ class PretrainingSettings:
         return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup)) * (0.01 + 0.99 * fall)
 
 
+class PublicImages(NamedTuple):
+    """Magnitude images of public patients, in whatever unit.
+
+    Attributes
+    ----------
+    images, watched
+        Trained on, and held out, shape (patient, sequence, slice, row, column).
+    sequences
+        Name of each sequence.
+    """
+
+    images: np.ndarray
+    watched: np.ndarray
+    sequences: Sequence[str]
+
+
 def pretrain(
     network: NetworkSettings,
     settings: PretrainingSettings,
-    images: np.ndarray,
-    watched: np.ndarray,
-    sequences: Sequence[str],
+    public: PublicImages,
     *,
     checkpoint: Path,
     device: torch.device | str = "cpu",
@@ -97,11 +112,8 @@ def pretrain(
         A complex network on k-space with a pooled head.
     settings
         How it is trained.
-    images, watched
-        Magnitude images of public patients, trained on and held out, shape (patient, sequence, slice, row, column).
-        Their scale does not matter.
-    sequences
-        Name of each sequence.
+    public
+        What it is trained on.
     checkpoint
         Where an interrupted training goes on from. It stays: whoever has written the backbone removes it.
     device
@@ -112,6 +124,7 @@ def pretrain(
     UserError
         If the batch cannot be shared by the sequences or the network has no pooled complex head.
     """
+    images, watched, sequences = public
     model = _new(network, settings, images.shape)
     model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)

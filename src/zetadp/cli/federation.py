@@ -212,7 +212,7 @@ def _run_node(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.dataset import pick_device
     from zetadp.federation.flower.certificates import check_certificate, check_node_key
-    from zetadp.federation.flower.launcher import start_node
+    from zetadp.federation.flower.launcher import Uplink, start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
     from zetadp.federation.flower.settings import HospitalSettings
     from zetadp.privacy.calibration import check_promise
@@ -231,16 +231,8 @@ def _run_node(given: argparse.Namespace) -> None:
         for used, option in {settings.state.resolve(): f"state in {given.settings}", folder: "--folder"}.items():
             held.enter_context(folder_in_use(used, option))
         try:
-            start_node(
-                processes,
-                folder,
-                given.settings.resolve(),
-                name=settings.name,
-                server=given.server,
-                authority=given.authority.resolve(),
-                key=given.key.resolve(),
-                idle_seconds=given.idle_seconds,
-            )
+            link = Uplink(given.server, given.authority.resolve(), given.key.resolve(), given.idle_seconds)
+            start_node(processes, folder, given.settings.resolve(), settings.name, link)
             print(f"{promise}\n{settings.name} is starting; logs in {folder}/logs.", flush=True)
             while True:
                 processes.check()

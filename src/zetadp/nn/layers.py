@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zetadp.nn.stacked import block_weight
-from zetadp.nn.weight_gradients import convolution_gradients, product_gradients
+from zetadp.nn.weight_gradients import Geometry, convolution_gradients, product_gradients
 
 
 class PatientLayer(nn.Module):
@@ -82,9 +82,7 @@ class _PatientConv2d(torch.autograd.Function):
             x,
             gradient,
             ctx.patients,
-            block.shape[-1],
-            stride=ctx.stride,
-            padding=ctx.padding,
+            Geometry(block.shape[-1], ctx.stride, ctx.padding),
             is_complex=ctx.complex,
         )
         return of_x, of_weights, None, None

@@ -19,6 +19,8 @@ Complex gradients are in PyTorch's convention ``dL/dRe + i dL/dIm``.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -36,8 +38,16 @@ UNFOLDED_BYTES = 1 << 30
 """Bytes of a pass's unfolded inputs, up to which they are made on devices other than a CPU."""
 
 
+class Geometry(NamedTuple):
+    """Of a convolution with square kernels: their side, the stride and the padding, equal for rows and columns."""
+
+    kernel: int
+    stride: int
+    padding: int
+
+
 def convolution_gradients(
-    x: Tensor, gradient: Tensor, patients: int, kernel: int, *, stride: int, padding: int, is_complex: bool
+    x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool
 ) -> Tensor:
     """Return the gradient of a convolution's weight for every patient.
 
@@ -49,8 +59,8 @@ def convolution_gradients(
         Gradient of the output, shape (image, out, row', column').
     patients
         Number of patients.
-    kernel, stride, padding
-        Geometry of the convolution.
+    geometry
+        Of the convolution.
     is_complex
         Whether the weight is complex and channels are stacked.
 
@@ -59,12 +69,12 @@ def convolution_gradients(
     Tensor of shape (patient, out, in, kernel, kernel), complex with half as many channels where the weight is.
     """
     if x.device.type != "cpu":
-        unfolded = kernel**2 * x.shape[1] * gradient[:, 0].numel() * x.element_size()
+        unfolded = geometry.kernel**2 * x.shape[1] * gradient[:, 0].numel() * x.element_size()
         route = by_batched_product if unfolded <= UNFOLDED_BYTES else by_grouped_convolution
-        return route(x, gradient, patients, kernel, stride=stride, padding=padding, is_complex=is_complex)
-    if is_complex and _three_pay(x, gradient, patients, kernel):
-        return by_patient_in_three(x, gradient, patients, kernel, stride=stride, padding=padding)
-    return by_patient(x, gradient, patients, kernel, stride=stride, padding=padding, is_complex=is_complex)
+        return route(x, gradient, patients, geometry, is_complex=is_complex)
+    if is_complex and _three_pay(x, gradient, patients, geometry.kernel):
+        return by_patient_in_three(x, gradient, patients, geometry)
+    return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
 
 
 def _three_pay(x: Tensor, gradient: Tensor, patients: int, kernel: int) -> bool:
@@ -76,17 +86,16 @@ def _three_pay(x: Tensor, gradient: Tensor, patients: int, kernel: int) -> bool:
     return kernel**2 * inputs * outputs > least * (inputs + outputs)
 
 
-def by_patient(
-    x: Tensor, gradient: Tensor, patients: int, kernel: int, *, stride: int, padding: int, is_complex: bool
-) -> Tensor:
+def by_patient(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool) -> Tensor:
     """Return the gradients of `convolution_gradients` by one call of the backend for each patient."""
     outputs, inputs = gradient.shape[1], x.shape[1]
     images = len(x) // patients
+    kernel = geometry.kernel
     weight = x.new_empty(outputs, inputs, kernel, kernel)
 
     def written_out(x: Tensor, gradient: Tensor) -> Tensor:
         pairs = zip(torch.split(x, images), torch.split(gradient, images), strict=True)
-        return torch.stack([_weight_gradient(own, g, weight, stride, padding) for own, g in pairs])
+        return torch.stack([_weight_gradient(own, g, weight, geometry) for own, g in pairs])
 
     if not is_complex:
         return written_out(x, gradient)
@@ -99,9 +108,7 @@ def by_patient(
     return found
 
 
-def by_patient_in_three(
-    x: Tensor, gradient: Tensor, patients: int, kernel: int, *, stride: int, padding: int
-) -> Tensor:
+def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry) -> Tensor:
     r"""Return the gradients of a complex convolution by three real ones for each patient, after Karatsuba.
 
     With input :math:`x + iy`, gradient of the output :math:`u + iv` and :math:`\star` for the correlation of the two,
@@ -114,6 +121,7 @@ def by_patient_in_three(
     at a time, over that of the call before, so that it is still in cache.
     """
     outputs, inputs = gradient.shape[1] // 2, x.shape[1] // 2
+    kernel = geometry.kernel
     found = x.new_empty(patients, outputs, inputs, kernel, kernel, dtype=x.dtype.to_complex())
     images, together = len(x) // patients, min(patients, torch.get_num_threads())
     even = patients - patients % together
@@ -134,28 +142,27 @@ def by_patient_in_three(
             torch.sub(*own.unbind(2), out=difference)
             of_parts.copy_(g)
             torch.add(*g.unbind(2), out=total)
-            groups = _weight_gradient(*read, weight, stride, padding, 3 * size)
+            groups = _weight_gradient(*read, weight, geometry, 3 * size)
             p, q, r = groups.view(size, 3, *found.shape[1:]).unbind(1)
             r.sub_(p).add_(q)
             torch.complex(p.add_(q), r, out=mine)
     return found
 
 
-def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor, stride: int, padding: int, groups: int = 1) -> Tensor:
+def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor, geometry: Geometry, groups: int = 1) -> Tensor:
     """Return the backend's gradient of a convolution's weight, of which only the shape is used."""
-    geometry = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
-    found: Tensor = torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, [False, True, False])[1]
+    rest = ([geometry.stride] * 2, [geometry.padding] * 2, [1, 1], False, [0, 0], groups)
+    found: Tensor = torch.ops.aten.convolution_backward(gradient, x, weight, None, *rest, [False, True, False])[1]
     return found
 
 
-def by_batched_product(
-    x: Tensor, gradient: Tensor, patients: int, kernel: int, *, stride: int, padding: int, is_complex: bool
-) -> Tensor:
+def by_batched_product(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool) -> Tensor:
     """Return the gradients of `convolution_gradients` by one batched matrix product of unfolded inputs.
 
     Unfolded, the input of a pass is ``kernel**2`` times as large.
     """
-    columns = functional.unfold(x, kernel, padding=padding, stride=stride)
+    kernel = geometry.kernel
+    columns = functional.unfold(x, kernel, padding=geometry.padding, stride=geometry.stride)
     images = len(x) // patients
     left, right = (
         # (image, number, place) -> (patient, number, image and place)
@@ -167,7 +174,7 @@ def by_batched_product(
 
 
 def by_grouped_convolution(
-    x: Tensor, gradient: Tensor, patients: int, kernel: int, *, stride: int, padding: int, is_complex: bool
+    x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool
 ) -> Tensor:
     """Return the gradients of `convolution_gradients` by one call of the backend with one group a patient.
 
@@ -177,9 +184,10 @@ def by_grouped_convolution(
     images, inputs, outputs = len(x) // patients, x.shape[1], gradient.shape[1]
     # (patient and image, channel, ...) -> (image, patient and channel, ...)
     right, left = (m.reshape(patients, images, *m.shape[1:]).transpose(0, 1).flatten(1, 2) for m in (x, gradient))
+    kernel = geometry.kernel
     weight = x.new_empty(patients * outputs, inputs, kernel, kernel)
     with float32_convolutions():
-        found = _weight_gradient(right, left, weight, stride, padding, groups=patients)
+        found = _weight_gradient(right, left, weight, geometry, groups=patients)
     found = found.view(patients, outputs, inputs, kernel, kernel)
     return fold_gradient(found) if is_complex else found
 

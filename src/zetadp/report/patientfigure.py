@@ -22,9 +22,7 @@ def patient_figure(
     whitened: np.ndarray,
     sequences: Sequence[str],
     *,
-    patient: str,
-    slice_number: int,
-    cohort_label: str,
+    title: str,
 ) -> Figure:
     """Draw one slice of one held-out patient: image, k-space magnitude and phase, whitened real and imaginary part.
 
@@ -36,12 +34,8 @@ def patient_figure(
         Complex arrays of shape (sequence, ky, kx), zero frequency at index ``n // 2``.
     sequences
         Name of each sequence.
-    patient
-        Identifier of the patient, who must not be a training patient.
-    slice_number
-        Index of the slice among those used, from zero.
-    cohort_label
-        Name of the cohort for the title.
+    title
+        Says which patient, who must not be a training patient, which slice, and of which cohort.
     """
     if not images.shape == kspace.shape == whitened.shape or images.shape[0] != len(sequences):
         raise ValueError(
@@ -67,7 +61,7 @@ def patient_figure(
         FigureCanvasAgg(figure)
         grid = figure.subplots(count, len(kinds), squeeze=False)
         rows, columns = images.shape[1:]
-        for column, (title, values, colours, norm, unit) in enumerate(kinds):
+        for column, (kind, values, colours, norm, unit) in enumerate(kinds):
             shown: Any = None
             for row in range(count):
                 panel = grid[row, column]
@@ -85,12 +79,11 @@ def patient_figure(
                     panel.set_ylabel("ky", labelpad=0)
                 if row == count - 1:
                     panel.set_xlabel("kx" if column else "column")
-            grid[0, column].set_title(title, fontsize=9.5)
+            grid[0, column].set_title(kind, fontsize=9.5)
             bar = figure.colorbar(shown, ax=grid[:, column], location="bottom", aspect=12, pad=0.02, shrink=0.9)
             bar.set_label(unit, fontsize=9)
             _bar_ticks(bar, norm, limit)
-        place = f"slice {slice_number} of those used (axial, from 0)"
-        set_title(figure, f"Held-out patient {patient}, {place}, {cohort_label}")
+        set_title(figure, title)
     return figure
 
 

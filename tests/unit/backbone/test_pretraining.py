@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.backbone.pretraining import PretrainingSettings, draw_batch, pretrain
+from zetadp.backbone.pretraining import PretrainingSettings, PublicImages, draw_batch, pretrain
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.validation import UserError
@@ -37,7 +37,7 @@ def images():
 @pytest.fixture(scope="module")
 def made(images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretraining")
-    return pretrain(NETWORK, SETTINGS, images, public(10, 1), SEQUENCES, checkpoint=folder / "checkpoint")
+    return pretrain(NETWORK, SETTINGS, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=folder / "checkpoint")
 
 
 def test_it_learns_and_says_how_well_on_patients_it_never_saw(made):
@@ -93,13 +93,13 @@ def test_an_interrupted_training_ends_with_the_same_bits(images, made, tmp_path,
     monkeypatch.setattr("zetadp.backbone.pretraining.draw_batch", interrupted)
     path = tmp_path / "checkpoint"
     with pytest.raises(KeyboardInterrupt):
-        pretrain(NETWORK, settings, images, public(10, 1), SEQUENCES, checkpoint=path)
+        pretrain(NETWORK, settings, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=path)
     assert path.exists()
-    again = pretrain(NETWORK, settings, images, public(10, 1), SEQUENCES, checkpoint=path)
+    again = pretrain(NETWORK, settings, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=path)
     assert len(calls) == 17 + 40 - 16
     assert all(torch.equal(value, again.tensors()[name]) for name, value in made.tensors().items())
     # What was learned stays until somebody has written it.
-    once_more = pretrain(NETWORK, settings, images, public(10, 1), SEQUENCES, checkpoint=path)
+    once_more = pretrain(NETWORK, settings, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=path)
     assert len(calls) == 17 + 40 - 16
     assert all(torch.equal(value, once_more.tensors()[name]) for name, value in made.tensors().items())
 
@@ -116,10 +116,10 @@ def test_a_checkpoint_of_other_images_is_not_continued(images, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("zetadp.backbone.pretraining.draw_batch", stop)
         with pytest.raises(KeyboardInterrupt):
-            pretrain(NETWORK, settings, images, images[:2], SEQUENCES, checkpoint=path)
+            pretrain(NETWORK, settings, PublicImages(images, images[:2], SEQUENCES), checkpoint=path)
     kept = path.read_bytes()
-    other = pretrain(NETWORK, settings, images[:30], images[:2], SEQUENCES, checkpoint=path)
-    fresh = pretrain(NETWORK, settings, images[:30], images[:2], SEQUENCES, checkpoint=tmp_path / "fresh")
+    other = pretrain(NETWORK, settings, PublicImages(images[:30], images[:2], SEQUENCES), checkpoint=path)
+    fresh = pretrain(NETWORK, settings, PublicImages(images[:30], images[:2], SEQUENCES), checkpoint=tmp_path / "fresh")
     assert kept
     assert all(torch.equal(value, fresh.tensors()[name]) for name, value in other.tensors().items())
 
@@ -175,12 +175,16 @@ def test_features_are_those_before_the_head(made):
 )
 def test_other_networks_make_no_backbone(images, tmp_path, change, words):
     with pytest.raises(UserError, match=words):
-        pretrain(replace(NETWORK, **change), SETTINGS, images, images, SEQUENCES, checkpoint=tmp_path / "c")
+        pretrain(
+            replace(NETWORK, **change), SETTINGS, PublicImages(images, images, SEQUENCES), checkpoint=tmp_path / "c"
+        )
 
 
 def test_a_batch_that_cannot_be_shared_by_the_sequences_is_refused(images, tmp_path):
     with pytest.raises(UserError, match="multiple of 4"):
-        pretrain(NETWORK, replace(SETTINGS, batch=30), images, images, SEQUENCES, checkpoint=tmp_path / "c")
+        pretrain(
+            NETWORK, replace(SETTINGS, batch=30), PublicImages(images, images, SEQUENCES), checkpoint=tmp_path / "c"
+        )
 
 
 def test_starts_of_another_shape_and_slices_of_another_size_are_refused(made):

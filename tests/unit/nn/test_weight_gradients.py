@@ -10,6 +10,7 @@ from zetadp.device.precision import set_tf32, tf32_in_convolutions
 from zetadp.nn import weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (
+    Geometry,
     by_batched_product,
     by_grouped_convolution,
     by_patient,
@@ -66,7 +67,7 @@ def test_every_kernel_gives_what_a_loop_of_ordinary_gradients_gives(
         return functional.conv2d(x, block_weight(weight) if dtype.is_complex else weight, **geometry)
 
     gradient = random(*convolve(x).shape, dtype=x.dtype, seed=seed + 2)
-    found = KERNELS[kernel_name](x, gradient, patients, kernel, **geometry, is_complex=dtype.is_complex)
+    found = KERNELS[kernel_name](x, gradient, patients, Geometry(kernel, **geometry), is_complex=dtype.is_complex)
     for mine, own, g in zip(found, x.chunk(patients), gradient.chunk(patients), strict=True):
         (expected,) = torch.autograd.grad((convolve(own) * g).sum(), [weight])
         assert_near(mine, expected, DTYPES[dtype])
@@ -80,8 +81,8 @@ def test_patients_that_share_a_call_keep_their_own_gradients(threads, patients, 
     x = random(patients * images, 4, 5, 6, dtype=torch.float64, seed=1)
     gradient = random(patients * images, 6, 3, 3, dtype=torch.float64, seed=2)
     geometry = {"stride": 2, "padding": 1}
-    found = by_patient_in_three(x, gradient, patients, 3, **geometry)
-    expected = by_patient(x, gradient, patients, 3, **geometry, is_complex=True)
+    found = by_patient_in_three(x, gradient, patients, Geometry(3, **geometry))
+    expected = by_patient(x, gradient, patients, Geometry(3, **geometry), is_complex=True)
     assert_near(found, expected, 1e-10)
 
 
@@ -122,7 +123,7 @@ def test_on_a_cpu_wide_complex_layers_take_three_convolutions(channels, side, ke
     for name in ("by_patient", "by_patient_in_three"):
         monkeypatch.setattr(weight_gradients, name, lambda *_, name=name, **__: chosen.append(name))
     x, gradient = (torch.zeros(2, width, side, side) for width in channels)
-    convolution_gradients(x, gradient, 2, kernel, stride=1, padding=kernel // 2, is_complex=is_complex)
+    convolution_gradients(x, gradient, 2, Geometry(kernel, 1, kernel // 2), is_complex=is_complex)
     assert chosen == [kind]
 
 
@@ -138,7 +139,7 @@ def calls_elsewhere(patients: int) -> tuple[torch.Tensor, list[str]]:
             return func(*args, **(kwargs or {}))
 
     with Record():
-        found = convolution_gradients(x, gradient, patients, 3, stride=2, padding=1, is_complex=True)
+        found = convolution_gradients(x, gradient, patients, Geometry(3, 2, 1), is_complex=True)
     assert found.shape == (patients, 5, 2, 3, 3)
     return found, calls
 
@@ -170,7 +171,7 @@ def test_weight_gradients_by_convolution_stay_float32_where_convolutions_may_rou
     x, gradient = torch.ones(2, 1, 3, 3), torch.ones(2, 1, 3, 3)
     set_tf32(convolutions=True)
     try:
-        by_grouped_convolution(x, gradient, 2, 3, stride=1, padding=1, is_complex=False)
+        by_grouped_convolution(x, gradient, 2, Geometry(3, 1, 1), is_complex=False)
         assert seen == [False]
         assert tf32_in_convolutions()
     finally:

@@ -33,7 +33,9 @@ def patient(**changes):
     images = np.random.default_rng(0).random((4, 16, 16)).astype(np.float32)
     kspace = to_kspace(images)
     arrays = {"images": images, "kspace": kspace, "whitened": whiten(kspace)} | changes
-    return patient_figure(**arrays, sequences=SEQUENCES, patient="P07", slice_number=77, cohort_label=LABEL)
+    return patient_figure(
+        **arrays, sequences=SEQUENCES, title=f"Held-out patient P07, slice 77 of those used (axial, from 0), {LABEL}"
+    )
 
 
 DRAW = {

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import httpx
 
@@ -134,16 +134,9 @@ class Federation:
         """Start a node; it joins when its patients are checked and prepared."""
         path = self.folder / f"{settings.name}.json"
         write_json(path, asdict(settings))
-        start_node(
-            self.processes,
-            self.folder,
-            path,
-            name=settings.name,
-            server=self.address,
-            authority=self.credentials.authority,
-            key=self.credentials.node(settings.name)[1],
-            idle_seconds=self.idle_seconds,
-        )
+        key = self.credentials.node(settings.name)[1]
+        link = Uplink(self.address, self.credentials.authority, key, self.idle_seconds)
+        start_node(self.processes, self.folder, path, settings.name, link)
 
     def wait_for_nodes(self, names: Sequence[str]) -> None:
         """Wait until nodes are connected."""
@@ -201,16 +194,33 @@ class Federation:
             time.sleep(0.1)
 
 
+class Uplink(NamedTuple):
+    """How a node reaches the server.
+
+    Attributes
+    ----------
+    server
+        ``host:port`` of the SuperLink.
+    authority
+        Certificate that the server's certificate must go back to.
+    key
+        The node's private key.
+    idle_seconds
+        How long the node waits before it looks for a message again.
+    """
+
+    server: str
+    authority: Path
+    key: Path
+    idle_seconds: float
+
+
 def start_node(
     processes: Processes,
     folder: Path,
     settings: Path,
-    *,
     name: str,
-    server: str,
-    authority: Path,
-    key: Path,
-    idle_seconds: float,
+    link: Uplink,
 ) -> None:
     """Start the two processes of a node: one that computes, and one that speaks with the server.
 
@@ -224,23 +234,17 @@ def start_node(
         The hospital's settings file.
     name
         The node's name.
-    server
-        ``host:port`` of the SuperLink.
-    authority
-        Certificate that the server's certificate must go back to.
-    key
-        The node's private key.
-    idle_seconds
-        How long the node waits before it looks for a message again.
+    link
+        How it reaches the server.
     """
     port, secret = str(free_port()), str(_secret(folder, name))
     arguments = ["--runtime", f"{LOOPBACK}:{port}", "--secret", secret, "--hospital", str(settings)]
     processes.start(f"{name}-worker", "worker", arguments)
     arguments = [
-        *("--superlink", server, "--root-certificates", str(authority)),
-        *("--auth-supernode-private-key", str(key), "--isolation", "process"),
+        *("--superlink", link.server, "--root-certificates", str(link.authority)),
+        *("--auth-supernode-private-key", str(link.key), "--isolation", "process"),
         *("--superexec-auth-secret-file", secret, "--host", LOOPBACK, "--port", port),
-        *("--idle-seconds", str(idle_seconds), "--memory", str(folder / f"{name}.number")),
+        *("--idle-seconds", str(link.idle_seconds), "--memory", str(folder / f"{name}.number")),
     ]
     processes.start(name, "supernode", arguments)
 
