@@ -3,7 +3,8 @@
 A round is, for each node: its patients' clipped gradients onto the grid with the integer check of their norms, their
 sum, the noise, and the way back to float. With several processes, each takes whole nodes. For comparison, one line
 gives the seeded float noise of the simulation. Gradients are taken of one patient a pass, where the simulation takes
-several: the last table has the ratio of the two, paired in one run.
+several: a table has the ratio of the two, paired in one run. The last table is of whole trainings, in which exact noise
+takes one patient a pass only where neither everybody is drawn nor all are cheap.
 
     python benchmarks/os_noise.py
     python benchmarks/os_noise.py --nodes 11 --processes 1 2 4
@@ -18,12 +19,18 @@ from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
+from zetadp.core.settings import TrainingSettings
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.clipping import clipped_sums
@@ -41,6 +48,11 @@ NETWORKS_PASSED = {
     "32-64-128, two convolutions": NetworkSettings(widths=(32, 64, 128), head="hidden", hidden=128, groups=16),
     "linear": NetworkSettings("linear"),
 }
+TRAINED = {
+    "head, 64 features": (NetworkSettings("head", "features"), (1, 1, 64)),
+    "16-32, pooled": (NETWORKS_PASSED["16-32, pooled"], (1, 32, 32)),
+}
+ROUNDS = 60
 SIGMA = 42.57
 POPULATION = 44
 EXPECTED = 24
@@ -136,6 +148,43 @@ def print_passes(repetitions: int) -> None:
         print(f"{label:30} {times[0]:17.1f} {times[1]:12.1f} {ratio:6.2f}")
 
 
+def print_trainings(repetitions: int) -> None:
+    """Print what whole trainings with exact noise cost against seeded ones: two nodes of 60 patients."""
+    print(f"\nseconds for {ROUNDS} rounds of 120 patients")
+    print(f"{'network':24} {'drawn':>10} {'seeded':>8} {'exact':>8} {'ratio':>6} {'lowest':>7} {'highest':>8}")
+    for label, (settings, shape) in TRAINED.items():
+        for drawn, share in {"everybody": 1.0, "24 of 44": 24 / 44}.items():
+            pairs = []
+            for repetition in range(repetitions + 1):
+                times = [_training(settings, shape, share, noise, repetition) for noise in ("seeded", "os")]
+                pairs += [times] if repetition else []  # the first loads libraries and fills tables
+            seeded, exact = (median(column) for column in zip(*pairs, strict=True))
+            ratios = sorted(ours / theirs for theirs, ours in pairs)
+            spread = f"{median(ratios):6.2f} {ratios[0]:7.2f} {ratios[-1]:8.2f}"
+            print(f"{label:24} {drawn:>10} {seeded:8.2f} {exact:8.2f} {spread}")
+
+
+def _training(settings: NetworkSettings, shape: tuple[int, ...], share: float, noise: str, seed: int) -> float:
+    """Return the seconds of a training."""
+    random = np.random.default_rng(0)
+    values = torch.from_numpy(random.standard_normal((2, 480, *shape))).float()
+    records = Records(torch.complex(values[0], values[1]), torch.arange(4).repeat(120))
+    units = [[[4 * patient + image for image in range(4)] for patient in range(60 * k, 60 * k + 60)] for k in range(2)]
+    plan = Plan(
+        RunName("timed", "federated", "8", seed),
+        settings,
+        TrainingSettings(ROUNDS, images_per_patient=4, noise=noise),
+        tuple(NodeConstants(f"node-{k}", 60, 60 * share, SIGMA) for k in range(2)),
+        delta=1e-3,
+        task={"name": "classification", "classes": 4},
+    )
+    with TemporaryDirectory() as folder:
+        files = TrainingFiles(Path(folder) / "ledger.jsonl", Path(folder) / "checkpoint.safetensors")
+        start = time.perf_counter()
+        train(plan, TrainingData(records, [Holding(own) for own in units]), files)
+        return time.perf_counter() - start
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -148,6 +197,7 @@ def main() -> None:
     print_draws(arguments.repetitions)
     print_rounds(arguments.nodes, arguments.processes, arguments.bound, arguments.repetitions)
     print_passes(arguments.repetitions)
+    print_trainings(arguments.repetitions)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -94,7 +94,8 @@ class Site:
         Where messages are kept before they are sent. Nodes that cannot repeat their noise need one.
     chunk
         Items in one pass at most; None for as many as `images_in_a_pass` says. Exact mechanisms take one unit a
-        pass: so a contribution cannot depend, not even in its last bits, on who else was drawn.
+        pass, or, where at least `CHEAP` items fit, all units of the nodes, and drop those that were not drawn: so a
+        contribution cannot depend, not even in its last bits, on who else was drawn.
     """
 
     nodes: Sequence[Node]
@@ -183,16 +184,24 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
 def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSums:
     """Sum the clipped contributions of the patients drawn, node by node."""
     nodes, records = site.nodes, site.records
+    chunk = site.chunk or images_in_a_pass(phase, records.inputs)
+    groups = [np.full(len(draw.members), place) for place, draw in enumerate(draws)]
+    if not (site.repeatable or all(node.mechanism.expected == node.mechanism.population for node in nodes)):
+        # The shape of a pass makes the last bits of what is in it, so it must not follow from who was drawn.
+        if chunk >= CHEAP:
+            groups = [np.full(node.mechanism.population, len(nodes)) for node in nodes]
+            for place, (own, draw) in enumerate(zip(groups, draws, strict=True)):
+                own[draw.members] = place
+            draws = [replace(draw, members=np.arange(len(own))) for draw, own in zip(draws, groups, strict=True)]
+        else:
+            chunk = phase.items
     choices = [choose_items(node, draw, records.strata, phase.items) for node, draw in zip(nodes, draws, strict=True)]
     inputs, targets = gather(records, np.concatenate(choices))
-    groups = torch.from_numpy(np.repeat(np.arange(len(nodes)), [len(draw.members) for draw in draws]))
-    chunk = phase.items
-    if site.repeatable:
-        chunk = site.chunk or images_in_a_pass(phase, records.inputs)
     mechanism = nodes[0].mechanism
     bound = mechanism.clip if np.isfinite(mechanism.clip) else None
-    drawn = Drawn(inputs, targets, groups, len(nodes))
-    return clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
+    drawn = Drawn(inputs, targets, torch.from_numpy(np.concatenate(groups)), len(nodes) + 1)
+    found = clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
+    return replace(found, sums=found.sums[: len(nodes)])
 
 
 def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:
@@ -238,6 +247,8 @@ def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) 
         return list(pool.map(lambda arguments: function(*arguments), calls))
 
 
+CHEAP = 1 << 14
+"""Items of a pass, from which on contributions cost less than passes of their own."""
 PASS_BYTES = 1 << 29
 """What the images of a pass may hold between forward and backward, with their patients' gradients."""
 

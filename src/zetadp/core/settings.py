@@ -122,7 +122,8 @@ class Performance:
         last one are kept as well, since they cannot be computed again.
     chunk
         Images in one pass at most; by default as many as hold half a GiB (`zetadp.core.round`). It moves results
-        by rounding alone. With noise from the operating system a pass is one patient.
+        by rounding alone. With noise from the operating system a pass is one patient, unless all patients take
+        part in it, drawn or not (heads), or everybody is drawn in every round.
     """
 
     evaluate_every: int = 20

@@ -91,7 +91,8 @@ def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the norm of each patient's gradient over some parameters, float64 of shape (patient,).
 
     To turn every number into float64 takes a processor longer than to read it. So it adds the squares of a few in
-    float32, with less error than factors are rounded down by, and joins the norms of these few in float64.
+    float32, with less error than factors are rounded down by, and joins the norms of these few in float64. Where that
+    does not do for a patient, its norm is taken again, and nobody else's: no bit of a norm depends on others.
     """
     if all(g.device.type == "cpu" and g.dtype == torch.float32 for g in gradients):
         parts = []
@@ -100,8 +101,15 @@ def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
             blocks, rest = g[:, :whole].reshape(len(g), whole // SHORT, SHORT), g[:, whole:]
             parts += [torch.linalg.vector_norm(blocks, dim=2), rest]
         norms = _joined(parts)
-        if bool(((norms > SMALLEST) & torch.isfinite(norms)).all()):
+        enough = (norms > SMALLEST) & torch.isfinite(norms)
+        if bool(enough.all()):
             return norms
+        return torch.where(enough, norms, _precise_norms(gradients))
+    return _precise_norms(gradients)
+
+
+def _precise_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return what `_written_norms` does, with all squares in float64."""
     # In blocks of columns: over long rows the norm of several would leave the cache, and their float64 would take room.
     columns = COLUMNS if gradients[0].device.type == "cpu" else COLUMNS_ELSEWHERE
     return _joined([part for g in gradients for part in torch.split(g, columns, dim=1)])

@@ -319,8 +319,9 @@ def test_a_kept_message_that_was_changed_is_refused(ledger, store):
         exact_round(ledger, store, model)
 
 
-def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypatch):
-    """The integers that a patient adds are the same whoever else takes part: passes of one patient each."""
+@pytest.mark.parametrize("cheap", [1, 10**9], ids=["all in passes", "one a pass"])
+def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypatch, cheap):
+    """The integers that a patient adds are the same whoever else takes part."""
     model, sums = network(NETWORKS["complex hidden"]), []
     original = zetadp.core.round.clipped_sums
 
@@ -330,11 +331,12 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
         return result
 
     monkeypatch.setattr(zetadp.core.round, "clipped_sums", remember)
+    monkeypatch.setattr(zetadp.core.round, "CHEAP", cheap)
     data, population = records(12), 12
     grid = Grid.choose(CLIP, noise_multiplier=1.0, population=population, dimension=Layout.of(model).dimension)
 
     def summed(members: list[int]) -> Tensor:
-        constants = {"population": population, "expected": population, "noise_multiplier": 1.0, "clip": CLIP}
+        constants = {"population": population, "expected": population / 2, "noise_multiplier": 1.0, "clip": CLIP}
         name = "-".join(map(str, members))
         with Ledger(tmp_path / f"{name}.jsonl") as ledger:
             ledger.start({})

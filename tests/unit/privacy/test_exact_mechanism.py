@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from contributing import clipped_sums
-from training_builder import TINY, network, patients
+from training_builder import NETWORKS, TINY, network, patients
 
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.events import Round
@@ -108,3 +108,21 @@ def test_integer_sums_are_the_clipped_sums_and_never_longer_than_the_bound(bound
         assert sum(int(value) ** 2 for value in row) <= 4**grid.bits
         torch.testing.assert_close(row.double() * grid.step, expected, rtol=1e-4, atol=grid.step)
     assert (exact.sums[2] == 0).all()
+
+
+@pytest.mark.parametrize("family", NETWORKS)
+@pytest.mark.parametrize("other", [0.0, 1e-30, 3.0, 1e25, float("nan")])
+def test_no_bit_of_a_contribution_depends_on_who_shares_its_pass(family, other):
+    settings = NETWORKS[family]
+    model = network(settings)
+    images, labels = patients(5, 4, domain=settings.domain)
+    changed = images.clone()
+    changed[1] *= other
+    grid = Grid.choose(0.5, noise_multiplier=1.0, population=5, dimension=Layout.of(model).dimension)
+
+    def each(images):
+        how = {"count": 5, "bound": 0.5, "chunk": 20, "grid": grid}
+        return clipped_sums(model, Layout.of(model), images, labels, torch.arange(5), **how).sums
+
+    others = [0, 2, 3, 4]
+    assert torch.equal(each(images)[others], each(changed)[others])

@@ -147,7 +147,8 @@ def test_training_draws_clips_and_records_every_image_by_itself(tmp_path):
     assert {(e.population, e.sampling_probability) for e in attempt.events} == {(4 * images, 6 / (4 * images))}
 
 
-def test_exact_noise_takes_one_image_a_pass(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("everybody", "expected"), [(False, (1, 1)), (True, (1, 8))])
+def test_exact_noise_takes_one_image_a_pass_unless_all_are_drawn_always(tmp_path, monkeypatch, everybody, expected):
     """A contribution must not depend, not even in its last bits, on which other images were drawn."""
     taken = []
 
@@ -158,11 +159,12 @@ def test_exact_noise_takes_one_image_a_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(zetadp.core.round, "clipped_sums", noted)
     data = records(2)
     images = items_each(data)
-    plan = Held("node-01", [[record] for record in range(2)], 2 * images, 4.0, 1.0, images)
+    drawn = 2.0 * images if everybody else 4.0
+    plan = Held("node-01", [[record] for record in range(2)], 2 * images, drawn, 1.0, images)
     settings = TrainingSettings(rounds=2, images_per_patient=4, noise="os")
     paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
     train_run(RUN, TINY, settings, [plan], data, None, **paths, performance=Performance(chunk=8))
-    assert taken == [(1, 1)] * 2
+    assert taken == [expected] * 2
 
 
 def test_a_node_that_does_not_hold_all_declared_images_is_refused(tmp_path):

@@ -52,7 +52,8 @@ class HospitalSettings:
     threads
         Threads of PyTorch; null leaves the choice to it.
     chunk
-        Images in one pass at most; null for as many as hold half a GiB. Exact noise takes one patient a pass.
+        Images in one pass at most; null for as many as hold half a GiB. Exact noise takes one patient a pass,
+        or all of them (`zetadp.core.round`).
     simulation
         True for simulated patients only: permits seeded noise and runs without noise. It says that nobody needs
         protection.
