@@ -60,7 +60,7 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
 HEAD = NetworkSettings("head", "features", components=2, start="public")
 TUNED = replace(backbone().settings, start="public", trained="low_rank", rank=2)
 METHODS = [
-    (3, 20, TINY, DESCENT),
+    (3, 8, TINY, DESCENT),
     (11, 2, TINY, DESCENT),
     (2, 3, HEAD, DESCENT),
     (2, 1, HEAD, LEAST_SQUARES),
