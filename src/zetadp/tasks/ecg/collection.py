@@ -90,7 +90,7 @@ class Collection:
         """Write one file for each domain, and the beats that features are computed of."""
         names = self.table["record"].tolist()
         rows = self.signals[:, None, None]
-        write_values(spectra, spectrum(rows), self.labels, names, "mV samples")
+        write_values(spectra, spectrum(rows), self.labels, names, "mV")
         write_values(signals, rows, self.labels, names, "mV")
         write_values(beats, self.beats, self.labels, names, "deviations of the lead")
 

@@ -60,8 +60,11 @@ def beginning(recording: Recording, settings: SpectrumSettings) -> np.ndarray:
 
 
 def spectrum(samples: np.ndarray) -> np.ndarray:
-    """Return the discrete Fourier transform along the last axis, complex64, unscaled."""
-    return np.asarray(np.fft.fft(samples), dtype=np.complex64)
+    """Return the unitary discrete Fourier transform along the last axis, complex64.
+
+    Unitary, since a network whose output is a magnitude begins saturated on sums of 512 samples.
+    """
+    return np.asarray(np.fft.fft(samples, norm="ortho"), dtype=np.complex64)
 
 
 def resampled(values: np.ndarray, rate: float, wanted: float) -> np.ndarray:

@@ -18,7 +18,7 @@ def test_the_spectrum_is_the_fourier_sum_of_the_first_samples_of_one_lead():
     found = spectrum(beginning(recording(signal), SpectrumSettings(lead=3, samples=64)))
     n = np.arange(64)
     lead = signal[LEADS.index("aVR"), :64]
-    expected = [(lead * np.exp(-2j * np.pi * k * n / 64)).sum() for k in range(64)]
+    expected = [(lead * np.exp(-2j * np.pi * k * n / 64)).sum() / 8 for k in range(64)]
     assert found.dtype == np.complex64
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
