@@ -56,12 +56,11 @@ METHODS: dict[str, tuple[str | None, str | None, range]] = {
     "head on public features, ε = 0.5": ("head", "0.5", SEEDS),
     "head on public features, no noise": ("head", "inf", FEW),
     "public encoder alone, no patient seen": (None, None, FEW),
+    "age alone": (None, None, FEW),
+    "device alone": (None, None, FEW),
     "the paper's network and settings": ("mlp", "1.76", FEW),
     "the paper's network, no noise": ("mlp", "inf", FEW),
     "its real-valued twin, on the signal": ("real", "1.76", FEW),
-    "its real-valued twin, no noise": ("real", "inf", FEW),
-    "age alone": (None, None, FEW),
-    "device alone": (None, None, FEW),
 }
 """Network of the scenario, epsilon and seeds of each method; None where nothing is trained privately."""
 

@@ -47,8 +47,8 @@ class Setting:
     components: int = 8
     whitening: float = WHITENING
     rounds: int = 50
-    clip: float = 0.3
-    rate: float = 10.0
+    clip: float = 0.1
+    rate: float = 30.0
     momentum: float = 0.5
     averaged: float = 0.5
 
