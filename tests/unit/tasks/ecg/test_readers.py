@@ -23,12 +23,12 @@ def signals(count: int, rate: float = 500) -> list[np.ndarray]:
 
 @pytest.fixture
 def cpsc(tmp_path):
-    """Write a folder as the challenge has it: six recordings, of which one has two labels and one another label."""
+    """Write a folder as the challenge has it: six recordings, of which one has two labels and one a label of others."""
     for number, signal in enumerate(signals(6)):
         content = {"sex": "Male", "age": 50 + number, "data": signal.astype(np.float64)}
         savemat(tmp_path / f"A{number:04d}.mat", {"ECG": content})
     rows = {"Recording": [f"A{n:04d}" for n in range(6)], "First_label": [1, 4, 1, 4, 1, 5]}
-    rows |= {"Second_label": [None, None, None, None, 4, None], "Third_label": None}
+    rows |= {"Second_label": [None, None, None, None, None, 4], "Third_label": None}
     pd.DataFrame(rows).astype({"Second_label": "Int64"}).to_csv(tmp_path / "REFERENCE.csv", index=False)
     return tmp_path
 
@@ -40,6 +40,7 @@ def test_cpsc_is_read_as_written(cpsc):
         ("A0001", 1, 51.0),
         ("A0002", 0, 52.0),
         ("A0003", 1, 53.0),
+        ("A0004", 0, 54.0),
     ]
     for each, written in zip(found, signals(6), strict=False):
         assert each.rate == 500
