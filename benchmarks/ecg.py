@@ -58,9 +58,8 @@ METHODS: dict[str, tuple[str | None, str | None, range]] = {
     "public encoder alone, no patient seen": (None, None, FEW),
     "age alone": (None, None, FEW),
     "device alone": (None, None, FEW),
+    "real-valued twin of the paper's network, on the signal": ("real", "1.76", FEW),
     "the paper's network and settings": ("mlp", "1.76", FEW),
-    "the paper's network, no noise": ("mlp", "inf", FEW),
-    "its real-valued twin, on the signal": ("real", "1.76", FEW),
 }
 """Network of the scenario, epsilon and seeds of each method; None where nothing is trained privately."""
 
