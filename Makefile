@@ -7,6 +7,7 @@
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
 #   make held-apart          the same method on four cohorts from other distributions (minutes each)
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
+#   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #
@@ -14,6 +15,7 @@
 #   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
 #   CORES=8                  cores for the workflow (default: all)
 #   CONFIG=workflow/scenarios/paper.yaml   another experiment for `make results`
+#   ECG=FOLDER               recordings for `make ecg`
 #   TORCH_INDEX=URL          take PyTorch from this wheel index. On Linux pip's default PyTorch is a CUDA build of
 #                            several gigabytes; on a machine without a GPU name the index of CPU wheels that
 #                            PyTorch's installation page gives.
@@ -21,6 +23,7 @@
 PYTHON ?= python3
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 CONFIG ?=
+ECG ?=
 TORCH_INDEX ?=
 VENV ?= .venv
 
@@ -32,13 +35,14 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist test test-cluster test-environments lint unit benchmark accountants install clean
+.PHONY: results full held-apart phase-mnist ecg test test-cluster test-environments lint unit benchmark accountants install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 full: export ZETADP_COMMAND := make full
 held-apart: export ZETADP_COMMAND := make held-apart
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
+ecg: export ZETADP_COMMAND := make ecg
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 
@@ -68,6 +72,9 @@ phase-mnist: install
 		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
 	done
 	$(RUN) python benchmarks/phase_mnist.py
+
+ecg: install
+	$(RUN) python benchmarks/ecg.py --data $(ECG)
 
 lint: install
 	$(BIN)/ruff check .

@@ -197,6 +197,18 @@ def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str
         )
 
 
+def _simulates(config: Mapping[str, Any]) -> bool:
+    """Tell whether the task has simulated patients of its own, which it says by the attribute ``simulates``."""
+    if config["task"]["name"] == BRAIN:
+        return True
+    from zetadp.core.task import task_of
+
+    try:
+        return bool(getattr(task_of(task_content(config)), "simulates", False))
+    except (UserError, ValueError):
+        return True  # its settings are the mistake, and named elsewhere
+
+
 def _contradictions_of_cohort(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a cohort takes from another one by mistake.
 
@@ -205,7 +217,7 @@ def _contradictions_of_cohort(config: Mapping[str, Any]) -> Iterator[str]:
     """
     cohort, noise, real = config["cohort"], config["privacy"]["noise"], has_real_patients(config)
     source, task = cohort["source"], config["task"]["name"]
-    if source == "simulated" and task != BRAIN:
+    if source == "simulated" and not _simulates(config):
         yield f"cohort.source: expected download or folder for task {task}, which has no simulation; found simulated."
         return
     if (source == "folder") != (cohort["folder"] is not None):

@@ -54,8 +54,6 @@ def summarise(
     right = np.bincount(index, weights=correct, minlength=len(patients))
     images = np.bincount(index, minlength=len(patients))
     low, high = accuracy_interval(right, images, stream(seed, Purpose.BOOTSTRAP))
-    per_class = {name: _class_metrics(confusion, label) for label, name in enumerate(names)}
-    present = [per_class[name] for label, name in enumerate(names) if confusion[label].sum()]
     return {
         "metric": "accuracy",
         "images": len(predictions),
@@ -70,12 +68,21 @@ def summarise(
             "method": "percentile bootstrap over patients",
             "replicates": REPLICATES,
         },
+        **of_confusion(confusion, names),
+        "per_patient": dict(zip(patients.tolist(), (right / images).tolist(), strict=True)),
+        "per_patient_images": dict(zip(patients.tolist(), images.tolist(), strict=True)),
+    }
+
+
+def of_confusion(confusion: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """Return what counts by true class (row) and predicted class say of each class, and in the mean of the classes."""
+    per_class = {name: _class_metrics(confusion, label) for label, name in enumerate(names)}
+    present = [per_class[name] for label, name in enumerate(names) if confusion[label].sum()]
+    return {
         "balanced_accuracy": float(np.mean([metrics["recall"] for metrics in present])),
         "macro_f1": float(np.mean([metrics["f1"] for metrics in present])),
         "per_class": per_class,
         "confusion": confusion.tolist(),
-        "per_patient": dict(zip(patients.tolist(), (right / images).tolist(), strict=True)),
-        "per_patient_images": dict(zip(patients.tolist(), images.tolist(), strict=True)),
     }
 
 

@@ -19,7 +19,7 @@ from zetadp.nn.activations import ConjMish, Mish, activation
 from zetadp.nn.inference import without_gradients
 from zetadp.nn.layers import Conv2d, Linear, LowRankConv2d
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
-from zetadp.nn.settings import LOW_RANK, OWN
+from zetadp.nn.settings import LOW_RANK, OWN, ROWS
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.stacked import stack
 from zetadp.validation import UserError
@@ -97,7 +97,7 @@ def modulus(x: Tensor) -> Tensor:
 
 
 class DenseClassifier(nn.Module):
-    """Fully connected layers on all pixels of an image, complex or real.
+    """Fully connected layers on all pixels of an image, or all values of a row, complex or real.
 
     A complex network ends in the modulus of its complex scores. A real one has ReLU, which is what the cardioid is on
     real numbers.
@@ -105,10 +105,11 @@ class DenseClassifier(nn.Module):
 
     def __init__(self, settings: NetworkSettings, classes: int, size: int) -> None:
         super().__init__()
-        self.complex = settings.domain == "complex"
+        self.complex = settings.domain in {"complex", "spectrum"}
+        values = size if settings.domain in ROWS else size * size
         dtype = torch.complex64 if self.complex else torch.float32
         layers: list[nn.Module] = []
-        for before, width in pairwise((size * size, *settings.widths)):
+        for before, width in pairwise((values, *settings.widths)):
             own = activation(settings.activation, width) if self.complex else nn.ReLU()
             layers += [Linear(before, width, dtype=dtype), own]
         self.layers = nn.Sequential(*layers, Linear(settings.widths[-1], classes, dtype=dtype))
@@ -167,7 +168,7 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     classes
         Number of classes.
     size
-        Side of the square images; for a head, the number of features.
+        Side of the square images; for a head the number of features, for a row its length.
     generator
         Source of the starting weights.
     """

@@ -20,6 +20,12 @@ LEAST_SQUARES = "least_squares"
 CLOSED_FORMS = (CLASS_MEANS, LEAST_SQUARES)
 """Ways of a head: one message of every node, from which the weights follow (`zetadp.nn.closed_form`)."""
 
+DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", "features")
+ROWS = ("signal", "spectrum")
+"""Domains of one dimension: what a network sees is a row, and not a square."""
+OF_DENSE = ("complex", "image", *ROWS)
+"""Domains of family ``dense``, which alone sees complex images and rows."""
+
 SHIPPED = "data/backbone.safetensors"
 """Where the backbone lies that comes with the package, relative to the package."""
 
@@ -36,8 +42,8 @@ class NetworkSettings:
         (softmax regression on log magnitude); or ``head`` (a complex affine map of features). ``own``: the network is
         brought as a PyTorch module, and the other settings are of no effect.
     domain
-        What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, or ``features`` that
-        something public computes.
+        What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, a real ``signal``
+        of one dimension, its complex ``spectrum``, or ``features`` that something public computes.
     widths
         Filters of each block; each block halves the image side by average pooling. Units of each hidden layer of family
         ``dense``.
@@ -85,7 +91,7 @@ class NetworkSettings:
         """Check every setting; lists from configuration files become tuples."""
         object.__setattr__(self, "widths", tuple(self.widths))
         one_of(FAMILIES, family=self.family)
-        one_of(("kspace", "image", "complex", "features"), domain=self.domain)
+        one_of(DOMAINS, domain=self.domain)
         one_of(("hidden", "pooled"), head=self.head)
         one_of(("none", "fourier"), transform=self.transform)
         one_of(("random", "public"), start=self.start)
@@ -101,10 +107,11 @@ class NetworkSettings:
                 f"Expected domain features for family head and for no other, found family {self.family} with domain "
                 f"{self.domain}."
             )
-        if (self.family == "dense") != (self.domain == "complex") and (self.family, self.domain) != ("dense", "image"):
+        alone = self.domain in OF_DENSE and self.domain != "image"
+        if (self.family == "dense" and self.domain not in OF_DENSE) or (self.family != "dense" and alone):
             raise ValueError(
-                "Expected domain complex or image for family dense, and domain complex for no other, found family "
-                f"{self.family} with domain {self.domain}."
+                f"Expected domain {', '.join(OF_DENSE)} for family dense, and of these image alone for others, found "
+                f"family {self.family} with domain {self.domain}."
             )
         if self.family != "complex" and self.transform != "none":
             raise ValueError(f"Expected transform none for family {self.family}, found {self.transform}.")

@@ -105,7 +105,7 @@ def accuracy_against_epsilon(
             epsilon_axis(panel, epsilons, columns)
             percent_axis(panel)
         label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric} in %")
-        set_title(figure, f"{metric.capitalize()} against ε, {cohort_label}")
+        set_title(figure, f"{metric[:1].upper()}{metric[1:]} against ε, {cohort_label}")
         spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over {holders(table)}")
         set_legend(
             figure,

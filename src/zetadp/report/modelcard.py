@@ -44,6 +44,7 @@ def model_card(
     epsilon = epsilon_label(run["epsilon"])
     chosen = epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
     arm = arm_shown(run["arm"], privacy["threat"]["model"])
+    items = metrics.get("items_called", "images")
     return "\n".join(
         [
             f"# {words.title}: {run['network']}, {arm}, {chosen}, seed {run['seed']}",
@@ -58,7 +59,7 @@ def model_card(
             "",
             "## Data",
             "",
-            f"Cohort: {cohort_label}. Tested on {metrics['images']} images of {metrics['patients']} patients "
+            f"Cohort: {cohort_label}. Tested on {metrics['images']} {items} of {metrics['patients']} patients "
             "who took no part in training.",
             *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
             "",
@@ -126,7 +127,8 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
 
 
 def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
-    interval, start = metrics["accuracy_interval"], metrics.get("public_start")
+    metric, start = metrics["metric"], metrics.get("public_start")
+    interval = metrics[f"{metric}_interval"]
     between = "no interval: it needs at least two test patients"
     if interval["low"] is not None:
         low, high = _percent(interval["low"]), _percent(interval["high"])
@@ -135,11 +137,14 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
     rows = tuple(
         (name, *(_percent(metrics["per_class"][name][column]) for column in columns)) for name in metrics["classes"]
     )
+    by_image = metric == "accuracy"
     return [
         "## Accuracy",
         "",
-        f"- By image: {_percent(metrics['accuracy'])} % ({between}). A guess reaches {_percent(1 / len(rows))} %.",
+        f"- {'By image' if by_image else metric}: {_percent(metrics[metric])} % ({between}). "
+        f"A guess reaches {_percent(1 / len(rows))} %.",
         *([f"- By volume, majority vote over its slices: {_percent(by_volume)} %."] if by_volume else []),
+        *([] if by_image else [f"- Accuracy: {_percent(metrics['accuracy'])} %."]),
         f"- Macro F1: {_percent(metrics['macro_f1'])} %.",
         *([f"- By image, public weights alone, before any private training: {_percent(start)} %."] if start else []),
         "",
@@ -184,7 +189,7 @@ def _that_count(network: Mapping[str, Any]) -> list[str]:
         names += ["hidden"] if network["head"] == "hidden" else []
         names += ["rank"] if network["trained"].startswith("low_rank") else []
     if network["family"] == "dense":
-        names += ["widths", "activation"] if network["domain"] == "complex" else ["widths"]
+        names += ["widths", "activation"] if network["domain"] in {"complex", "spectrum"} else ["widths"]
     if network["family"] == "complex":
         names += ["activation", "transform", "start"]
     return names

@@ -41,7 +41,7 @@ def notes(
     deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
     sources = set(private["noise_source"])
     found = [
-        f"Cohort: {cohort_label}. Accuracy is the share of correct images of {held_out}, in %.",
+        f"Cohort: {cohort_label}. {_metric(runs)} of {held_out}, in %.",
         *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
         f"ε is {units}, at δ = {deltas}.",
         *([SEEDED_NOTE] if "seeded" in sources else []),
@@ -55,6 +55,12 @@ def notes(
         *([str(total["statement"])] if total else []),
     ]
     return tuple(found)
+
+
+def _metric(runs: pd.DataFrame) -> str:
+    """Return what the metric is, up to of whom."""
+    metric = str(runs["metric"].iloc[0])
+    return "Accuracy is the share of correct images" if metric == "accuracy" else f"Metric: {metric}"
 
 
 def _others(made: int, planned: int | None) -> list[str]:

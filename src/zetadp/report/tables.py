@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zetadp.core.metrics import accuracy_interval
+from zetadp.core.metrics import LEVEL, accuracy_interval
 from zetadp.epsilon import epsilon_label, epsilon_order, epsilon_value
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import read_json
@@ -48,6 +48,8 @@ CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")
 OF_CLASSES = ("per_class", "confusion", "classes", "called")
 """What only a classification has."""
+REPLICATES = "replicates"
+"""The metric in resamples of patients, where it is no mean over patients; runs on the same patients share them."""
 STATED = ("delta", "unit", "noise_source", "statement", "nodes")
 # Calibration stays below the target, so that any excess beyond rounding was not planned and is told to the reader.
 EPSILON_TOLERANCE = 1e-9
@@ -256,7 +258,7 @@ def _row(directory: Path) -> dict[str, Any]:
     return {
         **identity,
         **{key: metrics[key] for key in MEASURED},
-        **{key: metrics.get(key) for key in OF_CLASSES},
+        **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES)},
         "task": metrics.get("task", PAPER_TASK),
         "value": metrics[metric],
         "value_low": metrics[f"{metric}_interval"]["low"],
@@ -341,7 +343,11 @@ def _mean_std(fractions: pd.Series) -> tuple[float, float]:
 
 
 def _joint_interval(group: pd.DataFrame, seed: int) -> tuple[float, float]:
-    """Return the interval of the seed-averaged accuracy, as a fraction, resampling patients jointly over seeds."""
+    """Return the interval of the seed-averaged metric, as a fraction, resampling patients jointly over seeds."""
+    if group[REPLICATES].notna().all():
+        tail = (1 - LEVEL) / 2
+        low, high = np.quantile(np.mean(np.stack(group[REPLICATES].to_list()), axis=0), [tail, 1 - tail])
+        return float(low), float(high)
     patients = sorted(set().union(*group["per_patient"]))
     images = np.array([[n.get(patient, 0) for n in group["per_patient_images"]] for patient in patients], dtype=float)
     share = np.array([[a.get(patient, 0.0) for a in group["per_patient"]] for patient in patients], dtype=float)

@@ -100,6 +100,19 @@ def test_without_noise_the_card_claims_nothing(tmp_path, epsilon, reason):
     assert "finds at most" not in text
 
 
+def test_the_card_shows_the_metric_of_its_task(tmp_path):
+    folder = write_run(tmp_path, {"a": 12, "b": 16})
+    metrics = read_json(folder / "metrics.json")
+    metrics |= {"metric": "area", "area": 0.9123, "items_called": "recordings"}
+    metrics["area_interval"] = {"low": 0.8, "high": 0.95, "level": 0.95}
+    words = BrainSequences().words(NETWORK)
+    text = model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, "cohort", words)
+    assert "- area: 91.23 % (95% interval over patients: 80.00 to 95.00 %)" in text
+    assert "- Accuracy: 70.00 %." in text
+    assert f"Tested on {metrics['images']} recordings of 2 patients" in text
+    assert "By image" not in text
+
+
 def test_one_test_patient_gives_no_interval(tmp_path):
     assert "(no interval: it needs at least two test patients)" in card(tmp_path, right={"a": 12})
 

@@ -48,6 +48,21 @@ def test_interval_resamples_patients_jointly_over_seeds(three_seeds):
     assert row["ci_high"] == pytest.approx(100 * 50 / 60)
 
 
+def test_a_metric_that_is_no_mean_over_patients_brings_its_resamples(tmp_path):
+    folders = [write_run(tmp_path, {"a": 10, "b": 10}, seed=seed) for seed in (0, 1)]
+    random = np.random.default_rng(0)
+    drawn = random.uniform(0.6, 0.9, (2, 400))
+    for folder, own in zip(folders, drawn, strict=True):
+        metrics = json.loads((folder / "metrics.json").read_text())
+        metrics |= {"metric": "area", "area": 0.75, "area_interval": metrics["accuracy_interval"]}
+        (folder / "metrics.json").write_text(json.dumps({**metrics, "replicates": own.tolist()}))
+    runs = collect(folders)
+    (row,) = table1(runs, LABEL).to_dict("records")
+    assert [row["ci_low"], row["ci_high"]] == pytest.approx(100 * np.quantile(drawn.mean(axis=0), [0.025, 0.975]))
+    assert row["metric"] == "area"
+    assert any("Metric: area of 2 held-out test patients" in note for note in notes(runs, LABEL))
+
+
 def test_one_seed_has_no_spread_but_an_interval(tmp_path):
     (row,) = table1(collect([write_run(tmp_path, {"a": 10, "b": 14})]), LABEL, paper=False).to_dict("records")
     assert math.isnan(row["std"])

@@ -1,0 +1,38 @@
+"""Simulate or read recordings of the heart, and write what networks see of each and the table of who is in them."""
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zetadp.storage import written_whole
+from zetadp.tasks.ecg.collection import Choice, Cohort, collect
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(
+    *,
+    spectrum: Path,
+    signal: Path,
+    beats: Path,
+    table: Path,
+    files: list[Path],
+    choice: dict[str, Any],
+    folder: str | None,
+    seed: int,
+    sizes: dict[str, int],
+) -> None:
+    """Write spectra, signals and usual beats, and one row a recording: patient, record, part, scanner, sha256."""
+    found = collect(Cohort(folder and Path(folder), seed, sizes["train"], sizes["test"]), Choice(**choice))
+    rows = found.table.assign(sha256=[hashlib.sha256(each.tobytes()).hexdigest() for each in found.beats])
+    found.write(spectrum, signal, beats)
+    with written_whole(table) as temporary:
+        rows.to_csv(temporary, index=False)
+    logging.getLogger(__name__).info("%d recordings of %d patients", len(rows), rows["patient"].nunique())
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

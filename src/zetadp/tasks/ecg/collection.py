@@ -1,0 +1,161 @@
+"""From recordings to what networks see of them, and who is in a cohort."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.tasks.ecg.readers import read_folder
+from zetadp.tasks.ecg.recordings import folds_of
+from zetadp.tasks.ecg.signals import SpectrumSettings, beginning, spectrum, usual_beat
+from zetadp.tasks.ecg.simulated import simulated_recordings
+from zetadp.tasks.ecg.values import write_values
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from zetadp.tasks.ecg.recordings import Recording
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which recordings are taken, and for what, as `zetadp.tasks.ecg.task.Ecg` says it."""
+
+    fold: int
+    form: str
+    left_out: Sequence[str]
+    population: str
+    spectrum: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Where recordings come from, and how many patients are declared.
+
+    Attributes
+    ----------
+    folder
+        Folder of files; None simulates.
+    seed
+        Seed of simulated patients.
+    train, test
+        Declared numbers of patients.
+    """
+
+    folder: Path | None
+    seed: int
+    train: int
+    test: int
+
+    def recordings(self, population: str) -> Iterator[tuple[Recording, str]]:
+        """Yield each recording, and the part that it is in if that is no matter of folds."""
+        if self.folder is not None:
+            yield from ((recording, "") for recording in read_folder(self.folder))
+            return
+        # Test patients are simulated by themselves, so that labels are shared out alike in both parts.
+        for part, count in (("train", self.train), ("test", self.test)):
+            first = self.train if part == "test" else 0
+            made = simulated_recordings(count, seed=self.seed, population=population, first=first)
+            yield from ((recording, part) for recording, _ in made)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What networks see of the recordings of a cohort.
+
+    Attributes
+    ----------
+    table
+        One row a recording: patient, record, part (train or test) and scanner, then fold and age.
+    labels
+        Place in `zetadp.tasks.ecg.recordings.LABELS` of each.
+    signals
+        Beginning of one lead, shape (recording, sample).
+    beats
+        Usual beats, shape (recording, lead, sample).
+    """
+
+    table: pd.DataFrame
+    labels: np.ndarray
+    signals: np.ndarray
+    beats: np.ndarray
+
+    def write(self, spectra: Path, signals: Path, beats: Path) -> None:
+        """Write one file for each domain, and the beats that features are computed of."""
+        names = self.table["record"].tolist()
+        rows = self.signals[:, None, None]
+        write_values(spectra, spectrum(rows), self.labels, names, "mV")
+        write_values(signals, rows, self.labels, names, "mV")
+        write_values(beats, self.beats, self.labels, names, "deviations of the lead")
+
+
+def collect(cohort: Cohort, choice: Choice) -> Collection:
+    """Return what networks see of a cohort's recordings.
+
+    Parameters
+    ----------
+    cohort
+        The cohort.
+    choice
+        Which of them are taken.
+
+    Raises
+    ------
+    UserError
+        For what is wrong with the recordings, or if there are others than declared.
+    """
+    wanted = _wanted(cohort.recordings(choice.population), choice)
+    table, labels, signals, beats = seen(wanted, SpectrumSettings(**choice.spectrum))
+    folds = table["fold"]
+    if (folds == 0).any():
+        dealt = folds_of(table["patient"].tolist(), labels.tolist())
+        folds = table["patient"].map(dealt)
+    part = table["part"].where(table["part"] != "", np.where(folds == choice.fold, "test", "train"))
+    table = table.assign(fold=folds, part=part)
+    _check(table, labels, {"train": cohort.train, "test": cohort.test})
+    return Collection(table, labels, signals, beats)
+
+
+def seen(
+    recordings: Iterable[tuple[Recording, str]], first: SpectrumSettings
+) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
+    """Return a table of recordings, their labels, and what networks see of each, as in `Collection`."""
+    rows, labels, signals, beats = [], [], [], []
+    for recording, part in recordings:
+        signals.append(beginning(recording, first))
+        beats.append(usual_beat(recording))
+        labels.append(recording.label)
+        rows.append((recording.patient, recording.name, part, recording.device, recording.fold, recording.age))
+    table = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "fold", "age"])
+    return table, np.array(labels), np.array(signals), np.array(beats)
+
+
+def _wanted(recordings: Iterable[tuple[Recording, str]], choice: Choice) -> Iterator[tuple[Recording, str]]:
+    """Yield the recordings that the task takes."""
+    for recording, part in recordings:
+        if recording.name not in choice.left_out and choice.form in ("", recording.form):
+            yield recording, part
+
+
+def _check(table: pd.DataFrame, labels: np.ndarray, declared: Mapping[str, int]) -> None:
+    """Refuse another cohort than the declared one."""
+    twice = [name for name, count in Counter(table["record"]).items() if count > 1]
+    if twice:
+        raise UserError(f"Expected recordings with names of their own, found {twice[0]} twice.")
+    folds_of(table["patient"].tolist(), labels.tolist())  # refuses patients with both labels
+    for part, patients in declared.items():
+        own = table["part"] == part
+        found = table["patient"][own].nunique()
+        if found != patients:
+            raise UserError(
+                f"Expected cohort.{part}_patients to be the number of patients of the cohort's files, {found}, found "
+                f"{patients}. Declare that number: it enters the guarantee as a public constant."
+            )
+        if len(set(labels[own])) < 2:
+            raise UserError(f"Expected patients of both labels for cohort.{part}_patients, found one label alone.")

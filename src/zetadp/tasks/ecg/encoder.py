@@ -1,0 +1,244 @@
+"""The public encoder: a network that learnt of simulated beats whether there is LBBB, and what their waves are.
+
+Its hidden layer gives the features that a private head is trained on. It has seen no patient.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.ecg.recordings import LEADS
+from zetadp.tasks.ecg.signals import BEAT, usual_beat
+from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
+from zetadp.tensors import load_tensors, save_tensors
+from zetadp.validation import UserError, positive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zetadp.tasks.ecg.simulated import Patient
+
+logger = logging.getLogger(__name__)
+
+WIDTHS = (24, 32, 48)
+HIDDEN = 64
+BATCH = 64
+RATE = 3e-3
+SMOOTHING = 0.1
+LONGEST_SHIFT = 3
+WHITENING = 0.5
+"""Components are divided by their variance on simulated patients to half this power."""
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """What defines an encoder.
+
+    Attributes
+    ----------
+    patients
+        Simulated patients that it learns from, half of them with LBBB.
+    epochs
+        How often it sees each, every time altered.
+    components
+        Principal components of the hidden layer that are kept.
+    seed
+        Seed of patients, weights and alterations.
+    """
+
+    patients: int = 2000
+    epochs: int = 12
+    components: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(patients=self.patients, epochs=self.epochs, components=self.components)
+        if self.patients < BATCH or self.components > HIDDEN:
+            raise UserError(
+                f"Expected task.settings.encoder.patients to be at least {BATCH} and components at most {HIDDEN}, "
+                f"found {self.patients} and {self.components}."
+            )
+
+
+class BeatNetwork(nn.Module):
+    """Three convolutions, each followed by normalisation within the beat and pooling, and a hidden layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, width in pairwise((len(LEADS), *WIDTHS)):
+            layers += [nn.Conv1d(before, width, 5, padding=2), nn.GroupNorm(4, width), nn.ReLU(), nn.MaxPool1d(2)]
+        self.blocks = nn.Sequential(*layers)
+        self.hidden = nn.Linear(WIDTHS[-1] * (BEAT // 8), HIDDEN)
+        self.head = nn.Linear(HIDDEN, 2 + 6)
+
+    def features(self, beats: Tensor) -> Tensor:
+        """Return the hidden layer, shape (beat, `HIDDEN`), for beats of shape (beat, lead, sample)."""
+        return functional.relu(self.hidden(self.blocks(beats).flatten(1)))
+
+    def forward(self, beats: Tensor) -> Tensor:
+        """Return the score of LBBB, the length of the QRS complex, and the directions of QRS and T, shape (beat, 8)."""
+        found: Tensor = self.head(self.features(beats))
+        return found
+
+
+@dataclass(frozen=True)
+class PublicEncoder:
+    """An encoder of beats.
+
+    Attributes
+    ----------
+    settings
+        What it was made by.
+    network
+        The network.
+    centre, axes, variances
+        Mean of the hidden layer over simulated patients, shape (hidden,); its principal axes, shape (hidden,
+        component); and the variance along each.
+    """
+
+    settings: EncoderSettings
+    network: BeatNetwork
+    centre: Tensor
+    axes: Tensor
+    variances: Tensor
+
+    @classmethod
+    def fit(cls, settings: EncoderSettings) -> PublicEncoder:
+        """Train the network and find the principal axes, on simulated patients alone."""
+        beats, targets = public_beats(settings.patients, settings.seed)
+        network = _fit_network(beats, targets, settings)
+        with torch.no_grad():
+            hidden = network.features(beats)
+        centre = hidden.mean(dim=0)
+        variances, axes = torch.linalg.eigh(torch.cov(hidden.T))
+        axes, variances = (part[..., : settings.components].contiguous() for part in (axes.flip(1), variances.flip(0)))
+        return cls(settings, network, centre, axes, variances.clamp_min(1e-6))
+
+    @torch.no_grad()
+    def features(self, beats: np.ndarray) -> np.ndarray:
+        """Return features of norm one, float32 of shape (beat, component), of beats of shape (beat, lead, sample)."""
+        return self.scaled(self.components(beats))
+
+    @torch.no_grad()
+    def components(self, beats: np.ndarray) -> Tensor:
+        """Return principal components, shape (beat, component). Parameters as of `features`."""
+        found: Tensor = (self.network.features(torch.from_numpy(beats)) - self.centre) @ self.axes
+        return found
+
+    def scaled(self, components: Tensor, whitening: float = WHITENING) -> np.ndarray:
+        """Return components, partly whitened, as a vector of norm one for each beat."""
+        found = components * self.variances[: components.shape[1]] ** (-whitening / 2)
+        return np.asarray((found / found.norm(dim=1, keepdim=True).clamp_min(1e-12)).numpy())
+
+    @torch.no_grad()
+    def scores(self, beats: np.ndarray) -> np.ndarray:
+        """Return what the network alone says of LBBB, before any patient was seen, shape (beat,)."""
+        return np.asarray(self.network(torch.from_numpy(beats))[:, 0].numpy())
+
+    def save(self, path: Path) -> None:
+        """Write the encoder to a safetensors file, whole or not at all."""
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        tensors |= {"centre": self.centre, "axes": self.axes, "variances": self.variances}
+        save_tensors(path, tensors, {"encoder": asdict(self.settings)})
+
+    @classmethod
+    def load(cls, path: Path) -> PublicEncoder:
+        """Read an encoder that `save` wrote.
+
+        Raises
+        ------
+        UserError
+            If the file is absent, damaged or not an encoder.
+        """
+        tensors, content = load_tensors(path)
+        try:
+            network = BeatNetwork().eval().requires_grad_(requires_grad=False)
+            own = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+            network.load_state_dict(own)
+            parts = (tensors[name] for name in ("centre", "axes", "variances"))
+            return cls(EncoderSettings(**content["encoder"]), network, *parts)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise UserError(
+                f"Expected {path} to be an encoder of heart beats, found another file of zetadp: {error}."
+            ) from error
+
+
+def public_beats(patients: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return beats of public simulated patients, and for each what `BeatNetwork` learns.
+
+    Parameters
+    ----------
+    patients
+        How many, half of them with LBBB.
+    seed
+        Their seed.
+    """
+    # At the rate at which beats are looked at: resampling would take most of the time.
+    made = list(simulated_recordings(patients, seed=seed, place=PUBLIC, share=0.5, several=0, rate=100))
+    beats = torch.from_numpy(np.stack([usual_beat(recording) for recording, _ in made]))
+    targets = [_waves_of(patient) for _, patient in made]
+    return beats, torch.from_numpy(np.stack(targets))
+
+
+def _waves_of(patient: Patient) -> np.ndarray:
+    """Return label, length of the QRS complex in 50 ms from 110 ms, and where QRS complex and T wave point to."""
+    directions = []
+    for waves in (patient.qrs, patient.others[:T_WAVES]):
+        # In the leads of the limbs and the back, as the torso shows them.
+        seen = patient.torso[[0, 1, 3]] @ (waves[:, 1] @ waves[:, 2:])
+        directions.append(seen / np.linalg.norm(seen))
+    length = (patient.qrs_seconds - 0.11) / 0.05
+    return np.concatenate(([patient.label, length], *directions)).astype(np.float32)
+
+
+def _fit_network(beats: Tensor, targets: Tensor, settings: EncoderSettings) -> BeatNetwork:
+    random = stream(settings.seed, Purpose.WEIGHTS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(random.integers(2**31)))
+        network = BeatNetwork()
+    optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-2)
+    steps = len(beats) // BATCH
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=settings.epochs * steps)
+    for number in range(settings.epochs):
+        order = torch.from_numpy(random.permutation(len(beats))[: steps * BATCH])
+        for batch in order.split(BATCH):  # type: ignore[no-untyped-call]
+            found, wanted = network(_altered(beats[batch], random)), targets[batch]
+            loss = functional.binary_cross_entropy_with_logits(
+                found[:, 0], wanted[:, 0] * (1 - SMOOTHING) + SMOOTHING / 2
+            )
+            loss = loss + functional.mse_loss(found[:, 1:], wanted[:, 1:])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+        logger.info("epoch %d of %d, loss %.3f", number + 1, settings.epochs, loss.item())
+    return network.eval().requires_grad_(requires_grad=False)
+
+
+def _altered(beats: Tensor, random: np.random.Generator) -> Tensor:
+    """Shift beats in time, and scale, silence and disturb their leads."""
+    moved = torch.roll(beats, int(random.integers(-LONGEST_SHIFT, LONGEST_SHIFT + 1)), 2)
+    scale = np.exp(random.normal(0, 0.15, (len(beats), len(LEADS), 1))) * (
+        random.random((len(beats), len(LEADS), 1)) > 0.1
+    )
+    noise = 0.1 * random.standard_normal(moved.shape)
+    return moved * torch.from_numpy(scale).float() + torch.from_numpy(noise).float()
+
+
+def about(settings: dict[str, Any]) -> EncoderSettings:
+    """Return the encoder's settings from a section of a configuration."""
+    try:
+        return EncoderSettings(**settings)
+    except TypeError as error:
+        raise UserError(f"task.settings.encoder: {error}.") from error

@@ -1,0 +1,87 @@
+"""Recordings of the heart as every reader, and the simulator, give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zetadp.randomness import Purpose, stream
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
+LABELS = ("normal", "LBBB")
+"""Names of the two labels; LBBB is left bundle branch block."""
+FOLDS = 10
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recording with twelve leads.
+
+    Attributes
+    ----------
+    name
+        Name of the recording, unique in its cohort.
+    patient
+        Whose it is; a patient may have several.
+    signal
+        float32, shape (lead, sample), in the order of `LEADS`; in millivolts where the source says so.
+    rate
+        Samples a second.
+    label
+        Place in `LABELS`.
+    fold
+        Of ten, counted from 1; all recordings of a patient are in one. 0 where the source has no folds.
+    age
+        In years; NaN where it is unknown.
+    device
+        What recorded it; empty where it is unknown.
+    form
+        How the recording was processed before it was published; empty where nothing is known.
+    """
+
+    name: str
+    patient: str
+    signal: np.ndarray
+    rate: float
+    label: int
+    fold: int = 0
+    age: float = float("nan")
+    device: str = ""
+    form: str = ""
+
+
+def folds_of(patients: Sequence[str], labels: Sequence[int], seed: int = 0) -> dict[str, int]:
+    """Deal patients to ten folds, those of each label equally, by a public seed.
+
+    Parameters
+    ----------
+    patients, labels
+        Patient and label of each recording.
+    seed
+        Seed of the deal.
+
+    Returns
+    -------
+    Fold of each patient, 1 to 10.
+
+    Raises
+    ------
+    UserError
+        If a patient has recordings of both labels.
+    """
+    of_patient: dict[str, int] = {}
+    for patient, label in zip(patients, labels, strict=True):
+        if of_patient.setdefault(patient, label) != label:
+            raise UserError(f"Expected one label a patient, found recordings of both for patient {patient}.")
+    random = stream(seed, Purpose.PARTITION)
+    found: dict[str, int] = {}
+    for label in range(len(LABELS)):
+        own = random.permutation(sorted(patient for patient, each in of_patient.items() if each == label))
+        found |= {str(patient): FOLDS - place % FOLDS for place, patient in enumerate(own)}
+    return found

@@ -1,0 +1,117 @@
+"""What networks see of a recording: the spectrum of the beginning of one lead, and the usual beat of all leads.
+
+Each is a function of one recording alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import signal as processing
+
+from zetadp.tasks.ecg.recordings import LEADS
+from zetadp.validation import UserError, in_range, positive
+
+if TYPE_CHECKING:
+    from zetadp.tasks.ecg.recordings import Recording
+
+BEAT_RATE = 100
+"""Samples a second of the usual beat."""
+BEFORE, AFTER = 25, 45
+"""Its samples before and after the middle of the QRS complex."""
+BEAT = BEFORE + AFTER
+PASS = (0.5, 40.0)
+"""Frequencies that are kept for the usual beat, in Hz."""
+
+
+@dataclass(frozen=True)
+class SpectrumSettings:
+    """What the network of Ziller et al. sees.
+
+    Attributes
+    ----------
+    lead
+        Place of the lead among the twelve, counted from zero; "channel 3" is read as 3, aVR.
+    rate
+        Samples a second; recordings of another rate are resampled.
+    samples
+        First samples of the recording that are transformed.
+    """
+
+    lead: int = 3
+    rate: int = 500
+    samples: int = 512
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        in_range(0, len(LEADS) - 1, lead=self.lead)
+        positive(rate=self.rate, samples=self.samples)
+
+
+def beginning(recording: Recording, settings: SpectrumSettings) -> np.ndarray:
+    """Return the first samples of one lead, float32, with zeros where the recording is shorter."""
+    lead = resampled(recording.signal[settings.lead], recording.rate, settings.rate)[: settings.samples]
+    found = np.zeros(settings.samples, dtype=np.float32)
+    found[: len(lead)] = lead
+    return found
+
+
+def spectrum(samples: np.ndarray) -> np.ndarray:
+    """Return the unitary discrete Fourier transform along the last axis, complex64.
+
+    Unitary, since a network whose output is a magnitude begins saturated on sums of 512 samples.
+    """
+    return np.asarray(np.fft.fft(samples, norm="ortho"), dtype=np.complex64)
+
+
+def resampled(values: np.ndarray, rate: float, wanted: float) -> np.ndarray:
+    """Return signals at another rate, along the last axis."""
+    if rate == wanted:
+        return values
+    ratio = Fraction(wanted / rate).limit_denominator(1000)
+    return np.asarray(processing.resample_poly(values, ratio.numerator, ratio.denominator, axis=-1, padtype="line"))
+
+
+def usual_beat(recording: Recording) -> np.ndarray:
+    """Return the median beat of all leads, float32 of shape (lead, `BEAT`), in units of each lead's deviation.
+
+    Raises
+    ------
+    UserError
+        If the recording has no beats.
+    """
+    leads = resampled(recording.signal.astype(np.float64), recording.rate, BEAT_RATE)
+    if leads.shape[1] < 2 * BEAT or not np.isfinite(leads).all():
+        raise UserError(
+            f"Expected two seconds or more of finite values in recording {recording.name}, found "
+            f"{leads.shape[1] / BEAT_RATE:.1f} s. Leave it out."
+        )
+    leads = processing.sosfiltfilt(processing.butter(2, PASS, "bandpass", fs=BEAT_RATE, output="sos"), leads, axis=1)
+    leads = (leads - leads.mean(axis=1, keepdims=True)) / leads.std(axis=1, keepdims=True).clip(1e-6)
+    middles = beats(leads)
+    middles = middles[(middles >= BEFORE) & (middles + AFTER <= leads.shape[1])]
+    if not len(middles):
+        raise UserError(f"Expected beats in recording {recording.name}, found none. Leave it out.")
+    found = np.median([leads[:, at - BEFORE : at + AFTER] for at in middles], axis=0)
+    # Between the beats is the zero.
+    return np.asarray(found - found[:, :5].mean(axis=1, keepdims=True), dtype=np.float32)
+
+
+def beats(leads: np.ndarray) -> np.ndarray:
+    """Return the middles of the QRS complexes: where all leads together move fastest, over 120 ms.
+
+    Parameters
+    ----------
+    leads
+        Filtered leads at `BEAT_RATE`, shape (lead, sample).
+    """
+    speed = np.sqrt(np.square(np.gradient(leads, axis=1)).sum(axis=0))
+    window = np.hanning(15)
+    smooth = np.convolve(speed, window / window.sum(), mode="same")
+    # The highest second of ten would be an ectopic beat's: most beats count.
+    height = 0.5 * np.quantile(smooth, 0.95)
+    found, _ = processing.find_peaks(smooth, height=height, distance=round(0.3 * BEAT_RATE))
+    return np.asarray(found)

@@ -1,0 +1,171 @@
+"""Tell left bundle branch block (LBBB) from a normal heart (Ziller et al., section 5.2). The unit is the patient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.core.task import Held, Words
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.ecg.ranking import LEVEL, REPLICATES, area, interval, of_patients, placements, replicates
+from zetadp.tasks.ecg.recordings import FOLDS, LABELS
+from zetadp.tasks.ecg.simulated import POPULATIONS
+from zetadp.tasks.ecg.values import read_values
+from zetadp.validation import UserError, in_range, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+THRESHOLD = 0.5
+
+
+@dataclass(frozen=True)
+class Ecg:
+    """Whether a recording shows LBBB.
+
+    Attributes
+    ----------
+    fold
+        Which of the ten folds of patients is tested, counted from 1.
+    form
+        Takes recordings of this form alone, where the source tells forms apart; empty takes all.
+    left_out
+        Names of recordings that are left out.
+    population
+        Population of simulated patients (`zetadp.tasks.ecg.simulated.POPULATIONS`).
+    spectrum
+        What the network of the paper sees (`zetadp.tasks.ecg.signals.SpectrumSettings`).
+    encoder
+        What the public encoder is made by (`zetadp.tasks.ecg.encoder.EncoderSettings`).
+    """
+
+    fold: int = FOLDS
+    form: str = ""
+    left_out: Sequence[str] = ()
+    population: str = "varied"
+    spectrum: Mapping[str, Any] = field(default_factory=dict)
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+
+    outputs = 1
+    metric = "ROC-AUC"
+    called = "diagnosis"
+    simulates = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        in_range(1, FOLDS, fold=self.fold)
+        one_of(POPULATIONS, population=self.population)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return binary cross-entropies of scores before the logistic function, shape (item, 1)."""
+        from torch.nn import functional  # takes seconds to import
+
+        return functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return for each item the share of the other label that it is rightly ranked against; the mean is the area."""
+        import torch
+
+        found = placements(outputs[:, 0].cpu().double().numpy(), targets.cpu().numpy() > THRESHOLD)
+        return torch.from_numpy(found).to(outputs)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
+        """Return the true label and the score of each item, before the logistic function."""
+        return {
+            self.called: [LABELS[int(label)] for label in targets.cpu().tolist()],
+            "score": outputs[:, 0].cpu().double().numpy(),
+        }
+
+    def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
+        """Return the area under the ROC curve over patients, its interval, and what a threshold of one half gives.
+
+        A patient's score is the mean over its recordings. ``replicates`` are areas in resamples of patients, the same
+        resamples for every run that tests the same patients.
+        """
+        if predictions.empty or not np.isfinite(predictions["score"]).all():
+            raise UserError("Expected finite scores of at least one recording, found others. Train the run again.")
+        ill = predictions[self.called] == LABELS[1]
+        patients = of_patients(predictions["patient"], predictions["score"], ill)
+        scores, labels = patients["score"].to_numpy(), patients["label"].to_numpy(dtype=bool)
+        shares = placements(scores, labels)
+        drawn = replicates(scores, labels, stream(0, Purpose.BOOTSTRAP))
+        low, high = interval(drawn)
+        value = area(scores, labels)
+        return {
+            "metric": self.metric,
+            self.metric: value,
+            f"{self.metric}_interval": {
+                "level": LEVEL,
+                "low": None if np.isnan(low) else low,
+                "high": None if np.isnan(high) else high,
+                "method": "percentile bootstrap over patients of each label",
+                "replicates": REPLICATES,
+            },
+            "replicates": [round(float(each), 6) for each in drawn],
+            "items_called": "recordings",
+            "images": len(predictions),
+            "patients": len(patients),
+            "per_patient": dict(zip(patients.index, shares.tolist(), strict=True)),
+            "per_patient_images": predictions["patient"].astype(str).value_counts().to_dict(),
+            **self._at_threshold(labels, scores > 0),
+        }
+
+    def _at_threshold(self, labels: np.ndarray, said: np.ndarray) -> dict[str, Any]:
+        """Return what a classification has, of patients."""
+        from zetadp.core.metrics import of_confusion
+
+        confusion = np.zeros((len(LABELS), len(LABELS)), dtype=np.int64)
+        np.add.at(confusion, (labels.astype(int), said.astype(int)), 1)
+        return {
+            "called": self.called,
+            "classes": list(LABELS),
+            "accuracy": float((labels == said).mean()),
+            **of_confusion(confusion, LABELS),
+        }
+
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+        """Return the recordings with one role (`zetadp.core.task.PipelineTask.load`)."""
+        import torch
+
+        from zetadp.core.records import Records
+
+        (file,) = files
+        values, labels, names = read_values(file)
+        rows = partition[partition["role"] == role].reset_index(drop=True)
+        places = pd.Index(names).get_indexer(pd.Index(rows["record"]))
+        if (places < 0).any():
+            raise UserError(
+                f"Expected all {len(rows)} recordings of the partition in {file}, found fewer. Run the data stages "
+                "again."
+            )
+        inputs, targets = torch.from_numpy(values[places]), torch.from_numpy(labels[places].astype(np.float32))
+        return Held(Records(inputs, targets).to(device), rows)
+
+    def backbone(self, file: Path, device: torch.device) -> None:
+        """Return nothing: the file of the encoder only makes features."""
+
+    def words(self, network: Mapping[str, Any]) -> Words:
+        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        seen = {
+            "features": "public features of the usual beat in twelve leads",
+            "spectrum": "the spectrum of the first second of one lead",
+            "signal": "the first second of one lead",
+        }[network["domain"]]
+        return Words(
+            title="Classifier of left bundle branch block",
+            about=f"A network of family {network['family']}. It tells left bundle branch block from a normal heart.",
+            inputs=f"Of an electrocardiogram, {seen}.",
+            outputs="A score, which is higher with left bundle branch block.",
+            usage="from zetadp.core.pretrained import load_model",
+            limits=("A test bed for methods: not for the diagnosis of anybody.",),
+        )
+
+
+task = Ecg

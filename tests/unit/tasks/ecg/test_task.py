@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import mannwhitneyu
+from torch.nn import functional
+
+from zetadp.core.evaluation import watched
+from zetadp.core.records import Records
+from zetadp.core.task import Held, task_of
+from zetadp.nn.models import build
+from zetadp.nn.settings import NetworkSettings
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.ecg.encoder import BATCH, EncoderSettings, PublicEncoder
+from zetadp.tasks.ecg.ranking import area, interval, placements, replicates
+from zetadp.tasks.ecg.task import Ecg
+from zetadp.validation import UserError
+
+RANDOM = np.random.default_rng(0)
+LABELS = RANDOM.random(80) < 0.3
+SCORES = np.round(RANDOM.normal(LABELS * 1.2), 1)  # with ties
+
+
+def reference() -> float:
+    """Return the area as Mann and Whitney's U gives it."""
+    statistic = mannwhitneyu(SCORES[LABELS], SCORES[~LABELS]).statistic
+    return float(statistic) / (LABELS.sum() * (~LABELS).sum())
+
+
+def predictions(scores: np.ndarray, labels: np.ndarray, patients: list[str]) -> pd.DataFrame:
+    named = np.where(labels, "LBBB", "normal")
+    return pd.DataFrame({"patient": patients, "score": scores, "diagnosis": named})
+
+
+def test_the_area_is_mann_and_whitneys():
+    assert area(SCORES, LABELS) == pytest.approx(reference())
+    shares = placements(SCORES, LABELS)
+    for own in (LABELS, ~LABELS, slice(None)):
+        if own is not slice(None):
+            assert shares[own].mean() == pytest.approx(reference())
+    assert np.isnan(area(SCORES, np.zeros(80, dtype=bool)))
+
+
+def test_intervals_are_as_wide_as_those_of_delong():
+    shares = placements(SCORES, LABELS)
+    error = sum(np.var(shares[own], ddof=1) / own.sum() for own in (LABELS, ~LABELS)) ** 0.5
+    drawn = replicates(SCORES, LABELS, np.random.default_rng(1))
+    assert drawn.std() == pytest.approx(error, rel=0.1)
+    assert drawn.mean() == pytest.approx(reference(), abs=4 * error / 2000**0.5 + 0.003)
+    low, high = interval(drawn)
+    assert low < reference() < high
+
+
+def test_a_patients_score_is_the_mean_over_recordings():
+    task = Ecg()
+    found = task.summarise(predictions(np.array([2.0, -4.0, 0.5, 0.0]), np.array([1, 1, 1, 0]), ["a", "a", "b", "c"]))
+    assert found["metric"] == "ROC-AUC"
+    assert found["ROC-AUC"] == 0.5  # a has -1, b 0.5, c 0
+    assert found["per_patient"] == {"a": 0.0, "b": 1.0, "c": 0.5}
+    assert found["per_patient_images"] == {"a": 2, "b": 1, "c": 1}
+    assert found["confusion"] == [[1, 0], [1, 1]]
+    assert found["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_runs_on_the_same_patients_share_resamples():
+    names = [f"p{n:02d}" for n in range(80)]
+    one, other = (Ecg().summarise(predictions(scores, LABELS, names)) for scores in (SCORES, SCORES + 0.0))
+    assert one["replicates"] == other["replicates"]
+    assert len(one["replicates"]) == 2000
+    low = one["ROC-AUC_interval"]["low"]
+    assert low == pytest.approx(np.quantile(one["replicates"], 0.025), abs=1e-5)
+
+
+def test_scores_that_are_not_finite_are_refused():
+    with pytest.raises(UserError, match="finite"):
+        Ecg().summarise(predictions(np.array([np.nan, 0.0]), np.array([1, 0]), ["a", "b"]))
+
+
+def test_losses_are_binary_cross_entropies_and_what_is_watched_is_the_area():
+    outputs, targets = torch.from_numpy(SCORES[:, None]).float(), torch.from_numpy(LABELS).float()
+    p = torch.sigmoid(outputs[:, 0].double())
+    expected = -(targets * p.log() + (1 - targets) * (1 - p).log())
+    torch.testing.assert_close(Ecg().losses(outputs, targets).double(), expected, atol=1e-5, rtol=1e-5)
+    metric, loss = watched(Ecg(), torch.nn.Identity(), Records(outputs, targets))
+    assert metric == pytest.approx(reference(), abs=1e-6)
+    assert loss == pytest.approx(expected.mean().item(), abs=1e-5)
+
+
+def test_the_papers_network_ends_in_a_magnitude_and_has_its_widths():
+    settings = NetworkSettings("dense", domain="spectrum", widths=(256, 128), activation="crelu")
+    network = build(settings, Ecg().outputs, 512, stream(0, Purpose.WEIGHTS))
+    shapes = [tuple(p.shape) for name, p in network.named_parameters() if name.endswith("weight")]
+    assert shapes == [(256, 512), (128, 256), (1, 128)]
+    items = torch.randn(5, 1, 1, 512, dtype=torch.complex64)
+    found = network(items)
+    assert found.shape == (5, 1)
+    assert (found >= 0).all()
+    # The same in complex numbers: cReLU is ReLU of both parts.
+    x = items.flatten(1)
+    for number, layer in enumerate(layer for layer in network.layers if hasattr(layer, "weight")):
+        x = functional.linear(x, layer.weight, layer.bias)
+        x = torch.complex(x.real.relu(), x.imag.relu()) if number < 2 else x
+    torch.testing.assert_close(found, x.abs(), atol=1e-4, rtol=1e-4)
+
+
+def test_a_real_network_takes_rows_and_an_image_stays_a_square():
+    for domain, values in (("signal", 20), ("image", 400)):
+        network = build(NetworkSettings("dense", domain=domain, widths=(4,)), 1, 20, stream(0, Purpose.WEIGHTS))
+        assert network.layers[0].weight.shape == (4, values)
+    with pytest.raises(ValueError, match="spectrum"):
+        NetworkSettings("complex", domain="spectrum")
+
+
+def test_patients_may_have_several_recordings():
+    items = pd.DataFrame({"patient": ["b", "a", "b", "c"], "record": list("1234")})
+    assert Held(Records(torch.zeros(4, 1, 1, 2), torch.zeros(4)), items).units() == [[1], [0, 2], [3]]
+
+
+@pytest.mark.parametrize("settings", [{"fold": 0}, {"fold": 11}, {"population": "real"}])
+def test_settings_are_checked(settings):
+    with pytest.raises((UserError, ValueError), match=next(iter(settings))):
+        task_of({"name": "ecg", **settings})
+
+
+def test_the_encoder_is_kept_whole_and_sees_each_beat_alone(tmp_path):
+    encoder = PublicEncoder.fit(EncoderSettings(patients=BATCH, epochs=1, components=3))
+    encoder.save(tmp_path / "encoder.safetensors")
+    again = PublicEncoder.load(tmp_path / "encoder.safetensors")
+    beats = RANDOM.normal(size=(5, 12, 70)).astype(np.float32)
+    np.testing.assert_array_equal(again.features(beats), encoder.features(beats))
+    np.testing.assert_allclose(np.linalg.norm(encoder.features(beats), axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(encoder.features(beats[2:3]), encoder.features(beats)[2:3], atol=1e-6)
+    assert again.settings == encoder.settings
+    with pytest.raises(UserError):
+        EncoderSettings(patients=BATCH, components=65)
