@@ -9,7 +9,9 @@ from zetadp.validation import in_range, one_of, positive
 
 OWN = "own"
 """Family of a network that the user of the library brings as a PyTorch module."""
-FAMILIES = ("complex", "real", "dense", "linear", "head", OWN)
+FAMILIES = ("complex", "real", "dense", "spectrogram", "linear", "head", OWN)
+OF_COMPLEX_IMAGES = ("dense", "spectrogram")
+"""Families that take complex images, or real ones, and are themselves what their images are."""
 LOW_RANK = ("low_rank", "low_rank_outer")
 """What is trained where convolutions are frozen and updated by `zetadp.nn.layers`: both factors, or the outer."""
 
@@ -32,15 +34,16 @@ class NetworkSettings:
     ----------
     family
         ``complex``; ``real`` (the same shape with real weights, widths times the square root of two so that it has
-        about as many real numbers); ``dense`` (fully connected layers, complex or real as its domain is); ``linear``
-        (softmax regression on log magnitude); or ``head`` (a complex affine map of features). ``own``: the network is
-        brought as a PyTorch module, and the other settings are of no effect.
+        about as many real numbers); ``dense`` (fully connected layers) and ``spectrogram`` (`zetadp.nn.spectral`),
+        complex or real as their domain is; ``linear`` (softmax regression on log magnitude); or ``head`` (a complex
+        affine map of features). ``own``: the network is brought as a PyTorch module, and the other settings are of no
+        effect.
     domain
         What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, or ``features`` that
         something public computes.
     widths
         Filters of each block; each block halves the image side by average pooling. Units of each hidden layer of family
-        ``dense``.
+        ``dense``, filters of each convolution of family ``spectrogram``.
     convolutions
         3x3 convolutions a block, each followed by group normalisation and activation.
     head
@@ -101,10 +104,11 @@ class NetworkSettings:
                 f"Expected domain features for family head and for no other, found family {self.family} with domain "
                 f"{self.domain}."
             )
-        if (self.family == "dense") != (self.domain == "complex") and (self.family, self.domain) != ("dense", "image"):
+        own = self.family in OF_COMPLEX_IMAGES
+        if own != (self.domain == "complex") and not (own and self.domain == "image"):
             raise ValueError(
-                "Expected domain complex or image for family dense, and domain complex for no other, found family "
-                f"{self.family} with domain {self.domain}."
+                f"Expected domain complex or image for families {' and '.join(OF_COMPLEX_IMAGES)}, and domain complex "
+                f"for no other, found family {self.family} with domain {self.domain}."
             )
         if self.family != "complex" and self.transform != "none":
             raise ValueError(f"Expected transform none for family {self.family}, found {self.transform}.")
