@@ -76,6 +76,45 @@ rule transform_clips:
         "../../../scripts/transform_clips.py"
 
 
+rule fit_word_encoder:
+    output:
+        encoder=BACKBONE,
+    log:
+        "logs/fit_word_encoder.log",
+    conda:
+        "../../../envs/train.yaml"
+    # Convolutions this small gain nothing from more.
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime="2h",
+    params:
+        settings=dict(SPEECH.encoder),
+        code=code_of("scripts/fit_word_encoder.py"),
+    script:
+        "../../../scripts/fit_word_encoder.py"
+
+
+rule encode_clips:
+    input:
+        clips=CLIPS,
+        encoder=BACKBONE,
+    output:
+        features=INPUTS["features"][0],
+    log:
+        "logs/encode_clips.log",
+    conda:
+        "../../../envs/train.yaml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime="2h",
+    params:
+        code=code_of("scripts/encode_clips.py"),
+    script:
+        "../../../scripts/encode_clips.py"
+
+
 # What a training costs a speaker: of clips by group privacy, at the declared largest number of a speaker.
 rule account_speakers:
     input:
