@@ -7,6 +7,7 @@
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
 #   make held-apart          the same method on four cohorts from other distributions (minutes each)
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
+#   make speech-commands     spoken commands at true epsilons per clip and per speaker; needs the clips (docs/speech_commands.md)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #
@@ -32,13 +33,14 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist test test-cluster test-environments lint unit benchmark accountants install clean
+.PHONY: results full held-apart phase-mnist speech-commands test test-cluster test-environments lint unit benchmark accountants install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 full: export ZETADP_COMMAND := make full
 held-apart: export ZETADP_COMMAND := make held-apart
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
+speech-commands: export ZETADP_COMMAND := make speech-commands
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 
@@ -68,6 +70,12 @@ phase-mnist: install
 		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
 	done
 	$(RUN) python benchmarks/phase_mnist.py
+
+speech-commands: install
+	for scenario in speech_commands speech_commands_speakers; do \
+		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
+	done
+	$(RUN) python benchmarks/speech_commands.py
 
 lint: install
 	$(BIN)/ruff check .

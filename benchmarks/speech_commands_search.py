@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 HARDER = Variation(formants=0.2, durations=0.5, noise=(-5.0, 25.0))
 TRAINED, TESTED = 2517, 645
 SEED = 1
+AT_ONCE = 500
 EPSILONS = {"clip": 1.47, "speaker": 8.0}
 SIZES = (40,) * 40 + (6,) * 137 + (5,) * 19
 """Clips of each simulated holder."""
@@ -57,6 +58,17 @@ def settings() -> list[tuple[str, Setting]]:
         found += [(each, replace(base, rounds=rounds, rate=rate)) for rounds, rate in steps]
         found += [(each, replace(base, rounds=30, rate=rates[1], clip=1.0))]
     return found
+
+
+def simulated(count: int, part: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return clips and labels of one part, made piece by piece, which keeps memory in bounds."""
+    starts = range(0, count, AT_ONCE)
+    pieces = [
+        simulated_words(min(AT_ONCE, count - start), SEED, part, number, variation=HARDER)
+        for number, start in enumerate(starts)
+    ]
+    waves, labels = zip(*pieces, strict=True)
+    return np.concatenate(waves), np.concatenate(labels)
 
 
 def features(components: list[Tensor], encoder: PublicEncoder, how: Setting) -> Tensor:
@@ -100,7 +112,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/results/speech_commands/search.csv"))
     given = parser.parse_args()
     encoder = PublicEncoder.load(given.encoder)
-    made = [simulated_words(count, SEED, part, variation=HARDER) for part, count in enumerate((TRAINED, TESTED))]
+    made = [simulated(count, part) for part, count in enumerate((TRAINED, TESTED))]
     train, test = ([part.components(torch.from_numpy(waves)) for part in encoder.parts] for waves, _ in made)
     rows = []
     for each, how in settings():

@@ -41,7 +41,7 @@ def notes(
     deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
     sources = set(private["noise_source"])
     found = [
-        f"Cohort: {cohort_label}. Accuracy is the share of correct images of {held_out}, in %.",
+        f"Cohort: {cohort_label}. {_measured(runs)} {held_out}, in %.",
         *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
         f"ε is {units}, at δ = {deltas}.",
         *([SEEDED_NOTE] if "seeded" in sources else []),
@@ -55,6 +55,12 @@ def notes(
         *([str(total["statement"])] if total else []),
     ]
     return tuple(found)
+
+
+def _measured(runs: pd.DataFrame) -> str:
+    """Say what the numbers are, up to whose."""
+    metric = runs["metric"].iloc[0]
+    return "Accuracy is the share of correct images of" if metric == "accuracy" else f"Shown: {metric}, measured on"
 
 
 def _others(made: int, planned: int | None) -> list[str]:

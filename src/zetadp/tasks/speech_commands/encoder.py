@@ -29,6 +29,8 @@ class EncoderSettings:
     ----------
     words
         Simulated words that the network learns from; a multiple of 640.
+    passes
+        How often it hears each.
     axes_from
         Simulated words that principal axes are computed of.
     scattering, learned
@@ -38,6 +40,7 @@ class EncoderSettings:
     """
 
     words: int = 9600
+    passes: int = 4
     axes_from: int = 3200
     scattering: int = 136
     learned: int = 64
@@ -45,7 +48,8 @@ class EncoderSettings:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(words=self.words, axes_from=self.axes_from, scattering=self.scattering, learned=self.learned)
+        positive(words=self.words, passes=self.passes)
+        positive(axes_from=self.axes_from, scattering=self.scattering, learned=self.learned)
         if self.words % CHUNK:
             raise UserError(f"Expected task.settings.encoder.words to be a multiple of {CHUNK}, found {self.words}.")
         if (self.scattering + self.learned) % 2:
@@ -73,9 +77,16 @@ class PublicEncoder:
     @classmethod
     def fit(cls, settings: EncoderSettings) -> PublicEncoder:
         """Train the network and find the principal axes, on simulated words alone."""
-        network = fit_word_network(settings.words, settings.seed)
-        waves, _ = simulated_words(settings.axes_from, settings.seed, settings.words // CHUNK)
-        sounds = torch.from_numpy(waves)
+        network = fit_word_network(settings.words, settings.passes, settings.seed)
+        starts = range(0, settings.axes_from, CHUNK)
+        counts = [min(CHUNK, settings.axes_from - start) for start in starts]
+        first = settings.words // CHUNK
+        sounds = torch.cat(
+            [
+                torch.from_numpy(simulated_words(count, settings.seed, first + number)[0])
+                for number, count in enumerate(counts)
+            ]
+        )
         found = (
             fit_encoder(_scattered, sounds, settings.scattering),
             fit_encoder(_heard_by(network), sounds, settings.learned),

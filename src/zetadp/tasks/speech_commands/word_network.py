@@ -23,7 +23,6 @@ HIDDEN = 128
 BATCH = 64
 CHUNK = 10 * BATCH
 """Words that are simulated together."""
-PASSES = 4
 RATE_OF_LEARNING = 3e-3
 SMOOTHING = 0.05
 
@@ -82,13 +81,15 @@ class WordNetwork(nn.Module):
         return scores
 
 
-def fit_word_network(words: int, seed: int) -> WordNetwork:
+def fit_word_network(words: int, passes: int, seed: int) -> WordNetwork:
     """Train the network on simulated words.
 
     Parameters
     ----------
     words
-        How many, a multiple of `CHUNK`; each is seen `PASSES` times, moved in time and pitch and with parts hidden.
+        How many, a multiple of `CHUNK`.
+    passes
+        How often each is seen, each time moved in time and pitch and with parts hidden.
     seed
         Seed of words and weights.
     """
@@ -103,9 +104,9 @@ def fit_word_network(words: int, seed: int) -> WordNetwork:
     inputs, wanted = (torch.cat(parts) for parts in zip(*made, strict=True))
     logger.info("simulated %d words", words)
     optimiser = torch.optim.AdamW(network.parameters(), RATE_OF_LEARNING, weight_decay=1e-2)
-    steps = PASSES * (words // BATCH)
+    steps = passes * (words // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE_OF_LEARNING, total_steps=steps)
-    for turn in range(PASSES):
+    for turn in range(passes):
         for chosen in np.array_split(random.permutation(words), words // BATCH):
             scores = network(_varied(inputs[chosen], random))
             loss = functional.cross_entropy(scores, wanted[chosen], label_smoothing=SMOOTHING)
@@ -113,7 +114,7 @@ def fit_word_network(words: int, seed: int) -> WordNetwork:
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             schedule.step()
-        logger.info("pass %d of %d: loss %.3f", turn + 1, PASSES, float(loss.detach()))
+        logger.info("pass %d of %d: loss %.3f", turn + 1, passes, float(loss.detach()))
     return network.eval().requires_grad_(requires_grad=False)
 
 
