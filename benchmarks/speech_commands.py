@@ -1,4 +1,4 @@
-"""Spoken commands at true epsilons per clip and per speaker, from speech_commands.yaml and speech_commands_speakers.yaml.
+"""Spoken commands at true epsilons: speech_commands.yaml per clip, speech_commands_speakers.yaml per speaker.
 
     make speech-commands
 
@@ -93,8 +93,8 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "Area under the ROC curve in %, one word against all others, mean over words; mean and standard deviation over "
         "seeds. Scores are softmax probabilities. Intervals: 95%, bootstrap over the test speakers, resampled jointly "
         "over seeds, to first order. Accuracy in %.",
-        f"δ = 0.00001. ε per speaker: where the unit is the clip, by group privacy over the {clips} training clips that "
-        "a speaker has at most.",
+        f"δ = 0.00001. ε per speaker: where the unit is the clip, by group privacy over the {clips} training clips "
+        "that a speaker has at most.",
         "ε = ∞: gradients are clipped but get no noise. Noise is seeded, so it simulates and protects nobody.",
         "The paper prints 92.5 % as ε = 1.47. Its sampling rate, noise multiplier and epochs give 1.24 with the right "
         "noise. The noise that its code adds is too small by √2 and gives 3.31. It drew clips without replacement; all "
