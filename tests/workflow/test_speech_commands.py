@@ -67,7 +67,7 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     table = table.set_index(["network", "epsilon"])
     assert table.loc[("head", "inf"), "mean"] > 65  # a guess reaches fifty
     run = results / "runs/head/central/eps-8/seed-0"
-    spoken = pd.read_csv(run / "predictions.csv")
+    spoken = pd.read_csv(run / "predictions.csv", dtype={"speaker": str})
     assert {speaker for speaker in SPEAKERS if is_tested(speaker)} == set(spoken["speaker"])
     assert "for each training record" in (run / "privacy.txt").read_text()
     plan = json.loads((run / "plan.json").read_text())
@@ -102,3 +102,10 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     shutil.rmtree(folder / "go")
     said = fresh.snakemake("--forcerun", "index_clips", configfile=file, code=1)
     assert "go: no clip in a folder of this name" in said
+
+
+def test_clips_in_the_folder_that_the_workflow_writes_to_are_refused(fresh, folder):
+    shutil.copytree(folder, fresh.root / "resources/speech-commands")
+    scenario = tiny("speech_commands", Path("resources/speech-commands"), 8)
+    said = fresh.snakemake("--dry-run", configfile=fresh.overlay(yaml.safe_dump(scenario)), code=1)
+    assert "cohort.folder: expected another folder than resources/speech-commands" in said

@@ -7,6 +7,11 @@ from zetadp.tasks.speech_commands.clips import ARCHIVE
 SPEECH = task_of(task_content(config))
 PUBLIC_COHORT = "Speech Commands"
 SOURCE_OF_CLIPS = config["cohort"]["folder"] or f"resources/{ARCHIVE}"
+if Path(SOURCE_OF_CLIPS).resolve() == Path(COHORT).resolve():
+    raise WorkflowError(
+        f"cohort.folder: expected another folder than {COHORT}, where the workflow writes what it makes of the clips. "
+        "Move the clips, or change cohort.name."
+    )
 CLIPS = f"{COHORT}/clips.h5"
 # The encoder is the same whatever is protected.
 BACKBONE = "resources/public-words/encoder.safetensors"
