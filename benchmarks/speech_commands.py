@@ -22,7 +22,8 @@ SCENARIOS = {"speech_commands": "clip", "speech_commands_speakers": "speaker"}
 """The scenarios, and what is protected in them."""
 METHODS = {
     ("head", "central"): "head on public features, one holder",
-    ("head", "federated"): "head on public features, 11 nodes",
+    ("slow_head", "central"): "head on public features, one holder",
+    ("slow_head", "federated"): "head on public features, 11 nodes",
     ("cnn", "central"): "the paper's network and settings, one holder",
     ("real_cnn", "central"): "its real twin on magnitudes, one holder",
 }

@@ -5,7 +5,7 @@
 The encoder is that of the scenario speech_commands.yaml. As many simulated clips as the real cohort has train and test;
 they vary more, and are noisier, than those that the encoder learnt from, as real ones will. With unit clip every clip
 takes part in every round at epsilon 1.47; with unit speaker they are those of 196 simulated holders, a fifth of whom
-have 40 clips, at epsilon 8. The descent is written out in matrices, as in phase_mnist_search.py. Writes search.csv.
+have 40 clips, at epsilon 8 and 1. The descent is written out in matrices, as in phase_mnist_search.py. Writes search.csv.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ HARDER = Variation(formants=0.2, durations=0.5, noise=(-5.0, 25.0))
 TRAINED, TESTED = 2517, 645
 SEED = 1
 AT_ONCE = 500
-EPSILONS = {"clip": 1.47, "speaker": 8.0}
 SIZES = (40,) * 40 + (6,) * 137 + (5,) * 19
 """Clips of each simulated holder."""
 
@@ -49,14 +48,17 @@ def declared() -> tuple[str, str]:
     return f"simulated words, seed {SEED}", "0"
 
 
-def settings() -> list[tuple[str, Setting]]:
-    """Return all settings with their units: steps at full features, then features at the steps chosen so far."""
+RATES = {("clip", 1.47): (10.0, 30.0, 100.0), ("speaker", 8.0): (3.0, 10.0, 30.0), ("speaker", 1.0): (1.0, 3.0, 10.0)}
+
+
+def settings() -> list[tuple[str, float, Setting]]:
+    """Return all settings with their units and epsilons."""
     base = Setting(scattering=136, learned=64)
     found = []
-    for each, rates in {"clip": (10.0, 30.0, 100.0), "speaker": (3.0, 10.0, 30.0)}.items():
+    for (each, epsilon), rates in RATES.items():
         steps = product((30, 60, 100), rates)
-        found += [(each, replace(base, rounds=rounds, rate=rate)) for rounds, rate in steps]
-        found += [(each, replace(base, rounds=30, rate=rates[1], clip=1.0))]
+        found += [(each, epsilon, replace(base, rounds=rounds, rate=rate)) for rounds, rate in steps]
+        found += [(each, epsilon, replace(base, rounds=30, rate=rates[1], clip=1.0))]
     return found
 
 
@@ -115,16 +117,16 @@ def main() -> None:
     made = [simulated(count, part) for part, count in enumerate((TRAINED, TESTED))]
     train, test = ([part.components(torch.from_numpy(waves)) for part in encoder.parts] for waves, _ in made)
     rows = []
-    for each, how in settings():
+    for each, epsilon, how in settings():
         x, labels = features(train, encoder, how), made[0][1]
         if each == "clip":
-            head = descended(x, labels, how, epsilon=EPSILONS[each])
+            head = descended(x, labels, how, epsilon=epsilon)
         else:
-            head = descended_by_holders(x, labels, how, EPSILONS[each])
+            head = descended_by_holders(x, labels, how, epsilon)
         scores = (features(test, encoder, how) @ head).softmax(dim=1).double().numpy()
         auc = 100 * float(macro_auc(made[1][1], scores)[0])
         accuracy = 100 * float((scores.argmax(axis=1) == made[1][1]).mean())
-        rows.append({"unit": each, **asdict(how), "epsilon": EPSILONS[each], "auc": auc, "accuracy": accuracy})
+        rows.append({"unit": each, **asdict(how), "epsilon": epsilon, "auc": auc, "accuracy": accuracy})
         print(rows[-1], flush=True)
     write_text(given.output, to_csv(pd.DataFrame(rows), origin(*declared()), float_format="%.4g"))
 
