@@ -5,7 +5,8 @@
 The encoder is that of the scenario speech_commands.yaml. As many simulated clips as the real cohort has train and test;
 they vary more, and are noisier, than those that the encoder learnt from, as real ones will. With unit clip every clip
 takes part in every round at epsilon 1.47; with unit speaker they are those of 196 simulated holders, a fifth of whom
-have 40 clips, at epsilon 8 and 1. The descent is written out in matrices, as in phase_mnist_search.py. Writes search.csv.
+have 40 clips, at epsilon 8 and 1. The descent is written out in matrices, as in phase_mnist_search.py. Writes
+search.csv.
 """
 
 from __future__ import annotations
