@@ -11,11 +11,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import torch
 from scenarios import Experiment, declared_by, ended, write_joined
 
 from zetadp.epsilon import epsilon_order, epsilon_shown, rounded_up
+from zetadp.metrics import LEVEL
+from zetadp.randomness import Purpose, stream
 from zetadp.rendering import MISSING, Sheet, interval_cell, spread_cell
+from zetadp.tasks.speech_commands.clips import is_tested
+from zetadp.tasks.speech_commands.cohort import read_written
+from zetadp.tasks.speech_commands.discrimination import auc_interval, macro_auc
+from zetadp.tasks.speech_commands.encoder import PublicEncoder
+from zetadp.tasks.speech_commands.word_network import log_mel
 from zetadp.validation import UserError
 
 SCENARIOS = {"speech_commands": "clip", "speech_commands_speakers": "speaker"}
@@ -29,6 +38,8 @@ METHODS = {
 }
 PRINTED = {"3.31": (92.5, "1.47"), "inf": (97.8, "inf")}
 """Area in % and epsilon as Ziller et al. print them (Table 3), by true epsilon per clip."""
+PUBLIC = "the network of simulated words alone"
+ENCODER = Path("resources/public-words/encoder.safetensors")
 USELESS = 1000
 """An epsilon above which a figure would be read as if it said something."""
 COLUMNS = ["unit", "method", "epsilon", "epsilon_per_speaker", "seeds", "mean", "std", "ci_low", "ci_high", "accuracy"]
@@ -57,7 +68,22 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
         {"unit": "clip", "method": "the paper, printed", "epsilon": true, "mean": area, "printed_epsilon": shown}
         for true, (area, shown) in PRINTED.items()
     ]
-    return pd.concat([*parts, pd.DataFrame(printed)], ignore_index=True)
+    return pd.concat([*parts, pd.DataFrame([public_alone(), *printed])], ignore_index=True)
+
+
+def public_alone() -> dict[str, object]:
+    """Return the row of the public network, as it was trained on simulated words, on the test clips."""
+    network = PublicEncoder.load(ENCODER).network
+    clips = read_written(Path("resources/speech-commands/clips.h5"))
+    tested = clips.part(np.array([is_tested(speaker) for speaker in clips.speakers]))
+    with torch.no_grad():
+        parts = [network(log_mel(part)) for part in np.array_split(tested.waves, 1 + len(tested.waves) // 100)]
+    scores = torch.cat(parts).softmax(dim=1).double().numpy()
+    area = 100 * float(macro_auc(tested.labels, scores)[0])
+    low, high = auc_interval(tested.labels, scores, tested.speakers, stream(0, Purpose.BOOTSTRAP), LEVEL)
+    right = 100 * float((scores.argmax(axis=1) == tested.labels).mean())
+    row = {"unit": "none", "method": PUBLIC, "epsilon": "0", "epsilon_per_speaker": 0.0, "seeds": 1, "accuracy": right}
+    return row | {"mean": area, "std": float("nan"), "ci_low": 100 * low, "ci_high": 100 * high}
 
 
 def per_speaker(experiment: Experiment) -> dict[tuple[str, str, str], float]:
@@ -96,6 +122,7 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "over seeds, to first order. Accuracy in %.",
         f"δ = 0.00001. ε per speaker: where the unit is the clip, by group privacy over the {clips} training clips "
         "that a speaker has at most.",
+        "ε = 0: no recording took part in any training; only the test clips are recordings.",
         "ε = ∞: gradients are clipped but get no noise. Noise is seeded, so it simulates and protects nobody.",
         "The paper prints 92.5 % as ε = 1.47. Its sampling rate, noise multiplier and epochs give 1.24 with the right "
         "noise. The noise that its code adds is too small by √2 and gives 3.31. It drew clips without replacement; all "
@@ -116,6 +143,8 @@ def spent_cell(epsilon: float) -> str:
     """Return an epsilon per speaker for reading."""
     if pd.isna(epsilon):
         return MISSING
+    if epsilon == 0:
+        return "0"
     if epsilon == float("inf"):
         return "∞"
     return rounded_up(epsilon, digits=3) if epsilon <= USELESS else f"no useful guarantee (> {USELESS})"
