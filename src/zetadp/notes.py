@@ -11,7 +11,7 @@ import pandas as pd
 
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION
-from zetadp.tables import EPSILON_TOLERANCE, holders, is_simulated
+from zetadp.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown
 
 INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
 UNCLIPPED_NOTE = "Unclipped: gradients are neither clipped nor get noise. These runs carry no privacy guarantee."
@@ -60,7 +60,11 @@ def notes(
 def _measured(runs: pd.DataFrame) -> str:
     """Say what the numbers are, up to whose."""
     metric = runs["metric"].iloc[0]
-    return "Accuracy is the share of correct images of" if metric == "accuracy" else f"Shown: {metric}, measured on"
+    return (
+        "Accuracy is the share of correct images of"
+        if metric == "accuracy"
+        else f"{metric_shown(metric)} is measured on"
+    )
 
 
 def _others(made: int, planned: int | None) -> list[str]:

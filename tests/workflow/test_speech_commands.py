@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import wave
 from pathlib import Path
@@ -81,8 +82,9 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     assert speakers.loc[("head", "8"), "epsilon_per_speaker"] == pytest.approx(expected, rel=2e-3)
     assert speakers.loc[("head", "inf"), "epsilon_per_speaker"] == np.inf
     said = (results / "tables/table1.md").read_text()
-    assert "Shown: auc, measured on" in said
+    assert "AUC is measured on" in said
     assert "share of correct images" not in said
+    assert "chance (50 %)" in "".join(re.findall(r"<!-- (.*?) -->", (results / "figures/accuracy.svg").read_text()))
 
     # The same clips by speaker, in the same folder: the public encoder is made once.
     scenario = tiny("speech_commands_speakers", folder, 1)
