@@ -99,10 +99,10 @@ def per_speaker(experiment: Experiment) -> dict[tuple[str, str, str], float]:
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
     """Lay the table out, one line a method and epsilon, and say below how it was made."""
     lines = []
-    ordered = found.assign(order=[epsilon_order(epsilon) for epsilon in found["epsilon"]])
+    ordered = found.assign(order=[0.0 if epsilon == "0" else epsilon_order(epsilon) for epsilon in found["epsilon"]])
     for _, row in ordered.sort_values(["unit", "method", "order"], kind="stable").iterrows():
         own = row["method"] != "the paper, printed"
-        shown = epsilon_shown(row["epsilon"])
+        shown = "0" if row["epsilon"] == "0" else epsilon_shown(row["epsilon"])
         lines.append(
             (
                 row["unit"],
