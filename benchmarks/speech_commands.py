@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from scenarios import Experiment, declared_by, ended, write_joined
 
-from zetadp.epsilon import epsilon_order, epsilon_shown, rounded_up
+from zetadp.epsilon import epsilon_shown, rounded_up
 from zetadp.metrics import LEVEL
 from zetadp.randomness import Purpose, stream
 from zetadp.rendering import MISSING, Sheet, interval_cell, spread_cell
@@ -99,7 +99,7 @@ def per_speaker(experiment: Experiment) -> dict[tuple[str, str, str], float]:
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
     """Lay the table out, one line a method and epsilon, and say below how it was made."""
     lines = []
-    ordered = found.assign(order=[0.0 if epsilon == "0" else epsilon_order(epsilon) for epsilon in found["epsilon"]])
+    ordered = found.assign(order=found["epsilon"].astype(float))
     for _, row in ordered.sort_values(["unit", "method", "order"], kind="stable").iterrows():
         own = row["method"] != "the paper, printed"
         shown = "0" if row["epsilon"] == "0" else epsilon_shown(row["epsilon"])
