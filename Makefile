@@ -8,6 +8,7 @@
 #   make held-apart          the same method on four cohorts from other distributions (minutes each)
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
+#   make speech-commands     spoken commands at true epsilons per clip and per speaker; needs the clips (docs/speech_commands.md)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #
@@ -35,7 +36,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg test test-cluster test-environments lint unit benchmark accountants install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands test test-cluster test-environments lint unit benchmark accountants install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -43,6 +44,7 @@ full: export ZETADP_COMMAND := make full
 held-apart: export ZETADP_COMMAND := make held-apart
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
 ecg: export ZETADP_COMMAND := make ecg
+speech-commands: export ZETADP_COMMAND := make speech-commands
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 
@@ -75,6 +77,12 @@ phase-mnist: install
 
 ecg: install
 	$(RUN) python benchmarks/ecg.py --data $(ECG)
+
+speech-commands: install
+	for scenario in speech_commands speech_commands_speakers; do \
+		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
+	done
+	$(RUN) python benchmarks/speech_commands.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -98,13 +98,13 @@ class Composites:
         return torch.cat((made.real, made.imag, torch.ones(len(made), 1)), dim=1), pairs.labels
 
 
-def descended(x: Tensor, labels: np.ndarray, how: Setting, seed: int = 0) -> Tensor:
-    """Return the head of a private descent in which everybody takes part, as a real matrix."""
+def descended(x: Tensor, labels: np.ndarray, how: Setting, seed: int = 0, *, epsilon: float = EPSILON) -> Tensor:
+    """Return the head of a private descent in which every example takes part, as a real matrix."""
     random = torch.Generator().manual_seed(seed)
-    sigma = math.sqrt(how.rounds) / gaussian.mu(EPSILON, DELTA)
-    wanted = functional.one_hot(torch.from_numpy(labels), 10).float()
+    sigma = math.sqrt(how.rounds) / gaussian.mu(epsilon, DELTA)
+    wanted = functional.one_hot(torch.from_numpy(labels)).float()
     norms = x.norm(dim=1)
-    weight, total, velocity = (torch.zeros(x.shape[1], 10) for _ in range(3))
+    weight, total, velocity = (torch.zeros(x.shape[1], wanted.shape[1]) for _ in range(3))
     last = max(1, round(how.averaged * how.rounds))
     for number in range(how.rounds):
         message = sigma * how.clip * torch.randn(weight.shape, generator=random)

@@ -26,7 +26,7 @@ def main(
     folders = [path.parent for path in metrics]
     runs = tables.collect(folders)
     table = tables.table1(runs, cohort_label)
-    chance = 100 / len(runs["classes"].iloc[0])
+    chance = tables.chance_of(runs)
     save_svg(figures.accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
     save_svg(figures.confusion_matrices(runs, cohort_label), confusion)
     save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label, chance=chance), curves)

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 TRACKED = ("Snakefile", "config.yaml", "envs", "profiles", "scripts", "src", "workflow")
-OF_DIGITS = {"encode_digits", "fetch_digits", "fit_encoder", "pair_digits"}
-"""Scripts of PhaseMNIST, which need the files of MNIST: no run of the smoke scenario calls them."""
+OF_OTHER_TASKS = {
+    *("encode_digits", "fetch_digits", "fit_encoder", "pair_digits"),
+    *("account_speakers", "encode_clips", "fetch_speech", "fit_word_encoder", "index_clips", "transform_clips"),
+}
+"""Scripts of other tasks than that of the smoke scenario, of whose runs none calls them."""
 SMOKE = "workflow/scenarios/smoke.yaml"
 NOT_TRACKED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".snakemake")
 OF_A_PROCESS = shutil.ignore_patterns("__pycache__", "locks", "log", "slurm_logs", "tmp*")

@@ -48,6 +48,8 @@ NETWORKS = {
     ),
     "dense complex": NetworkSettings("dense", "complex", widths=(6, 5), activation="cardioid"),
     "dense real": NetworkSettings("dense", "image", widths=(6, 5)),
+    "spectrogram complex": NetworkSettings("spectrogram", "complex", widths=(2, 3), hidden=4, activation="igaussian"),
+    "spectrogram real": NetworkSettings("spectrogram", "image", widths=(2, 3), hidden=4),
     "head": NetworkSettings("head", "features", components=3),
 }
 

@@ -10,11 +10,11 @@ import random
 import shutil
 
 import pytest
-from checkouts import OF_DIGITS
+from checkouts import OF_OTHER_TASKS
 from crash.stages import SCRIPTS, STAGES, call
 
 KILLS = 20
-ELSEWHERE = {"audit", "audit_membership", "train_federated", *OF_DIGITS}
+ELSEWHERE = {"audit", "audit_membership", "train_federated", *OF_OTHER_TASKS}
 """Not killed here: minutes of attacks that keep nothing, with outputs written at the end as tables and figures are;
 many processes, whose deaths `tests/federation` brings about; and stages of PhaseMNIST, which need MNIST's files and
 write by the functions of the stages that are killed."""

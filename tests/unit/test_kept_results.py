@@ -236,6 +236,46 @@ def test_the_chosen_steps_and_features_of_ecg_are_the_best_of_their_search(bench
     assert max(float(row["mean"]) for row in searched) == float(best["mean"])
 
 
+def test_spoken_commands_have_as_many_seeds_as_their_scenarios_declare(benchmark):
+    found = {(row["unit"], row["method"], row["epsilon"]): row for row in rows("speech_commands/table.csv")}
+    program = benchmark("speech_commands")
+    for name, unit in program["SCENARIOS"].items():
+        for (network, arm, epsilon), seeds in declared_seeds(benchmark("scenarios")["configuration"](name)).items():
+            row = found.pop((unit, program["METHODS"][network, arm], epsilon))
+            assert int(row["seeds"]) == seeds
+            spent = float(row["epsilon_per_speaker"])
+            own = float(epsilon)
+            assert spent == pytest.approx(own, rel=1e-3) if unit == "speaker" else spent >= 2 * own
+    assert found.pop(("none", program["PUBLIC"], "0"))["epsilon_per_speaker"] == "0"
+    assert {key: (float(row["mean"]), row["printed_epsilon"]) for key, row in found.items()} == {
+        ("clip", "the paper, printed", epsilon): printed for epsilon, printed in program["PRINTED"].items()
+    }
+
+
+def test_what_the_paper_prints_of_speech_stands_at_what_its_noise_gives(benchmark):
+    """Sampling rate 0.009, five epochs and noise multiplier 1, which its code makes too small by the root of two."""
+    (epsilon,) = set(benchmark("speech_commands")["PRINTED"]) - {"inf"}
+    assert float(epsilon) == pytest.approx(accounting.epsilon({(0.009, 1 / 2**0.5): 556}, 1e-5), abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "network", "unit", "epsilon"),
+    [
+        ("speech_commands", "head", "clip", "1.47"),
+        ("speech_commands_speakers", "head", "speaker", "8"),
+        ("speech_commands_speakers", "slow_head", "speaker", "1"),
+    ],
+)
+def test_the_chosen_steps_of_spoken_commands_are_the_best_of_their_search(scenario, network, unit, epsilon, benchmark):
+    chosen = benchmark("scenarios")["configuration"](scenario)["networks"][network]["training"]
+    found = rows("speech_commands/search.csv")
+    searched = [row for row in found if (row["unit"], row["epsilon"]) == (unit, epsilon)]
+    best = max(searched, key=lambda row: float(row["auc"]))
+    assert len(searched) == 10
+    for key, name in {"rounds": "rounds", "clip": "clip", "learning_rate": "rate", "momentum": "momentum"}.items():
+        assert chosen[key] == float(best[name])
+
+
 def test_the_ablation_is_of_the_same_runs_as_the_extended_table():
     table = {(row["network"], row["epsilon"]): row for row in rows("phantom_full.csv") if row["arm"] == "federated"}
     for row in rows("phantom_full_ablation.csv"):

@@ -117,14 +117,25 @@ class Conv2d(PatientLayer):
     kernel
         Odd side of the square kernel.
     stride
-        Step of the kernel. Padding is ``kernel // 2``.
+        Step of the kernel.
+    padding
+        Zeros on every side; ``kernel // 2`` by default.
     dtype
         ``torch.complex64`` for a complex layer, ``torch.float32`` for a real one.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        *,
+        stride: int = 1,
+        padding: int | None = None,
+        dtype: torch.dtype,
+    ) -> None:
         super().__init__()
-        self.stride, self.padding = stride, kernel // 2
+        self.stride, self.padding = stride, kernel // 2 if padding is None else padding
         self.weight = nn.Parameter(torch.zeros(outputs, inputs, kernel, kernel, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:

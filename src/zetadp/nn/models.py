@@ -21,6 +21,7 @@ from zetadp.nn.layers import Conv2d, Linear, LowRankConv2d
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.settings import LOW_RANK, OWN, ROWS
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
+from zetadp.nn.spectral import SpectrogramClassifier
 from zetadp.nn.stacked import stack
 from zetadp.validation import UserError
 
@@ -177,6 +178,8 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
         raise UserError("Expected a PyTorch module for a network of family own, found none. Pass it to train as model.")
     if settings.family == "dense":
         model = DenseClassifier(settings, classes, size)
+    elif settings.family == "spectrogram":
+        model = SpectrogramClassifier(settings, classes)
     elif settings.family == "linear":
         model = LinearClassifier(classes, size)
     elif settings.family == "head":

@@ -9,7 +9,7 @@ from zetadp.validation import in_range, one_of, positive
 
 OWN = "own"
 """Family of a network that the user of the library brings as a PyTorch module."""
-FAMILIES = ("complex", "real", "dense", "linear", "head", OWN)
+FAMILIES = ("complex", "real", "dense", "spectrogram", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
 """What is trained where convolutions are frozen and updated by `zetadp.nn.layers`: both factors, or the outer."""
 
@@ -23,8 +23,8 @@ CLOSED_FORMS = (CLASS_MEANS, LEAST_SQUARES)
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", "features")
 ROWS = ("signal", "spectrum")
 """Domains of one dimension: what a network sees is a row, and not a square."""
-OF_DENSE = ("complex", "image", *ROWS)
-"""Domains of family ``dense``, which alone sees complex images and rows."""
+OF_FAMILY = {"dense": ("complex", "image", *ROWS), "spectrogram": ("complex", "image")}
+"""Domains of families that are complex or real as their domain is; no other sees complex images or rows."""
 
 SHIPPED = "data/backbone.safetensors"
 """Where the backbone lies that comes with the package, relative to the package."""
@@ -38,15 +38,16 @@ class NetworkSettings:
     ----------
     family
         ``complex``; ``real`` (the same shape with real weights, widths times the square root of two so that it has
-        about as many real numbers); ``dense`` (fully connected layers, complex or real as its domain is); ``linear``
-        (softmax regression on log magnitude); or ``head`` (a complex affine map of features). ``own``: the network is
-        brought as a PyTorch module, and the other settings are of no effect.
+        about as many real numbers); ``dense`` (fully connected layers) and ``spectrogram`` (`zetadp.nn.spectral`),
+        complex or real as their domain is; ``linear`` (softmax regression on log magnitude); or ``head`` (a complex
+        affine map of features). ``own``: the network is brought as a PyTorch module, and the other settings are of no
+        effect.
     domain
         What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, a real ``signal``
         of one dimension, its complex ``spectrum``, or ``features`` that something public computes.
     widths
         Filters of each block; each block halves the image side by average pooling. Units of each hidden layer of family
-        ``dense``.
+        ``dense``, filters of each convolution of family ``spectrogram``.
     convolutions
         3x3 convolutions a block, each followed by group normalisation and activation.
     head
@@ -107,11 +108,11 @@ class NetworkSettings:
                 f"Expected domain features for family head and for no other, found family {self.family} with domain "
                 f"{self.domain}."
             )
-        alone = self.domain in OF_DENSE and self.domain != "image"
-        if (self.family == "dense" and self.domain not in OF_DENSE) or (self.family != "dense" and alone):
+        if self.domain not in OF_FAMILY.get(self.family, ("kspace", "image", "features")):
+            shown = "; ".join(f"{family}: {', '.join(names)}" for family, names in OF_FAMILY.items())
             raise ValueError(
-                f"Expected domain {', '.join(OF_DENSE)} for family dense, and of these image alone for others, found "
-                f"family {self.family} with domain {self.domain}."
+                f"Expected a domain of the network's family ({shown}; others: kspace, image or features), found family "
+                f"{self.family} with domain {self.domain}."
             )
         if self.family != "complex" and self.transform != "none":
             raise ValueError(f"Expected transform none for family {self.family}, found {self.transform}.")

@@ -43,7 +43,7 @@ from zetadp.report.figurestyle import (
     without_noise_shown,
     wrapped,
 )
-from zetadp.report.tables import CELL, PAPER_TABLE_1, holders, not_empty, per_class
+from zetadp.report.tables import CELL, PAPER_TABLE_1, holders, metric_shown, not_empty, per_class
 
 Cell = tuple[str, str, str]
 MAX_MATRICES = 12
@@ -104,8 +104,8 @@ def accuracy_against_epsilon(
             name_panel(panel, f"network {called[network]}{start}", columns)
             epsilon_axis(panel, epsilons, columns)
             percent_axis(panel)
-        label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric} in %")
-        set_title(figure, f"{metric[:1].upper()}{metric[1:]} against ε, {cohort_label}")
+        label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric_shown(metric)} in %")
+        set_title(figure, f"{metric_shown(metric)[:1].upper()}{metric_shown(metric)[1:]} against ε, {cohort_label}")
         spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over {holders(table)}")
         set_legend(
             figure,
@@ -154,7 +154,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
             percent_axis(panel)
             panel.set_xlim(left=0)
             panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        label_outer(panels, columns, "round", f"validation {histories['metric'].iloc[0]} in %")
+        label_outer(panels, columns, "round", f"validation {metric_shown(histories['metric'].iloc[0])} in %")
         set_title(figure, f"Training, {cohort_label}")
         meaning = f"No {holders(histories)} were watched"
         if not watched.empty:

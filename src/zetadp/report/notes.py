@@ -11,7 +11,7 @@ import pandas as pd
 
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION
-from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated
+from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown
 
 INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
 UNCLIPPED_NOTE = "Unclipped: gradients are neither clipped nor get noise. These runs carry no privacy guarantee."
@@ -41,7 +41,7 @@ def notes(
     deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
     sources = set(private["noise_source"])
     found = [
-        f"Cohort: {cohort_label}. {_metric(runs)} of {held_out}, in %.",
+        f"Cohort: {cohort_label}. {_measured(runs)} {held_out}, in %.",
         *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
         f"ε is {units}, at δ = {deltas}.",
         *([SEEDED_NOTE] if "seeded" in sources else []),
@@ -57,10 +57,14 @@ def notes(
     return tuple(found)
 
 
-def _metric(runs: pd.DataFrame) -> str:
-    """Return what the metric is, up to of whom."""
-    metric = str(runs["metric"].iloc[0])
-    return "Accuracy is the share of correct images" if metric == "accuracy" else f"Metric: {metric}"
+def _measured(runs: pd.DataFrame) -> str:
+    """Say what the numbers are, up to whose."""
+    metric = runs["metric"].iloc[0]
+    return (
+        "Accuracy is the share of correct images of"
+        if metric == "accuracy"
+        else f"{metric_shown(metric)} is measured on"
+    )
 
 
 def _others(made: int, planned: int | None) -> list[str]:

@@ -15,7 +15,7 @@ import pandas as pd
 from zetadp.core.metrics import LEVEL
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.privacy.threat import arm_shown
-from zetadp.report.tables import PAPER_TABLE_1, holders, not_empty
+from zetadp.report.tables import PAPER_TABLE_1, holders, metric_shown, not_empty
 
 MISSING = "–"
 PAPER_LABEL = "paper, printed"
@@ -120,7 +120,7 @@ def accuracy_sheet(
         Print the interval over patients in a second row under each mean.
     """
     not_empty(table)
-    title = title or f"Test {table['metric'].iloc[0]} in %"
+    title = title or f"Test {metric_shown(table['metric'].iloc[0])} in %"
     with_paper = bool(table["paper_mean"].notna().any())
     # Where the paper is shown, its whole row is, also for an epsilon that was not run here.
     printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if with_paper else set()

@@ -65,6 +65,16 @@ def is_simulated(cohort_label: str) -> bool:
     return "simulated" in cohort_label.lower()
 
 
+def metric_shown(metric: str) -> str:
+    """Return the name of a metric for reading."""
+    return "AUC" if metric == "auc" else metric
+
+
+def chance_of(runs: pd.DataFrame) -> float:
+    """Return what a guess reaches in a classification, in %: half of the area under a ROC curve, or one class."""
+    return 50.0 if runs["metric"].iloc[0] == "auc" else 100 / len(runs["classes"].iloc[0])
+
+
 def holders(table: pd.DataFrame) -> str:
     """Return whose the held-out images are, for reading: patients', or records' where nobody knows the persons."""
     return "records" if set(table["unit"]) == {"record"} else "patients"

@@ -60,7 +60,7 @@ def test_a_metric_that_is_no_mean_over_patients_brings_its_resamples(tmp_path):
     (row,) = table1(runs, LABEL).to_dict("records")
     assert [row["ci_low"], row["ci_high"]] == pytest.approx(100 * np.quantile(drawn.mean(axis=0), [0.025, 0.975]))
     assert row["metric"] == "area"
-    assert any("Metric: area of 2 held-out test patients" in note for note in notes(runs, LABEL))
+    assert any("area is measured on 2 held-out test patients" in note for note in notes(runs, LABEL))
 
 
 def test_one_seed_has_no_spread_but_an_interval(tmp_path):

@@ -1,0 +1,34 @@
+"""Say what every training costs a speaker, with all clips."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from zetadp.privacy import accounting
+from zetadp.privacy.exposure import distinct, run_of, seen_by
+from zetadp.privacy.ledger import read_ledger
+from zetadp.storage import written_whole
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, ledgers: list[Path], table: Path, runs: list[list[str]], delta: float, clips: int) -> None:
+    """Write one row a run: its name, and epsilon per speaker by group privacy over ``clips`` units of a speaker."""
+    rows = []
+    for ledger, name in zip(ledgers, runs, strict=True):
+        happened = run_of(str(ledger), read_ledger(ledger)[-1])
+        totals = seen_by(happened, dict.fromkeys(happened.nodes, 1.0), "server") or {}
+        private = happened.private
+        worst = max((accounting.epsilon_group(total, delta, clips) for total in distinct(totals.values())), default=0)
+        rows.append([*name, clips, worst if private else math.inf])
+    columns = ["network", "arm", "epsilon", "seed", "units_of_a_speaker", "epsilon_per_speaker"]
+    with written_whole(table) as temporary:
+        pd.DataFrame(rows, columns=columns).to_csv(temporary, index=False)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

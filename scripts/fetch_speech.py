@@ -1,0 +1,19 @@
+"""Fetch the official archive of spoken commands."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.tasks.speech_commands.clips import fetch_archive
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, archive: Path) -> None:
+    """Download it, checked by its published checksum."""
+    fetch_archive(archive)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

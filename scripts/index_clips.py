@@ -1,0 +1,27 @@
+"""Read clips of spoken words, drop those above the declared number, and list who is in them."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.storage import written_whole
+from zetadp.tasks.speech_commands.clips import read_clips
+from zetadp.tasks.speech_commands.cohort import chosen, index, write_clips
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(*, clips: Path, table: Path, source: str, unit: str, clips_of_a_speaker: int, sizes: dict[str, int]) -> None:
+    """Write the clips, and one row a unit: patient, record, part, scanner, sha256."""
+    found = chosen(read_clips(Path(source)), clips_of_a_speaker)
+    rows = index(found, unit, sizes)
+    write_clips(clips, found)
+    with written_whole(table) as temporary:
+        rows.to_csv(temporary, index=False)
+    logging.getLogger(__name__).info("%d clips in %d units", len(found.names), len(rows))
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

@@ -1,0 +1,106 @@
+"""A convolutional network for spectrograms: the one that Ziller et al. use for spoken commands, and its real twin.
+
+Convolutions without padding, maximum pooling between the second and the third of them and over all places after the
+last, then two affine layers. The paper names the 3x3 filters, the places of the poolings and the units; the size of the
+first pooling (2x2) and of the adaptive one (1x1), and pooling by modulus, are our reading.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.nn.activations import activation
+from zetadp.nn.layers import Conv2d, Linear
+from zetadp.nn.stacked import stack
+
+if TYPE_CHECKING:
+    from zetadp.nn.settings import NetworkSettings
+
+POOLED_AFTER = 1
+"""Position of the convolution whose output is halved by pooling."""
+
+
+class MagnitudeMaxPool2d(nn.Module):
+    """Maximum pooling of complex images by modulus: of each window, the number of largest modulus, phase included.
+
+    The first of several equal ones is taken. The gradient goes to the number that was taken and to no other.
+
+    Parameters
+    ----------
+    side
+        Side of the square windows, which do not overlap; None takes one number of the whole image.
+    """
+
+    def __init__(self, side: int | None = 2) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool a stacked tensor of shape (image, channel, row, column); rows and columns left over are dropped."""
+        parts = x.reshape(len(x), 2, -1, *x.shape[2:])
+        power = parts.detach().square().sum(dim=1)
+        if self.side is None:
+            places = power.flatten(2).argmax(dim=2)[..., None, None]
+        else:
+            places = functional.max_pool2d(power, self.side, return_indices=True)[1]
+        wanted = places.flatten(2).unsqueeze(1).expand(-1, 2, -1, -1)
+        taken = parts.flatten(3).gather(3, wanted)
+        return taken.reshape(len(x), -1, *places.shape[2:])
+
+
+class SpectrogramClassifier(nn.Module):
+    """Convolutions over time and frequency, and two affine layers, complex or real.
+
+    A complex network applies its activation after every layer, the last one included, and ends in the modulus of its
+    scores. A real one, on magnitudes, has as many real numbers, ReLU between its layers, and ends in the scores
+    themselves.
+
+    Parameters
+    ----------
+    settings
+        Domain ``complex`` makes a complex network, ``image`` a real one; ``widths`` are the filters of the
+        convolutions, ``hidden`` the units of the first affine layer.
+    classes
+        Number of classes.
+    """
+
+    def __init__(self, settings: NetworkSettings, classes: int) -> None:
+        super().__init__()
+        self.complex = settings.domain == "complex"
+        dtype = torch.complex64 if self.complex else torch.float32
+        # Twice the numbers a weight, so the root of two fewer weights a side.
+        widths = [width if self.complex else round(width * 2**0.5) for width in (*settings.widths, settings.hidden)]
+        *filters, hidden = widths
+        blocks: list[nn.Module] = []
+        for number, (before, width) in enumerate(pairwise((1, *filters))):
+            blocks.append(Conv2d(before, width, padding=0, dtype=dtype))
+            if number in (POOLED_AFTER, len(filters) - 1):
+                # Before the activation, which is cheaper. An activation that keeps the phase and grows with the
+                # modulus, as the paper's does, commutes with pooling; so does ReLU.
+                blocks.append(self._pool(None if number == len(filters) - 1 else 2))
+            blocks.append(self._activation(settings, width))
+        self.blocks = nn.Sequential(*blocks)
+        self.hidden = nn.Sequential(Linear(filters[-1], hidden, dtype=dtype), self._activation(settings, hidden))
+        last = [Linear(hidden, classes, dtype=dtype)]
+        self.head = nn.Sequential(*last, *([self._activation(settings, classes)] if self.complex else []))
+
+    def _activation(self, settings: NetworkSettings, channels: int) -> nn.Module:
+        return activation(settings.activation, channels) if self.complex else nn.ReLU()
+
+    def _pool(self, side: int | None) -> nn.Module:
+        if self.complex:
+            return MagnitudeMaxPool2d(side)
+        return nn.AdaptiveMaxPool2d(1) if side is None else nn.MaxPool2d(side)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores of shape (image, class) for spectrograms of shape (image, 1, frame, frequency)."""
+        x: Tensor = self.head(self.hidden(self.blocks(stack(images) if self.complex else images).flatten(1)))
+        if not self.complex:
+            return x
+        real, imaginary = x.chunk(2, dim=1)
+        return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()

@@ -1,0 +1,82 @@
+"""Which clips are used, whose they are, and who only tests."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from zetadp.storage import write_arrays
+from zetadp.tasks.speech_commands.clips import Clips, capped, is_tested
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def chosen(clips: Clips, most: int) -> Clips:
+    """Return all clips of speakers who test, and at most some number of every other speaker's."""
+    tested = np.array([is_tested(speaker) for speaker in clips.speakers])
+    train = capped(clips.part(~tested), most)
+    return clips.part(np.isin(clips.names, [*train.names, *clips.names[tested]]))
+
+
+def index(clips: Clips, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
+    """Return one row a unit: ``patient``, ``record``, ``part``, ``scanner`` and ``sha256``.
+
+    Parameters
+    ----------
+    clips
+        The clips that are used.
+    unit
+        ``clip`` or ``speaker``.
+    sizes
+        Declared number of units that train and that test.
+
+    Raises
+    ------
+    UserError
+        If the clips are not as many as declared.
+    """
+    owners = clips.names if unit == "clip" else clips.speakers
+    rows = []
+    for owner in np.unique(owners):
+        own = clips.part(owners == owner)
+        part = "test" if is_tested(str(own.speakers[0])) else "train"
+        digest = hashlib.sha256(own.waves.tobytes()).hexdigest()
+        rows.append({"patient": owner, "record": owner, "part": part, "scanner": "", "sha256": digest})
+    found = pd.DataFrame(rows)
+    counts = found["part"].value_counts()
+    wrong = [part for part in ("train", "test") if counts.get(part, 0) != sizes[part]]
+    if wrong:
+        wanted = " and ".join(f"cohort.{part}_patients to be {counts.get(part, 0)}" for part in wrong)
+        declared = " and ".join(str(sizes[part]) for part in wrong)
+        raise UserError(f"Expected {wanted}, the number of {unit}s there are, found {declared}.")
+    return found
+
+
+def write_clips(path: Path, clips: Clips) -> None:
+    """Write clips to HDF5."""
+    names = {"clip": tuple(clips.names), "speaker": tuple(clips.speakers)}
+    about = {"axes": ["clip", "sample"], "units": "1"}
+    write_arrays(path, {"waves": clips.waves, "labels": clips.labels}, names, about, {})
+
+
+def read_written(path: Path) -> Clips:
+    """Read what `write_clips` wrote."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            speakers, names = (np.array(file[column].asstr()[()]).astype(str) for column in ("speaker", "clip"))
+            return Clips(file["waves"][()], file["labels"][()], speakers, names)
+    except (OSError, KeyError) as error:
+        raise UserError(f"Cannot read the clips {path}: {error}. Delete the file and run again.") from error
+
+
+def names_of(clips: Clips) -> pd.DataFrame:
+    """Return columns ``clip`` and ``speaker``."""
+    return pd.DataFrame({"clip": clips.names, "speaker": clips.speakers})

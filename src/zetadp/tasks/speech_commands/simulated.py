@@ -1,0 +1,249 @@
+"""Simulated words: a source of pulses and noise, shaped by moving formants. No recording was used to make them.
+
+Formant frequencies are rounded averages of American English vowels as textbooks print them (Peterson and Barney 1952,
+Hillenbrand et al. 1995); durations, loci of consonants, and how much everything varies are guesses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.speech_commands.clips import LENGTH, RATE, WORDS
+
+FOURIER, STEP = 512, 128
+FRAMES = LENGTH // STEP + 1
+UPPER = ((3500.0, 220.0), (4500.0, 300.0))
+"""Frequency and bandwidth of the fourth and the fifth formant, which do not move."""
+
+# A segment: milliseconds; three formants at its start and at its end; amplitudes of pulses, of noise that passes the
+# formants, and of noise at a place of its own; centre and width of that place in Hz.
+Segment = tuple[float, tuple[float, float, float], tuple[float, float, float], float, float, float, float, float]
+_N = (250.0, 1500.0, 2500.0)
+_AW, _OW, _EH = (750.0, 1300.0, 2500.0), (540.0, 980.0, 2400.0), (580.0, 1800.0, 2550.0)
+_W, _AY, _IH = (430.0, 850.0, 2300.0), (750.0, 1250.0, 2500.0), (400.0, 2050.0, 2650.0)
+_AA, _AH, _Y, _L, _R = (
+    (760.0, 1150.0, 2450.0),
+    (650.0, 1220.0, 2450.0),
+    (280.0, 2250.0, 2950.0),
+    (360.0, 1100.0, 2700.0),
+    (340.0, 1150.0, 1600.0),
+)
+_D, _G, _P, _T = (250.0, 1700.0, 2650.0), (260.0, 1400.0, 2200.0), (250.0, 900.0, 2200.0), (300.0, 1750.0, 2650.0)
+NASAL = 0.35
+SCRIPTS: dict[str, tuple[Segment, ...]] = {
+    "down": (
+        (40, _D, _D, 0.08, 0, 0, 4000, 1500),
+        (15, _D, _D, 0.2, 0.1, 0.35, 4000, 1800),
+        (230, _AW, _W, 1, 0.03, 0, 4000, 1500),
+        (130, _N, _N, NASAL, 0, 0, 4000, 1500),
+    ),
+    "go": (
+        (45, _G, _G, 0.08, 0, 0, 1500, 600),
+        (22, _G, _G, 0.15, 0.15, 0.4, 1500, 700),
+        (320, _OW, _W, 1, 0.03, 0, 1500, 600),
+    ),
+    "left": (
+        (90, _L, _L, 0.5, 0, 0, 4000, 2500),
+        (150, _EH, _EH, 1, 0.03, 0, 4000, 2500),
+        (100, _EH, _EH, 0, 0.05, 0.12, 4500, 3500),
+        (60, _T, _T, 0, 0, 0, 5000, 2000),
+        (40, _T, _T, 0, 0.1, 0.4, 5000, 2000),
+    ),
+    "no": (
+        (100, _N, _N, NASAL, 0, 0, 1500, 600),
+        (330, _OW, _W, 1, 0.03, 0, 1500, 600),
+    ),
+    "right": (
+        (90, _R, _R, 0.5, 0, 0, 5000, 2000),
+        (240, _AY, _IH, 1, 0.03, 0, 5000, 2000),
+        (70, _T, _T, 0, 0, 0, 5000, 2000),
+        (45, _T, _T, 0, 0.1, 0.4, 5000, 2000),
+    ),
+    "stop": (
+        (140, _T, _T, 0, 0, 0.5, 6200, 1300),
+        (60, _T, _T, 0, 0, 0, 5000, 2000),
+        (18, _T, _T, 0, 0.1, 0.4, 5000, 2000),
+        (200, _AA, _AA, 1, 0.03, 0, 1500, 2000),
+        (75, _P, _P, 0, 0, 0, 900, 900),
+        (25, _P, _P, 0, 0.15, 0.2, 900, 1200),
+    ),
+    "up": (
+        (170, _AH, _AH, 1, 0.03, 0, 900, 1200),
+        (90, _P, _P, 0, 0, 0, 900, 900),
+        (30, _P, _P, 0, 0.15, 0.25, 900, 1200),
+    ),
+    "yes": (
+        (80, _Y, _Y, 0.5, 0, 0, 6200, 1300),
+        (170, _EH, _EH, 1, 0.03, 0, 6200, 1300),
+        (190, _T, _T, 0, 0, 0.5, 6200, 1300),
+    ),
+}
+RELEASED = 0.7
+"""Share of final stops whose burst is heard."""
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How much simulated words vary.
+
+    Attributes
+    ----------
+    formants
+        Spread of the logarithm of each segment's formants, about those of the speaker.
+    durations
+        Spread of the logarithm of each segment's duration.
+    noise
+        Lowest and highest ratio of speech to background in dB.
+    """
+
+    formants: float = 0.08
+    durations: float = 0.3
+    noise: tuple[float, float] = (5.0, 40.0)
+
+
+def simulated_words(
+    count: int, seed: int, *place: int, variation: Variation | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return simulated clips, every word alike and every clip by another speaker.
+
+    Parameters
+    ----------
+    count
+        How many.
+    seed
+        Seed of all draws.
+    *place
+        Non-negative integers that tell apart the uses of one seed.
+    variation
+        How much they vary.
+
+    Returns
+    -------
+    waves, labels
+        int16 of shape (clip, sample), and positions in `WORDS`.
+    """
+    how = variation or Variation()
+    random = stream(seed, Purpose.PRETRAINING, *place)
+    labels = random.permutation(np.arange(count) % len(WORDS))
+    tracks = np.stack([_tracks(WORDS[label], how, random) for label in labels.tolist()])
+    speech = _sounded(tracks, random)
+    return _recorded(speech, how, random), labels
+
+
+def _tracks(word: str, how: Variation, random: np.random.Generator) -> np.ndarray:
+    """Return formants, amplitudes and the place of noise at each frame of a clip, and the pitch, shape (9, frame)."""
+    size = random.uniform(0.92, 1.38)
+    segments = list(SCRIPTS[word])
+    if segments[-1][6] in (900, 5000) and random.random() > RELEASED:
+        segments.pop()
+    rate = np.exp(random.normal(0, 0.22)) * 1.15
+    lengths = np.array([each[0] for each in segments]) * rate
+    lengths *= np.exp(random.normal(0, how.durations, len(segments)))
+    lengths *= min(1, 920 / lengths.sum())
+    ends = lengths.cumsum()
+    begin = np.clip(random.normal(500, 110) - ends[-1] / 2, 10, 990 - ends[-1])
+    times, values = [0.0], [np.zeros(8)]
+    accent = np.exp(random.normal(0, 0.05, 3))
+    for number, (_, first, last, *rest) in enumerate(segments):
+        own = accent * np.exp(random.normal(0, how.formants, 3)) * size
+        loud = np.array(rest[:3]) * np.exp(random.normal(0, 0.3, 3))
+        noise = np.array(rest[3:]) * np.exp(random.normal(0, 0.12, 2))
+        start, length = ends[number] - lengths[number], lengths[number]
+        # Amplitudes change within 12 ms, formants glide between neighbouring segments.
+        edge = min(12.0, 0.3 * length)
+        for at, formants in ((start + edge, first), (start + length - edge, last)):
+            times.append(begin + at)
+            values.append(np.concatenate((np.array(formants) * own, loud, noise)))
+    values[0] = values[1] * np.array([1, 1, 1, 0, 0, 0, 1, 1])
+    times += [times[1] - 15, times[-1] + 25]
+    values += [values[0], values[-1] * np.array([1, 1, 1, 0, 0, 0, 1, 1])]
+    order = np.argsort(times, kind="stable")
+    frames = np.arange(FRAMES) * 1000 * STEP / RATE
+    found = np.stack([np.interp(frames, np.array(times)[order], track[order]) for track in np.array(values).T])
+    glide = np.hanning(9)[None] / np.hanning(9).sum()
+    padded = np.pad(found[:3], ((0, 0), (4, 4)), mode="edge")
+    found[:3] = np.stack([np.convolve(track, glide[0], mode="valid") for track in padded])
+    pitch = 105 * (size / 0.95) ** 2.2 * np.exp(random.normal(0, 0.18))
+    along = np.linspace(0, 1, FRAMES)
+    contour = 1 + random.normal(-0.15, 0.2) * (along - 0.5) + 0.03 * np.sin(2 * np.pi * (3 * along + random.random()))
+    return np.concatenate((found, (pitch * contour.clip(0.5))[None]))
+
+
+def _sounded(tracks: np.ndarray, random: np.random.Generator) -> Tensor:
+    """Return the sound of tracks, shape (clip, sample), loudest sample one."""
+    count = len(tracks)
+    at = np.linspace(0, FRAMES - 1, LENGTH)
+    low = np.floor(at).astype(int).clip(0, FRAMES - 2)
+    share = at - low
+    pitch = tracks[:, 8, low] * (1 - share) + tracks[:, 8, low + 1] * share
+    phase = np.cumsum(pitch * np.exp(random.normal(0, 0.01, pitch.shape)) / RATE, axis=1) + random.random((count, 1))
+    pulses = np.diff(np.floor(phase), axis=1, prepend=np.floor(phase[:, :1]))
+    voice = _waves(pulses * 40 / np.sqrt(pitch))
+    hiss = _waves(random.standard_normal((count, LENGTH)))
+    track = torch.from_numpy(tracks).float()[:, :, None, :]
+    frequency = torch.linspace(0, RATE / 2, FOURIER // 2 + 1)[:, None]
+    resonance = torch.ones(())
+    for number, width in enumerate((80.0, 110.0, 160.0)):
+        resonance = resonance * _formant(frequency, track[:, number], width)
+    size = torch.from_numpy(tracks[:, 2].mean(axis=1) / 2450).float()[:, None, None]
+    for centre, width in UPPER:
+        resonance = resonance * _formant(frequency, centre * size, width)
+    tilt = torch.from_numpy(random.uniform(0.5, 1.3, (count, 1, 1))).float()
+    source = (1 + frequency / 300) ** -tilt
+    place = torch.exp(-(((frequency - track[:, 6]) / track[:, 7]) ** 2))
+    voiced, breath, frication = (track[:, number] for number in (3, 4, 5))
+    spectra = voice * (voiced * resonance * source) + hiss * (breath * resonance * 0.5 + frication * place)
+    speech = torch.istft(spectra, FOURIER, STEP, 256, _window(), length=LENGTH)
+    return speech / speech.abs().amax(dim=1, keepdim=True).clamp_min(1e-6)
+
+
+def _recorded(speech: Tensor, how: Variation, random: np.random.Generator) -> np.ndarray:
+    """Return speech as a microphone in some room hears it: echoes, colour, background and level."""
+    count = len(speech)
+    spectra = torch.fft.rfft(speech, 2 * LENGTH)
+    frequency = torch.fft.rfftfreq(2 * LENGTH, 1 / RATE)
+    decay = torch.from_numpy(random.uniform(0.01, 0.08, (count, 1))).float()
+    wet = torch.from_numpy(random.uniform(0, 0.3, (count, 1)) * (random.random((count, 1)) < 0.6)).float()
+    time = torch.arange(LENGTH // 4) / RATE
+    echo = torch.from_numpy(random.standard_normal((count, LENGTH // 4))).float() * torch.exp(-time / decay)
+    echo = wet * echo / echo.norm(dim=1, keepdim=True)
+    echo[:, 0] += 1
+    octave = (frequency.clamp_min(50) / 1000).log2()
+    colour = torch.zeros(count, len(frequency))
+    for wave in range(1, 4):
+        size, phase = (torch.from_numpy(random.normal(0, s, (count, 1))).float() for s in (2.5 / wave, np.pi))
+        colour = colour + size * torch.sin(wave * octave + phase)
+    colour = colour + torch.from_numpy(random.normal(0, 1.5, (count, 1))).float() * octave
+    found = torch.fft.irfft(spectra * torch.fft.rfft(echo, 2 * LENGTH) * 10 ** (colour / 20))[:, :LENGTH]
+    hiss = torch.fft.rfft(torch.from_numpy(random.standard_normal((count, 2 * LENGTH))).float())
+    slope = torch.from_numpy(random.uniform(0, 1.2, (count, 1))).float()
+    background = torch.fft.irfft(hiss * (frequency.clamp_min(60) / 60) ** -slope)[:, :LENGTH]
+    ratio = torch.from_numpy(random.uniform(*how.noise, (count, 1))).float()
+    power = found.square().mean(dim=1, keepdim=True).sqrt() / background.square().mean(dim=1, keepdim=True).sqrt()
+    found = found + background * power * 10 ** (-ratio / 20)
+    level = torch.from_numpy(np.exp(random.uniform(np.log(0.03), np.log(0.95), (count, 1)))).float()
+    heard = level * found / found.abs().amax(dim=1, keepdim=True)
+    return np.asarray((heard * 32767).round().to(torch.int16).numpy())
+
+
+def _formant(frequency: Tensor, centre: Tensor, width: float) -> Tensor:
+    relative = frequency / centre
+    return ((1 - relative.square()).square() + (relative * width / centre).square()).rsqrt()
+
+
+def _waves(sound: np.ndarray) -> Tensor:
+    found: Tensor = torch.stft(
+        torch.from_numpy(sound).float(), FOURIER, STEP, 256, _window(), return_complex=True, pad_mode="constant"
+    )
+    return found
+
+
+@lru_cache
+def _window() -> Tensor:
+    return torch.hann_window(256)

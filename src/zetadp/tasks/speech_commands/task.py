@@ -1,0 +1,180 @@
+"""Spoken commands: tell the word of a clip of one second (Ziller et al., section 5.3).
+
+What is protected is a setting: the clip, as in the paper, or the speaker with all clips, which is what a person is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from zetadp.core.metrics import LEVEL
+from zetadp.core.task import Classification, Held, Words
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.speech_commands.clips import WORDS
+from zetadp.tasks.speech_commands.discrimination import REPLICATES, auc_interval, auc_shares, macro_auc
+from zetadp.validation import UserError, one_of, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+UNITS = ("clip", "speaker")
+SCORES = [f"score_{word}" for word in WORDS]
+"""Columns of predictions with the probability of each word."""
+
+
+@dataclass(frozen=True)
+class SpeechCommands(Classification):
+    """Eight words, spoken by people who are known by a key.
+
+    Attributes
+    ----------
+    unit
+        What is drawn, clipped and hidden: ``clip`` or ``speaker``.
+    clips_of_a_speaker
+        Largest number of training clips of a speaker, a public constant; further ones are dropped by a rule on that
+        speaker's clips alone.
+    encoder
+        What the public encoder is made by (`zetadp.tasks.speech_commands.encoder.EncoderSettings`).
+    """
+
+    classes: int | None = len(WORDS)
+    unit: str = "clip"
+    clips_of_a_speaker: int = 40
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+
+    metric = "auc"
+    called = "word"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        one_of(UNITS, unit=self.unit)
+        positive(clips_of_a_speaker=self.clips_of_a_speaker)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The words."""
+        return WORDS
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return a number of each clip; their mean is the area under the ROC curve of all clips given."""
+        import torch
+
+        shares = auc_shares(targets.cpu().numpy(), outputs.softmax(dim=1).cpu().double().numpy())
+        return torch.from_numpy(shares).float().to(outputs.device)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
+        """Return the true and the predicted word, the latter's probability, and the probability of every word."""
+        every = outputs.softmax(dim=1).cpu().double().numpy()
+        return {**super().measure(outputs, targets), **dict(zip(SCORES, every.T, strict=True))}
+
+    def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
+        """Return the area under the ROC curve and the accuracy, with intervals over speakers."""
+        # Whatever the unit of training is: clips of one speaker resemble each other.
+        of_speakers = predictions.drop(columns=SCORES).assign(patient=predictions["speaker"])
+        found = super().summarise(of_speakers)
+        labels = predictions[self.called].map(WORDS.index).to_numpy()
+        scores, owners = predictions[SCORES].to_numpy(), predictions["speaker"].to_numpy()
+        low, high = auc_interval(labels, scores, owners, stream(0, Purpose.BOOTSTRAP), LEVEL)
+        shares = pd.Series(auc_shares(labels, scores)).groupby(owners).mean()
+        return found | {
+            "metric": self.metric,
+            "auc": float(macro_auc(labels, scores)[0]),
+            "auc_interval": {
+                "level": LEVEL,
+                "low": None if np.isnan(low) else low,
+                "high": None if np.isnan(high) else high,
+                "method": "percentile bootstrap over speakers",
+                "replicates": REPLICATES,
+            },
+            "per_patient": {str(speaker): float(share) for speaker, share in shares.items()},
+        }
+
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+        """Return the clips of the units with one role (`zetadp.core.task.PipelineTask.load`)."""
+        import torch  # takes seconds, and every start of the workflow makes a task
+
+        from zetadp.core.records import Records
+
+        (file,) = files
+        rows = partition[partition["role"] == role].reset_index(drop=True)
+        values, labels, clips = read_inputs(file)
+        clips["record"] = clips[self.unit]
+        places = clips.reset_index(names="place").groupby("record")["place"].apply(list)
+        if not set(rows["record"]) <= set(places.index):
+            raise UserError(
+                f"Expected the clips of all {len(rows)} units of the partition in {file}, found fewer. "
+                "Run the data stages again."
+            )
+        own = [place for record in rows["record"] for place in places[record]]
+        items = clips.loc[own].merge(rows, on="record", how="left", validate="many_to_one")
+        records = Records(torch.from_numpy(values[own][:, None]), torch.from_numpy(labels[own]))
+        return Held(records.to(device), items)
+
+    def backbone(self, file: Path, device: torch.device) -> None:
+        """Return nothing: the file of the encoder only makes features."""
+
+    def words(self, network: Mapping[str, Any]) -> Words:
+        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        seen = {
+            "features": "public features of the clip",
+            "complex": "its complex spectrogram",
+            "image": "the magnitude of its spectrogram",
+        }[network["domain"]]
+        kind = "real-valued" if network["domain"] == "image" else "complex-valued"
+        return Words(
+            title="Classifier of spoken commands",
+            about=f"A {kind} network of family {network['family']} on {seen}. It tells which of the words "
+            f"{', '.join(WORDS)} is spoken. What was protected in training: a {self.unit}.",
+            inputs="A clip of one second, 16 kHz, one channel.",
+            outputs="A score for each word.",
+            usage="from zetadp.core.pretrained import load_model",
+            limits=(
+                "A test bed for methods, trained on few speakers.",
+                "It always answers with one of its words, also for a clip that holds none of them.",
+            ),
+        )
+
+
+def write_inputs(path: Path, values: np.ndarray, labels: np.ndarray, clips: pd.DataFrame) -> None:
+    """Write what networks take of clips to HDF5.
+
+    Parameters
+    ----------
+    path
+        The file.
+    values
+        Shape (clip, frame, frequency), or (clip, 1, component) for features.
+    labels
+        Position of each clip's word in `WORDS`.
+    clips
+        Columns ``clip`` and ``speaker``.
+    """
+    from zetadp.storage import write_arrays
+
+    about = {"axes": ["clip", "frame", "frequency"], "units": "1"}
+    names = {column: tuple(clips[column]) for column in ("clip", "speaker")}
+    write_arrays(path, {"values": values, "labels": labels}, names, about, {})
+
+
+def read_inputs(path: Path) -> tuple[np.ndarray, np.ndarray, pd.DataFrame]:
+    """Read what `write_inputs` wrote."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            clips = pd.DataFrame({column: file[column].asstr()[()] for column in ("clip", "speaker")})
+            return file["values"][()], file["labels"][()], clips
+    except (OSError, KeyError) as error:
+        msg = f"Cannot read the clips {path}: {error}. Delete the file and run again to make it anew."
+        raise UserError(msg) from error
+
+
+task = SpeechCommands

@@ -1,0 +1,168 @@
+"""Reading clips, dropping what is too much, dividing them by speaker, and their spectrograms."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import threading
+import wave
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zetadp.tasks.speech_commands.clips import LENGTH, RATE, WORDS, capped, fetch_archive, is_tested, read_clips
+from zetadp.tasks.speech_commands.cohort import chosen, index, read_written, write_clips
+from zetadp.tasks.speech_commands.spectra import FOURIER, FRAME, STEP, spectrogram
+from zetadp.validation import UserError
+
+SPEAKERS = [f"{number:08x}" for number in range(1, 13)]
+
+
+def write_wav(path: Path, samples: np.ndarray, rate: int = RATE, channels: int = 1) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder of clips: every word of every speaker, three times of the first one."""
+    random = np.random.default_rng(0)
+    for word in WORDS:
+        for speaker in SPEAKERS:
+            for number in range(3 if speaker == SPEAKERS[0] else 1):
+                length = 16_000 if number else 12_000
+                samples = random.integers(-1000, 1000, length)
+                write_wav(tmp_path / f"{word}/{speaker}_nohash_{number}.wav", samples)
+    write_wav(tmp_path / "bed/00000001_nohash_0.wav", np.ones(5))  # another word of the official set
+    (tmp_path / "LICENSE").write_text("CC BY 4.0")
+    return tmp_path
+
+
+def test_clips_are_read_with_word_and_speaker_and_padded_at_their_end(folder):
+    clips = read_clips(folder)
+    assert clips.waves.shape == (8 * 14, LENGTH)
+    assert clips.waves.dtype == np.int16
+    place = list(clips.names).index(f"left-{SPEAKERS[4]}-000")
+    assert (WORDS[clips.labels[place]], clips.speakers[place]) == ("left", SPEAKERS[4])
+    with wave.open(str(folder / f"left/{SPEAKERS[4]}_nohash_0.wav")) as file:
+        own = np.frombuffer(file.readframes(20_000), dtype="<i2")
+    assert (clips.waves[place, :12_000] == own).all()
+    assert (clips.waves[place, 12_000:] == 0).all()
+    assert list(clips.names) == sorted(clips.names)
+
+
+def test_an_archive_is_read_like_its_folder(folder, tmp_path):
+    archive = tmp_path / "clips.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        for path in sorted(folder.rglob("*.wav")):
+            file.add(path, f"./{path.relative_to(folder)}")
+    found, expected = read_clips(archive), read_clips(folder)
+    assert (found.names == expected.names).all()
+    assert (found.waves == expected.waves).all()
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"Cannot read the archive .*clips\.tar\.gz"):
+        read_clips(archive)
+
+
+def test_everything_that_is_wrong_stands_in_one_message(folder):
+    write_wav(folder / "go/00000003_nohash_7.wav", np.ones(100), rate=8000)
+    write_wav(folder / "go/00000003_nohash_8.wav", np.ones(200), channels=2)
+    write_wav(folder / "no/00000003_nohash_7.wav", np.ones(16_001))
+    write_wav(folder / "no/00000003_nohash_8.wav", np.ones(0))
+    (folder / "up/00000003_nohash_7.wav").write_bytes(b"no sound")
+    (folder / "up/recording.wav").write_bytes(b"")
+    for path in (folder / "yes").iterdir():
+        path.unlink()
+    with pytest.raises(UserError) as caught:
+        read_clips(folder)
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith("have 7 problem(s):")
+    for word, said in {
+        "go/00000003_nohash_7.wav": "found 1, 2 and 8000",
+        "go/00000003_nohash_8.wav": "found 2, 2 and 16000",
+        "no/00000003_nohash_7.wav": "found 16001",
+        "no/00000003_nohash_8.wav": "found 0",
+        "up/00000003_nohash_7.wav": "not a wav file",
+        "up/recording.wav": "expected a name such as",
+        "yes": "no clip",
+    }.items():
+        assert [line for line in lines if line.startswith(f"  {word}:") and said in line], word
+
+
+def test_who_tests_follows_from_the_speaker_alone(folder):
+    clips = read_clips(folder)
+    tested = {speaker for speaker in SPEAKERS if is_tested(speaker)}
+    assert 0 < len(tested) < len(SPEAKERS)
+    counts = {"train": 12 - len(tested), "test": len(tested)}
+    rows = index(chosen(clips, 10), "speaker", counts).set_index("record")
+    assert set(rows.index[rows["part"] == "test"]) == tested
+    # A fifth of many speakers, whoever the others are.
+    many = [is_tested(f"{number:08x}") for number in range(4000)]
+    assert np.mean(many) == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / 4000) ** 0.5)
+    with pytest.raises(UserError, match=rf"cohort.train_patients to be {counts['train']}, .*speakers.* found 3\."):
+        index(chosen(clips, 10), "speaker", {**counts, "train": 3})
+
+
+def test_which_clips_of_a_speaker_stay_does_not_depend_on_others(folder):
+    clips = read_clips(folder)
+    kept = capped(clips, 5)
+    assert max(np.unique(kept.speakers, return_counts=True)[1]) == 5
+    for speaker in SPEAKERS[:3]:
+        alone = capped(clips.part(clips.speakers == speaker), 5)
+        assert set(alone.names) == set(kept.names[kept.speakers == speaker])
+    # Those who test keep all.
+    found = chosen(clips, 5)
+    for speaker in SPEAKERS:
+        own = (found.speakers == speaker).sum()
+        assert own == ((clips.speakers == speaker).sum() if is_tested(speaker) else 5)
+
+
+def test_units_are_clips_or_speakers_and_clips_survive_a_file(folder, tmp_path):
+    clips = chosen(read_clips(folder), 40)
+    tested = np.array([is_tested(speaker) for speaker in clips.speakers])
+    rows = index(clips, "clip", {"train": (~tested).sum(), "test": tested.sum()})
+    assert set(rows["record"]) == set(clips.names)
+    assert rows["sha256"].nunique() == len(rows)
+    write_clips(tmp_path / "clips.h5", clips)
+    again = read_written(tmp_path / "clips.h5")
+    for name in ("waves", "labels", "speakers", "names"):
+        assert (getattr(again, name) == getattr(clips, name)).all()
+
+
+def test_a_spectrogram_is_a_direct_transform_of_windowed_frames():
+    waves = np.random.default_rng(0).integers(-(2**15), 2**15, (2, LENGTH)).astype(np.int16)
+    found = spectrogram(waves)
+    assert found.shape == (2, 124, 129)
+    assert found.dtype == np.complex64
+    for frame in (0, 60, 123):
+        part = waves[1, frame * STEP : frame * STEP + FRAME] / 2**15
+        # tf.signal.hann_window of 255 points: an odd length takes the period 254.
+        windowed = part * (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(FRAME) / 254))
+        wave_of = np.exp(-2j * np.pi * np.outer(np.arange(129), np.arange(FRAME)) / FOURIER)
+        assert np.allclose(found[1, frame], wave_of @ windowed, rtol=1e-4, atol=1e-4)
+    assert (spectrogram(waves[1:])[0] == found[1]).all()
+
+
+def test_the_archive_is_fetched_and_checked(tmp_path):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as file:
+        file.addfile(tarfile.TarInfo("./README.md"))
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "clips.tar.gz").write_bytes(content.getvalue())
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=published)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        md5 = hashlib.md5(content.getvalue()).hexdigest()
+        fetch_archive(tmp_path / "here.tar.gz", url=f"http://127.0.0.1:{server.server_port}/clips.tar.gz", md5=md5)
+        server.shutdown()
+    assert (tmp_path / "here.tar.gz").read_bytes() == content.getvalue()

@@ -1,0 +1,64 @@
+"""The area under ROC curves, and its interval over speakers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from zetadp.core.metrics import accuracy_interval
+from zetadp.tasks.speech_commands.discrimination import auc_interval, auc_shares, macro_auc
+
+
+def drawn(items: int = 300, classes: int = 5, seed: int = 0, *, digits: int = 8):
+    """Return labels, probabilities that say something of them, and owners whose items resemble each other."""
+    random = np.random.default_rng(seed)
+    owners = random.integers(0, 30, items)
+    labels = np.concatenate((np.arange(classes), random.integers(0, classes, items - classes)))
+    skill = random.normal(1, 1, 30)
+    raw = random.normal(size=(items, classes)) + skill[owners, None] * np.eye(classes)[labels]
+    scores = np.exp(raw) / np.exp(raw).sum(axis=1, keepdims=True)
+    return labels, scores.round(digits), owners
+
+
+@pytest.mark.parametrize("digits", [8, 1])
+def test_the_area_is_that_of_scikit_learn(digits):
+    from sklearn.metrics import roc_auc_score
+
+    labels, scores, _ = drawn(digits=digits)
+    expected = np.mean([roc_auc_score(labels == number, scores[:, number]) for number in range(5)])
+    assert macro_auc(labels, scores)[0] == pytest.approx(expected, abs=1e-12)
+    assert auc_shares(labels, scores).mean() == pytest.approx(expected, abs=1e-12)
+    _, whole, _ = drawn()
+    of_classes = roc_auc_score(labels, whole, multi_class="ovr")
+    assert macro_auc(labels, whole)[0] == pytest.approx(of_classes, abs=1e-6)
+
+
+def test_weights_are_repeated_items():
+    labels, scores, _ = drawn(60, digits=2)
+    times = np.random.default_rng(1).integers(0, 4, (3, 60))
+    found = macro_auc(labels, scores, times.astype(float))
+    for row, each in zip(times, found, strict=True):
+        assert each == pytest.approx(macro_auc(np.repeat(labels, row), np.repeat(scores, row, axis=0))[0], abs=1e-12)
+
+
+def test_a_class_without_items_is_left_out():
+    labels, scores, _ = drawn(classes=4)
+    padded = np.concatenate((scores, scores[:, :1]), axis=1)
+    assert macro_auc(labels, padded)[0] == macro_auc(labels, scores)[0]
+    assert auc_shares(labels, padded) == pytest.approx(auc_shares(labels, scores))
+    assert np.isnan(macro_auc(np.zeros(5, int), np.ones((5, 2)))[0])
+
+
+def test_intervals_resample_owners_and_shares_give_the_same_ones():
+    labels, scores, owners = drawn(600)
+    low, high = auc_interval(labels, scores, owners, np.random.default_rng(0), 0.95)
+    area = macro_auc(labels, scores)[0]
+    assert low < area < high
+    shares = auc_shares(labels, scores)
+    sums, counts = (np.bincount(owners, weights=each) for each in (shares, np.ones(600)))
+    linear = accuracy_interval(sums, counts, np.random.default_rng(0))
+    # The shares are exact to first order in the influence of an owner, of whom there are 30.
+    assert linear == pytest.approx((low, high), abs=0.15 * (high - low))
+    alone = auc_interval(labels, scores, np.arange(600), np.random.default_rng(0), 0.95)
+    assert alone[1] - alone[0] < 0.8 * (high - low)
+    assert np.isnan(auc_interval(labels, scores, np.zeros(600), np.random.default_rng(0), 0.95)).all()

@@ -1,0 +1,101 @@
+"""Spoken commands as a task: whose clips a network is given, and what its predictions are worth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from zetadp.core.evaluation import predict
+from zetadp.core.records import Records
+from zetadp.core.task import pipeline_task_of
+from zetadp.tasks.speech_commands import SpeechCommands
+from zetadp.tasks.speech_commands.clips import WORDS
+from zetadp.tasks.speech_commands.discrimination import macro_auc
+from zetadp.tasks.speech_commands.task import read_inputs, write_inputs
+from zetadp.validation import UserError
+
+CPU = torch.device("cpu")
+COUNT = 24
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a file of clips by four speakers, and its table; the order of the file is not that of units."""
+    random = np.random.default_rng(0)
+    clips = pd.DataFrame({"clip": [f"c{n:02d}" for n in range(COUNT)], "speaker": [f"s{n % 4}" for n in range(COUNT)]})
+    values = random.normal(size=(COUNT, 3, 5)).astype(np.float32)
+    labels = np.arange(COUNT) % 8
+    write_inputs(tmp_path / "magnitudes.h5", values, labels, clips)
+    return tmp_path / "magnitudes.h5", values, labels, clips
+
+
+def partition(units: list[str]) -> pd.DataFrame:
+    roles = ["train" if number % 2 else "test" for number in range(len(units))]
+    return pd.DataFrame({"patient": units, "record": units, "role": roles, "node": "node-01"})[::-1]
+
+
+@pytest.mark.parametrize("unit", ["clip", "speaker"])
+def test_a_network_is_given_the_clips_of_the_units_that_the_partition_names(written, unit):
+    file, values, labels, clips = written
+    table = partition(sorted(clips[unit].unique()))
+    held = SpeechCommands(unit=unit).load([file], table, "train", CPU)
+    wanted = clips[clips[unit].isin(table[table["role"] == "train"]["record"])]
+    assert sorted(held.items["clip"]) == sorted(wanted["clip"])
+    assert (held.items["patient"] == held.items[unit]).all()
+    places = held.items["clip"].str[1:].astype(int).to_numpy()
+    np.testing.assert_array_equal(held.records.inputs[:, 0], values[places])
+    np.testing.assert_array_equal(held.records.targets, labels[places])
+    units = held.units()
+    assert len(units) == wanted[unit].nunique()
+    for own in units:
+        assert held.items.iloc[own][unit].nunique() == 1
+
+
+def test_a_unit_without_clips_and_a_file_of_something_else_are_a_users_error(written, tmp_path):
+    file, _, _, clips = written
+    with pytest.raises(UserError, match="found fewer"):
+        SpeechCommands().load([file], partition([*clips["clip"], "c98", "c99"]), "test", CPU)
+    (tmp_path / "other.h5").write_text("no")
+    with pytest.raises(UserError, match="Cannot read the clips"):
+        read_inputs(tmp_path / "other.h5")
+
+
+def predictions(unit: str, speakers: int = 12, each: int = 10) -> tuple[pd.DataFrame, torch.Tensor, torch.Tensor]:
+    count = speakers * each
+    random = torch.Generator().manual_seed(0)
+    targets = torch.arange(count) % 8
+    outputs = torch.randn(count, 8, generator=random) + 1.5 * torch.nn.functional.one_hot(targets)
+    clips = [f"c{n:03d}" for n in range(count)]
+    owners = [f"s{n // each:02d}" for n in range(count)]
+    items = pd.DataFrame({"clip": clips, "speaker": owners, "patient": clips if unit == "clip" else owners})
+    task = SpeechCommands(unit=unit)
+    return predict(task, torch.nn.Identity(), Records(outputs, targets), items), outputs, targets
+
+
+def test_metrics_are_of_speakers_whatever_the_unit_of_training():
+    task = SpeechCommands()
+    found, outputs, targets = predictions("clip")
+    metrics = task.summarise(found)
+    expected = float(macro_auc(targets.numpy(), outputs.double().softmax(dim=1).numpy())[0])
+    assert metrics["metric"] == "auc"
+    assert metrics["auc"] == pytest.approx(expected, abs=1e-6)
+    # What is watched is a mean over clips, and the same.
+    assert float(task.scores(outputs, targets).mean()) == pytest.approx(expected, abs=1e-6)
+    assert metrics["auc_interval"]["low"] < expected < metrics["auc_interval"]["high"]
+    assert metrics["accuracy"] == pytest.approx(float((outputs.argmax(dim=1) == targets).float().mean()))
+    assert set(metrics["per_patient"]) == {f"s{n:02d}" for n in range(12)}
+    assert set(metrics["per_patient_images"].values()) == {10}
+    assert np.mean(list(metrics["per_patient"].values())) == pytest.approx(expected, abs=1e-6)
+    assert metrics["classes"] == list(WORDS)
+    other = SpeechCommands(unit="speaker").summarise(predictions("speaker")[0])
+    assert other == metrics
+
+
+def test_settings_are_checked_by_name():
+    assert pipeline_task_of({"name": "speech_commands", "unit": "speaker"}).outputs == 8
+    with pytest.raises(ValueError, match="unit"):
+        pipeline_task_of({"name": "speech_commands", "unit": "word"})
+    with pytest.raises(ValueError, match="clips_of_a_speaker"):
+        pipeline_task_of({"name": "speech_commands", "clips_of_a_speaker": 0})

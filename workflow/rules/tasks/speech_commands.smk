@@ -1,0 +1,142 @@
+# Spoken commands: clips from the official archive or a folder, their spectrograms, and public features of them.
+
+from zetadp.config.configured import task_content
+from zetadp.core.task import task_of
+from zetadp.tasks.speech_commands.clips import ARCHIVE
+
+SPEECH = task_of(task_content(config))
+PUBLIC_COHORT = "Speech Commands"
+SOURCE_OF_CLIPS = config["cohort"]["folder"] or f"resources/{ARCHIVE}"
+if Path(SOURCE_OF_CLIPS).resolve() == Path(COHORT).resolve():
+    raise WorkflowError(
+        f"cohort.folder: expected another folder than {COHORT}, where the workflow writes what it makes of the clips. "
+        "Move the clips, or change cohort.name."
+    )
+CLIPS = f"{COHORT}/clips.h5"
+# The encoder is the same whatever is protected.
+BACKBONE = "resources/public-words/encoder.safetensors"
+INPUTS = {
+    "complex": [f"{COHORT}/spectra.h5"],
+    "image": [f"{COHORT}/magnitudes.h5"],
+    "features": [f"{COHORT}/features.h5"],
+}
+# The attacks on the training code are about no task; those of the default experiment serve this one as well.
+OF_TASK = [f"{RESULTS}/tables/speakers.csv"]
+
+
+if config["cohort"]["source"] == "download":
+
+    rule fetch_speech:
+        output:
+            archive=SOURCE_OF_CLIPS,
+        log:
+            "logs/fetch_speech.log",
+        localrule: True
+        conda:
+            "../../../envs/data.yaml"
+        params:
+            code=code_of("scripts/fetch_speech.py"),
+        script:
+            "../../../scripts/fetch_speech.py"
+
+
+rule index_clips:
+    input:
+        source=SOURCE_OF_CLIPS,
+    output:
+        clips=CLIPS,
+        table=INDEX,
+    log:
+        "logs/index_clips.log",
+    conda:
+        "../../../envs/train.yaml"
+    resources:
+        mem_mb=8000,
+        runtime="30m",
+    params:
+        unit=SPEECH.unit,
+        clips_of_a_speaker=SPEECH.clips_of_a_speaker,
+        sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
+        code=code_of("scripts/index_clips.py"),
+    script:
+        "../../../scripts/index_clips.py"
+
+
+rule transform_clips:
+    input:
+        clips=CLIPS,
+    output:
+        spectra=INPUTS["complex"][0],
+        magnitudes=INPUTS["image"][0],
+    log:
+        "logs/transform_clips.log",
+    conda:
+        "../../../envs/train.yaml"
+    resources:
+        mem_mb=8000,
+        runtime="30m",
+    params:
+        code=code_of("scripts/transform_clips.py"),
+    script:
+        "../../../scripts/transform_clips.py"
+
+
+rule fit_word_encoder:
+    output:
+        encoder=BACKBONE,
+    log:
+        "logs/fit_word_encoder.log",
+    conda:
+        "../../../envs/train.yaml"
+    # Convolutions this small gain nothing from more.
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime="2h",
+    params:
+        settings=dict(SPEECH.encoder),
+        code=code_of("scripts/fit_word_encoder.py"),
+    script:
+        "../../../scripts/fit_word_encoder.py"
+
+
+rule encode_clips:
+    input:
+        clips=CLIPS,
+        encoder=BACKBONE,
+    output:
+        features=INPUTS["features"][0],
+    log:
+        "logs/encode_clips.log",
+    conda:
+        "../../../envs/train.yaml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime="2h",
+    params:
+        code=code_of("scripts/encode_clips.py"),
+    script:
+        "../../../scripts/encode_clips.py"
+
+
+# What a training costs a speaker: of clips by group privacy, at the declared largest number of a speaker.
+rule account_speakers:
+    input:
+        ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
+    output:
+        table=f"{RESULTS}/tables/speakers.csv",
+    log:
+        "logs/account_speakers.log",
+    conda:
+        "../../../envs/train.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="30m",
+    params:
+        runs=[[run.network, run.arm, run.epsilon, run.seed] for run in RUNS],
+        delta=config["privacy"]["delta"],
+        clips=SPEECH.clips_of_a_speaker if SPEECH.unit == "clip" else 1,
+        code=code_of("scripts/account_speakers.py"),
+    script:
+        "../../../scripts/account_speakers.py"
