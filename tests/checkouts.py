@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 TRACKED = ("Snakefile", "config.yaml", "envs", "profiles", "scripts", "src", "workflow")
 OF_OTHER_TASKS = {
+    *("collect_ecgs", "encode_ecgs", "fit_ecg_encoder"),
     *("encode_digits", "fetch_digits", "fit_encoder", "pair_digits"),
     *("account_speakers", "encode_clips", "fetch_speech", "fit_word_encoder", "index_clips", "transform_clips"),
 }
