@@ -35,7 +35,7 @@ from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.storage import write_text
 from zetadp.tasks.ecg.collection import seen
-from zetadp.tasks.ecg.encoder import EncoderSettings, PublicEncoder
+from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.ranking import LEVEL, area, interval, of_patients, replicates
 from zetadp.tasks.ecg.readers import read_arrays
 from zetadp.tasks.ecg.recordings import FOLDS
@@ -91,7 +91,7 @@ class Patients:
     public: np.ndarray
 
     @classmethod
-    def read(cls, folder: Path, encoder: PublicEncoder, task: dict[str, Any]) -> Patients:
+    def read(cls, folder: Path, encoder: BeatEncoder, task: dict[str, Any]) -> Patients:
         """Read a folder, and refuse one with other patients than declared."""
         recordings = [each for each in read_arrays(folder) if each.form == FORM and each.name not in LEFT_OUT]
         table, labels, signals, beats = seen(((each, "") for each in recordings), SpectrumSettings(**task["spectrum"]))
@@ -278,7 +278,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     config = configuration("ecg")
-    encoder = PublicEncoder.load(given.encoder) if given.encoder else PublicEncoder.fit(EncoderSettings())
+    encoder = BeatEncoder.load(given.encoder) if given.encoder else BeatEncoder.fit(BeatEncoderSettings())
     patients = Patients.read(given.data, encoder, config["task"]["settings"])
     with tempfile.TemporaryDirectory() as folder:
         training = Training(config, patients, Path(folder))

@@ -11,24 +11,28 @@ matrices, since the gradient of a head has a closed form. Writes search.csv.
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
+from descent import descended
 from ecg import DELTA, EPSILON
 
-from zetadp.privacy import gaussian
+from zetadp.backbone.axes import WHITENING
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
-from zetadp.tasks.ecg.encoder import WHITENING, EncoderSettings, PublicEncoder
+from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.ranking import area
 from zetadp.tasks.ecg.signals import usual_beat
 from zetadp.tasks.ecg.simulated import simulated_recordings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COHORTS, TRAINED, TESTED = 20, 158, 600
 SEED = 100
@@ -60,22 +64,15 @@ def settings() -> list[Setting]:
     return found + [Setting(components=c, whitening=w) for c, w in product((2, 4, 8, 16), (0.0, 0.5, 1.0))]
 
 
-def descended(x: torch.Tensor, labels: torch.Tensor, how: Setting, seed: int) -> torch.Tensor:
+def trained(x: torch.Tensor, labels: torch.Tensor, how: Setting, seed: int) -> torch.Tensor:
     """Return the head of a private descent in which everybody takes part."""
-    random = torch.Generator().manual_seed(seed)
-    sigma = math.sqrt(how.rounds) / gaussian.mu(EPSILON, DELTA)
     norms = x.norm(dim=1)
-    weight, total, velocity = (torch.zeros(x.shape[1]) for _ in range(3))
-    last = max(1, round(how.averaged * how.rounds))
-    for number in range(how.rounds):
+
+    def contributed(weight: torch.Tensor) -> Iterator[torch.Tensor]:
         error = (x @ weight).sigmoid() - labels
-        error = error * (how.clip / (error.abs() * norms).clamp_min(1e-12)).clamp_max(1)
-        message = x.T @ error + sigma * how.clip * torch.randn(weight.shape, generator=random)
-        velocity = how.momentum * velocity + (1 - how.momentum) * message / len(x)
-        weight = weight - how.rate * velocity
-        if number >= how.rounds - last:
-            total += weight
-    return total / last
+        yield x.T @ (error * (how.clip / (error.abs() * norms).clamp_min(1e-12)).clamp_max(1))
+
+    return descended(torch.zeros(x.shape[1]), contributed, len(x), how, (EPSILON, DELTA), seed)
 
 
 def main() -> None:
@@ -83,20 +80,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("docs/results/ecg/search.csv"))
     given = parser.parse_args()
-    encoder = PublicEncoder.fit(EncoderSettings(components=16))
+    encoder = BeatEncoder.fit(BeatEncoderSettings(components=16))
     count = COHORTS * TRAINED + TESTED
     made = simulated_recordings(count, seed=SEED, population="varied", share=0.3, several=0, rate=100)
     recordings = [recording for recording, _ in made]
-    components = encoder.components(np.stack([usual_beat(recording) for recording in recordings]))
+    (axes,) = encoder.parts
+    components = axes.components(torch.from_numpy(np.stack([usual_beat(recording) for recording in recordings])))
     labels = torch.tensor([float(recording.label) for recording in recordings])
     rows = []
     for how in settings():
-        features = torch.from_numpy(encoder.scaled(components[:, : how.components], how.whitening))
+        features = axes.scaled(components, how.components, how.whitening)
         x = torch.cat((features, torch.ones(len(features), 1)), dim=1)
         areas = []
         for cohort in range(COHORTS):
             own = slice(TESTED + cohort * TRAINED, TESTED + (cohort + 1) * TRAINED)
-            head = descended(x[own], labels[own], how, cohort)
+            head = trained(x[own], labels[own], how, cohort)
             areas.append(100 * area((x[:TESTED] @ head).numpy(), labels[:TESTED].numpy()))
         found = {"mean": np.mean(areas), "lowest": np.min(areas)}
         rows.append({**vars(how), "epsilon": EPSILON, **found})

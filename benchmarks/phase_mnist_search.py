@@ -11,7 +11,6 @@ is written out in matrices, since the gradient of a head has a closed form. Writ
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,18 +19,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
+from descent import descended
 from torch.nn import functional
 
-from zetadp.privacy import gaussian
+from zetadp.backbone.axes import WHITENING, unit
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.digits import FASHION, Part, read_digits
-from zetadp.tasks.phase_mnist.encoder import EncoderSettings, PublicEncoder, composite_features
-from zetadp.tasks.phase_mnist.features import WHITENING, unit
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings, composite_features
 from zetadp.tasks.phase_mnist.pairs import PARTS, drawn_pairs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
 DELTA = 1e-5
@@ -74,7 +75,7 @@ def settings() -> list[Setting]:
 class Composites:
     """Composites of Fashion-MNIST by the features of an encoder."""
 
-    def __init__(self, folder: Path, encoder: PublicEncoder) -> None:
+    def __init__(self, folder: Path, encoder: DigitEncoder) -> None:
         self.encoder = encoder
         self.components: dict[Part, list[Tensor]] = {}
         self.labels: dict[Part, np.ndarray] = {}
@@ -98,26 +99,19 @@ class Composites:
         return torch.cat((made.real, made.imag, torch.ones(len(made), 1)), dim=1), pairs.labels
 
 
-def descended(x: Tensor, labels: np.ndarray, how: Setting, seed: int = 0, *, epsilon: float = EPSILON) -> Tensor:
+def trained(x: Tensor, labels: np.ndarray, how: Setting, epsilon: float = EPSILON) -> Tensor:
     """Return the head of a private descent in which every example takes part, as a real matrix."""
-    random = torch.Generator().manual_seed(seed)
-    sigma = math.sqrt(how.rounds) / gaussian.mu(epsilon, DELTA)
     wanted = functional.one_hot(torch.from_numpy(labels)).float()
     norms = x.norm(dim=1)
-    weight, total, velocity = (torch.zeros(x.shape[1], wanted.shape[1]) for _ in range(3))
-    last = max(1, round(how.averaged * how.rounds))
-    for number in range(how.rounds):
-        message = sigma * how.clip * torch.randn(weight.shape, generator=random)
+
+    def contributed(weight: Tensor) -> Iterator[Tensor]:
         for start in range(0, len(x), ROWS):
             part = slice(start, start + ROWS)
             error = (x[part] @ weight).softmax(dim=1) - wanted[part]
             factors = (how.clip / (error.norm(dim=1) * norms[part]).clamp_min(1e-12)).clamp_max(1)
-            message += x[part].T @ (error * factors[:, None])
-        velocity = how.momentum * velocity + (1 - how.momentum) * message / len(x)
-        weight = weight - how.rate * velocity
-        if number >= how.rounds - last:
-            total += weight
-    return total / last
+            yield x[part].T @ (error * factors[:, None])
+
+    return descended(torch.zeros(x.shape[1], wanted.shape[1]), contributed, len(x), how, (epsilon, DELTA))
 
 
 def main() -> None:
@@ -127,11 +121,11 @@ def main() -> None:
     parser.add_argument("--encoder", type=Path, help="file of the encoder (default: made anew)")
     parser.add_argument("--output", type=Path, default=Path("docs/results/phase_mnist/search.csv"))
     given = parser.parse_args()
-    encoder = PublicEncoder.load(given.encoder) if given.encoder else PublicEncoder.fit(EncoderSettings())
+    encoder = DigitEncoder.load(given.encoder) if given.encoder else DigitEncoder.fit(DigitEncoderSettings())
     composites = Composites(given.data, encoder)
     rows = []
     for how in settings():
-        head = descended(*composites.examples("train", how), how)
+        head = trained(*composites.examples("train", how), how)
         x, labels = composites.examples("test", how)
         found = 100 * float(((x @ head).argmax(dim=1) == torch.from_numpy(labels)).float().mean())
         rows.append({**vars(how), "epsilon": EPSILON, "accuracy": found})

@@ -23,7 +23,7 @@ from zetadp.report.rendering import MISSING, Sheet, interval_cell, spread_cell
 from zetadp.tasks.speech_commands.clips import is_tested
 from zetadp.tasks.speech_commands.cohort import read_written
 from zetadp.tasks.speech_commands.discrimination import auc_interval, macro_auc
-from zetadp.tasks.speech_commands.encoder import PublicEncoder
+from zetadp.tasks.speech_commands.encoder import WordEncoder
 from zetadp.tasks.speech_commands.word_network import log_mel
 from zetadp.validation import UserError
 
@@ -73,7 +73,7 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
 
 def public_alone() -> dict[str, object]:
     """Return the row of the public network, as it was trained on simulated words, on the test clips."""
-    network = PublicEncoder.load(ENCODER).network
+    network = WordEncoder.load(ENCODER).network
     clips = read_written(Path("resources/speech-commands/clips.h5"))
     tested = clips.part(np.array([is_tested(speaker) for speaker in clips.speakers]))
     with torch.no_grad():

@@ -12,7 +12,6 @@ search.csv.
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -21,19 +20,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
-from phase_mnist_search import DELTA, Setting, descended
+from descent import descended
+from phase_mnist_search import DELTA, Setting, trained
 from torch.nn import functional
 
-from zetadp.privacy import gaussian
+from zetadp.backbone.axes import unit
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
-from zetadp.tasks.phase_mnist.features import unit
 from zetadp.tasks.speech_commands.discrimination import macro_auc
-from zetadp.tasks.speech_commands.encoder import PublicEncoder
+from zetadp.tasks.speech_commands.encoder import WordEncoder
 from zetadp.tasks.speech_commands.simulated import Variation, simulated_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
 HARDER = Variation(formants=0.2, durations=0.5, noise=(-5.0, 25.0))
@@ -74,7 +75,7 @@ def simulated(count: int, part: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(waves), np.concatenate(labels)
 
 
-def features(components: list[Tensor], encoder: PublicEncoder, how: Setting) -> Tensor:
+def features(components: list[Tensor], encoder: WordEncoder, how: Setting) -> Tensor:
     """Return features of norm one, and a constant."""
     counts = (how.scattering, how.learned)
     parts = [
@@ -86,26 +87,19 @@ def features(components: list[Tensor], encoder: PublicEncoder, how: Setting) -> 
     return torch.cat((made, torch.ones(len(made), 1)), dim=1)
 
 
-def descended_by_holders(x: Tensor, labels: np.ndarray, how: Setting, epsilon: float) -> Tensor:
+def trained_by_holders(x: Tensor, labels: np.ndarray, how: Setting, epsilon: float) -> Tensor:
     """Return the head of a private descent to which every holder contributes the mean gradient of its clips."""
-    random = torch.Generator().manual_seed(0)
-    sigma = math.sqrt(how.rounds) / gaussian.mu(epsilon, DELTA)
     wanted = functional.one_hot(torch.from_numpy(labels)).float()
     held = torch.from_numpy(np.repeat(np.arange(len(SIZES)), SIZES))
-    weight, total, velocity = (torch.zeros(x.shape[1], wanted.shape[1]) for _ in range(3))
-    last = max(1, round(how.averaged * how.rounds))
-    for number in range(how.rounds):
+
+    def contributed(weight: Tensor) -> Iterator[Tensor]:
         error = (x @ weight).softmax(dim=1) - wanted
-        message = sigma * how.clip * torch.randn(weight.shape, generator=random)
         for holder, size in enumerate(SIZES):
             own = held == holder
             gradient = x[own].T @ error[own] / size
-            message += gradient * (how.clip / gradient.norm()).clamp_max(1)
-        velocity = how.momentum * velocity + (1 - how.momentum) * message / len(SIZES)
-        weight = weight - how.rate * velocity
-        if number >= how.rounds - last:
-            total += weight
-    return total / last
+            yield gradient * (how.clip / gradient.norm()).clamp_max(1)
+
+    return descended(torch.zeros(x.shape[1], wanted.shape[1]), contributed, len(SIZES), how, (epsilon, DELTA))
 
 
 def main() -> None:
@@ -114,16 +108,13 @@ def main() -> None:
     parser.add_argument("--encoder", type=Path, required=True, help="file of the encoder")
     parser.add_argument("--output", type=Path, default=Path("docs/results/speech_commands/search.csv"))
     given = parser.parse_args()
-    encoder = PublicEncoder.load(given.encoder)
+    encoder = WordEncoder.load(given.encoder)
     made = [simulated(count, part) for part, count in enumerate((TRAINED, TESTED))]
     train, test = ([part.components(torch.from_numpy(waves)) for part in encoder.parts] for waves, _ in made)
     rows = []
     for each, epsilon, how in settings():
         x, labels = features(train, encoder, how), made[0][1]
-        if each == "clip":
-            head = descended(x, labels, how, epsilon=epsilon)
-        else:
-            head = descended_by_holders(x, labels, how, epsilon)
+        head = (trained if each == "clip" else trained_by_holders)(x, labels, how, epsilon)
         scores = (features(test, encoder, how) @ head).softmax(dim=1).double().numpy()
         auc = 100 * float(macro_auc(made[1][1], scores)[0])
         accuracy = 100 * float((scores.argmax(axis=1) == made[1][1]).mean())

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zetadp.tasks.speech_commands.cohort import names_of, read_written
-from zetadp.tasks.speech_commands.encoder import PublicEncoder
+from zetadp.tasks.speech_commands.encoder import WordEncoder
 from zetadp.tasks.speech_commands.task import write_inputs
 from zetadp.workflow import run
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def main(*, clips: Path, encoder: Path, features: Path) -> None:
     """Write complex features of every clip."""
     found = read_written(clips)
-    values = PublicEncoder.load(encoder).features(found.waves)
+    values = WordEncoder.load(encoder).features(found.waves)
     write_inputs(features, values, found.labels, names_of(found))
     logging.getLogger(__name__).info("computed the features of %d clips", len(values))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.tasks.phase_mnist.encoder import PublicEncoder, composite_features
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder, composite_features
 from zetadp.tasks.phase_mnist.task import read_examples, write_features
 from zetadp.workflow import run
 
@@ -19,7 +19,7 @@ def main(*, examples: Path, encoder: Path, features: Path, composite: str) -> No
     found = read_examples(examples)
     parts = [found.real] if composite == "none" else [found.real, found.imaginary]
     used, places = np.unique(np.concatenate(parts), return_inverse=True)
-    encoded = PublicEncoder.load(encoder).features(found.images[used])
+    encoded = DigitEncoder.load(encoder).features(found.images[used])
     real, *imaginary = (encoded[part] for part in np.split(places, len(parts)))
     values = composite_features(real, imaginary[0] if imaginary else None)
     write_features(features, values, found.labels, found.names)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.tasks.ecg.encoder import PublicEncoder
+from zetadp.tasks.ecg.encoder import BeatEncoder
 from zetadp.tasks.ecg.values import read_values, write_values
 from zetadp.workflow import run
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def main(*, beats: Path, encoder: Path, features: Path) -> None:
     """Write features of every recording, each of its own usual beat alone."""
     found, labels, names = read_values(beats)
-    values = PublicEncoder.load(encoder).features(found)[:, None, None].astype(np.complex64)
+    values = BeatEncoder.load(encoder).features(found)[:, None, None].astype(np.complex64)
     write_values(features, values, labels, names, "1")
     logging.getLogger(__name__).info("computed the features of %d recordings", len(values))
 

@@ -4,7 +4,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.tasks.ecg.encoder import PublicEncoder, about
+from zetadp.backbone.encoder import settings_of
+from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 
 def main(*, encoder: Path, settings: dict[str, Any]) -> None:
     """Write the encoder."""
-    chosen = about(settings)
+    chosen = settings_of(BeatEncoderSettings, settings)
     logging.getLogger(__name__).info("learning from %d simulated patients", chosen.patients)
-    PublicEncoder.fit(chosen).save(encoder)
+    BeatEncoder.fit(chosen).save(encoder)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.tasks.speech_commands.encoder import PublicEncoder, about
+from zetadp.backbone.encoder import settings_of
+from zetadp.tasks.speech_commands.encoder import WordEncoder, WordEncoderSettings
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 
 def main(*, encoder: Path, settings: dict[str, Any]) -> None:
     """Write the encoder."""
-    chosen = about(settings)
+    chosen = settings_of(WordEncoderSettings, settings)
     logging.getLogger(__name__).info("learning to tell %d simulated words", chosen.words)
-    PublicEncoder.fit(chosen).save(encoder)
+    WordEncoder.fit(chosen).save(encoder)
 
 
 if __name__ == "__main__":

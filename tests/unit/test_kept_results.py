@@ -17,10 +17,11 @@ import pandas as pd
 import pytest
 from origins import read_origin
 
+from zetadp.backbone.axes import WHITENING
 from zetadp.config.configured import run_names
 from zetadp.core.settings import TrainingSettings
 from zetadp.privacy import accounting
-from zetadp.tasks.ecg.encoder import WHITENING, EncoderSettings
+from zetadp.tasks.ecg.encoder import BeatEncoderSettings
 from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -228,7 +229,7 @@ def test_the_epsilons_of_the_papers_ecg_settings_are_true():
 
 def test_the_chosen_steps_and_features_of_ecg_are_the_best_of_their_search(benchmark):
     chosen = benchmark("scenarios")["configuration"]("ecg")["networks"]["head"]["training"]
-    features = {"components": str(EncoderSettings().components), "whitening": f"{WHITENING:g}"}
+    features = {"components": str(BeatEncoderSettings().components), "whitening": f"{WHITENING:g}"}
     searched = rows("ecg/search.csv")
     best = max((row for row in searched if features.items() <= row.items()), key=lambda row: float(row["mean"]))
     for key, name in {"rounds": "rounds", "clip": "clip", "learning_rate": "rate", "momentum": "momentum"}.items():

@@ -6,26 +6,26 @@ Its hidden layer gives the features that a private head is trained on. It has se
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.backbone.axes import fit_axes
+from zetadp.backbone.encoder import Learning, PublicEncoder, new
 from zetadp.randomness import Purpose, stream
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.signals import BEAT, usual_beat
 from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
-from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError, positive
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from zetadp.tasks.ecg.simulated import Patient
+    from zetadp.backbone.axes import Extract
+    from zetadp.tasks.ecg.simulated import SimulatedPatient
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +35,10 @@ BATCH = 64
 RATE = 3e-3
 SMOOTHING = 0.1
 LONGEST_SHIFT = 3
-WHITENING = 0.5
-"""Components are divided by their variance on simulated patients to half this power."""
 
 
 @dataclass(frozen=True)
-class EncoderSettings:
+class BeatEncoderSettings:
     """What defines an encoder.
 
     Attributes
@@ -92,86 +90,32 @@ class BeatNetwork(nn.Module):
         return found
 
 
-@dataclass(frozen=True)
-class PublicEncoder:
-    """An encoder of beats.
+class BeatEncoder(PublicEncoder[BeatEncoderSettings, BeatNetwork]):
+    """An encoder of beats: of the network's hidden layer."""
 
-    Attributes
-    ----------
-    settings
-        What it was made by.
-    network
-        The network.
-    centre, axes, variances
-        Mean of the hidden layer over simulated patients, shape (hidden,); its principal axes, shape (hidden,
-        component); and the variance along each.
-    """
+    of = "heart beats"
+    kinds = (BeatEncoderSettings, BeatNetwork)
 
-    settings: EncoderSettings
-    network: BeatNetwork
-    centre: Tensor
-    axes: Tensor
-    variances: Tensor
+    @staticmethod
+    def maps(network: BeatNetwork) -> tuple[Extract, ...]:
+        """Return the network's hidden layer."""
+        return (network.features,)
 
     @classmethod
-    def fit(cls, settings: EncoderSettings) -> PublicEncoder:
+    def fit(cls, settings: BeatEncoderSettings) -> BeatEncoder:
         """Train the network and find the principal axes, on simulated patients alone."""
         beats, targets = public_beats(settings.patients, settings.seed)
         network = _fit_network(beats, targets, settings)
-        with torch.no_grad():
-            hidden = network.features(beats)
-        centre = hidden.mean(dim=0)
-        variances, axes = torch.linalg.eigh(torch.cov(hidden.T))
-        axes, variances = (part[..., : settings.components].contiguous() for part in (axes.flip(1), variances.flip(0)))
-        return cls(settings, network, centre, axes, variances.clamp_min(1e-6))
+        return cls(settings, network, (fit_axes(network.features, beats, settings.components),))
 
-    @torch.no_grad()
     def features(self, beats: np.ndarray) -> np.ndarray:
         """Return features of norm one, float32 of shape (beat, component), of beats of shape (beat, lead, sample)."""
-        return self.scaled(self.components(beats))
-
-    @torch.no_grad()
-    def components(self, beats: np.ndarray) -> Tensor:
-        """Return principal components, shape (beat, component). Parameters as of `features`."""
-        found: Tensor = (self.network.features(torch.from_numpy(beats)) - self.centre) @ self.axes
-        return found
-
-    def scaled(self, components: Tensor, whitening: float = WHITENING) -> np.ndarray:
-        """Return components, partly whitened, as a vector of norm one for each beat."""
-        found = components * self.variances[: components.shape[1]] ** (-whitening / 2)
-        return np.asarray((found / found.norm(dim=1, keepdim=True).clamp_min(1e-12)).numpy())
+        return np.asarray(self.joined(torch.from_numpy(beats), self.settings.components).numpy())
 
     @torch.no_grad()
     def scores(self, beats: np.ndarray) -> np.ndarray:
         """Return what the network alone says of LBBB, before any patient was seen, shape (beat,)."""
         return np.asarray(self.network(torch.from_numpy(beats))[:, 0].numpy())
-
-    def save(self, path: Path) -> None:
-        """Write the encoder to a safetensors file, whole or not at all."""
-        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        tensors |= {"centre": self.centre, "axes": self.axes, "variances": self.variances}
-        save_tensors(path, tensors, {"encoder": asdict(self.settings)})
-
-    @classmethod
-    def load(cls, path: Path) -> PublicEncoder:
-        """Read an encoder that `save` wrote.
-
-        Raises
-        ------
-        UserError
-            If the file is absent, damaged or not an encoder.
-        """
-        tensors, content = load_tensors(path)
-        try:
-            network = BeatNetwork().eval().requires_grad_(requires_grad=False)
-            own = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
-            network.load_state_dict(own)
-            parts = (tensors[name] for name in ("centre", "axes", "variances"))
-            return cls(EncoderSettings(**content["encoder"]), network, *parts)
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise UserError(
-                f"Expected {path} to be an encoder of heart beats, found another file of zetadp: {error}."
-            ) from error
 
 
 def public_beats(patients: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -191,7 +135,7 @@ def public_beats(patients: int, seed: int) -> tuple[Tensor, Tensor]:
     return beats, torch.from_numpy(np.stack(targets))
 
 
-def _waves_of(patient: Patient) -> np.ndarray:
+def _waves_of(patient: SimulatedPatient) -> np.ndarray:
     """Return label, length of the QRS complex in 50 ms from 110 ms, and where QRS complex and T wave point to."""
     directions = []
     for waves in (patient.qrs, patient.others[:T_WAVES]):
@@ -202,14 +146,11 @@ def _waves_of(patient: Patient) -> np.ndarray:
     return np.concatenate(([patient.label, length], *directions)).astype(np.float32)
 
 
-def _fit_network(beats: Tensor, targets: Tensor, settings: EncoderSettings) -> BeatNetwork:
+def _fit_network(beats: Tensor, targets: Tensor, settings: BeatEncoderSettings) -> BeatNetwork:
     random = stream(settings.seed, Purpose.WEIGHTS)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(random.integers(2**31)))
-        network = BeatNetwork()
-    optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-2)
+    network = new(BeatNetwork, random)
     steps = len(beats) // BATCH
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=settings.epochs * steps)
+    learning = Learning(network, RATE, settings.epochs * steps)
     for number in range(settings.epochs):
         order = torch.from_numpy(random.permutation(len(beats))[: steps * BATCH])
         for batch in order.split(BATCH):  # type: ignore[no-untyped-call]
@@ -218,10 +159,7 @@ def _fit_network(beats: Tensor, targets: Tensor, settings: EncoderSettings) -> B
                 found[:, 0], wanted[:, 0] * (1 - SMOOTHING) + SMOOTHING / 2
             )
             loss = loss + functional.mse_loss(found[:, 1:], wanted[:, 1:])
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            schedule.step()
+            learning.step(loss)
         logger.info("epoch %d of %d, loss %.3f", number + 1, settings.epochs, loss.item())
     return network.eval().requires_grad_(requires_grad=False)
 
@@ -234,11 +172,3 @@ def _altered(beats: Tensor, random: np.random.Generator) -> Tensor:
     )
     noise = 0.1 * random.standard_normal(moved.shape)
     return moved * torch.from_numpy(scale).float() + torch.from_numpy(noise).float()
-
-
-def about(settings: dict[str, Any]) -> EncoderSettings:
-    """Return the encoder's settings from a section of a configuration."""
-    try:
-        return EncoderSettings(**settings)
-    except TypeError as error:
-        raise UserError(f"task.settings.encoder: {error}.") from error

@@ -72,7 +72,7 @@ EDGE = 2.3
 
 
 @dataclass(frozen=True)
-class Patient:
+class SimulatedPatient:
     """A simulated patient.
 
     Attributes
@@ -108,7 +108,7 @@ class Patient:
         return float((times + EDGE * widths).max() - (times - EDGE * widths).min())
 
 
-def draw_patient(label: int, population: str, random: np.random.Generator) -> Patient:
+def draw_patient(label: int, population: str, random: np.random.Generator) -> SimulatedPatient:
     """Draw a patient of a population in `POPULATIONS`."""
     one_of(POPULATIONS, population=population)
     spread = POPULATIONS[population]
@@ -129,7 +129,7 @@ def draw_patient(label: int, population: str, random: np.random.Generator) -> Pa
     turn = _rotation(*np.deg2rad(angles)) * np.exp(random.normal(0, 0.3))
     torso = (DOWER + random.normal(0, 0.12 * spread, DOWER.shape)) @ turn
     noise = (0.01 * np.exp(random.normal(0, 0.5 * spread)), random.uniform(0, 0.02), random.uniform(0.02, 0.3))
-    return Patient(label, qrs, np.concatenate(others), torso, float(beat), fibrillating, noise)
+    return SimulatedPatient(label, qrs, np.concatenate(others), torso, float(beat), fibrillating, noise)
 
 
 def _t_wave(label: int, qrs: np.ndarray, beat: float, spread: float, random: np.random.Generator) -> np.ndarray:
@@ -157,7 +157,7 @@ def _rotation(front: float, across: float, side: float) -> np.ndarray:
     return turned
 
 
-def record(patient: Patient, random: np.random.Generator, rate: float = 500.0) -> np.ndarray:
+def record(patient: SimulatedPatient, random: np.random.Generator, rate: float = 500.0) -> np.ndarray:
     """Return ten seconds of a patient in mV, float32 of shape (lead, sample)."""
     time = np.arange(round(SECONDS * rate)) / rate
     count = int(2 * SECONDS / patient.beat) + 4
@@ -230,7 +230,7 @@ def simulated_recordings(
     several: float = 0.1,
     rate: float = 500.0,
     first: int = 0,
-) -> Iterator[tuple[Recording, Patient]]:
+) -> Iterator[tuple[Recording, SimulatedPatient]]:
     """Yield the recordings of simulated patients, each with its patient.
 
     Parameters

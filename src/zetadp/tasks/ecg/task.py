@@ -43,7 +43,7 @@ class Ecg:
     spectrum
         What the network of the paper sees (`zetadp.tasks.ecg.signals.SpectrumSettings`).
     encoder
-        What the public encoder is made by (`zetadp.tasks.ecg.encoder.EncoderSettings`).
+        What the public encoder is made by (`zetadp.tasks.ecg.encoder.BeatEncoderSettings`).
     """
 
     fold: int = FOLDS

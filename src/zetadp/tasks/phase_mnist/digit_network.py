@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.backbone.encoder import Learning, new
 from zetadp.randomness import Purpose, stream
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
@@ -56,20 +57,14 @@ def fit_digit_network(digits: int, seed: int) -> DigitNetwork:
         Seed of digits and weights.
     """
     random = stream(seed, Purpose.WEIGHTS)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(random.integers(2**31)))
-        network = DigitNetwork()
-    optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=digits // BATCH)
+    network = new(DigitNetwork, random)
+    learning = Learning(network, RATE, digits // BATCH)
     for number in range(digits // CHUNK):
         images, labels = simulated_digits(CHUNK, seed, number)
         for part, wanted in zip(images.split(BATCH), labels.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
             moved = torch.roll(part, tuple(random.integers(-1, 2, 2).tolist()), (1, 2))
             grey = moved * torch.from_numpy(random.uniform(0.7, 1, (BATCH, 1, 1))).float()
             loss = functional.cross_entropy(network(grey), wanted, label_smoothing=SMOOTHING)
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            schedule.step()
+            learning.step(loss)
         logger.info("learnt from %d of %d simulated digits", (number + 1) * CHUNK, digits)
     return network.eval().requires_grad_(requires_grad=False)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from zetadp.backbone.axes import fit_axes
+from zetadp.backbone.encoder import PublicEncoder
 from zetadp.tasks.phase_mnist.digit_network import CHUNK, DigitNetwork, fit_digit_network
-from zetadp.tasks.phase_mnist.features import Encoder, fit_encoder, unit
 from zetadp.tasks.phase_mnist.scattering import normalised, scattering
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
-from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError, positive
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
+
+    from zetadp.backbone.axes import Extract
 
 
 @dataclass(frozen=True)
-class EncoderSettings:
+class DigitEncoderSettings:
     """What defines an encoder.
 
     Attributes
@@ -51,75 +51,30 @@ class EncoderSettings:
             raise UserError(msg)
 
 
-@dataclass(frozen=True)
-class PublicEncoder:
-    """An encoder of images.
+class DigitEncoder(PublicEncoder[DigitEncoderSettings, DigitNetwork]):
+    """An encoder of images: of scattering coefficients, and of the hidden layer of a network that reads digits."""
 
-    Attributes
-    ----------
-    settings
-        What it was made by.
-    network
-        The network that reads digits.
-    parts
-        What makes components of scattering coefficients, and of the network's hidden layer.
-    """
+    of = "digits"
+    kinds = (DigitEncoderSettings, DigitNetwork)
 
-    settings: EncoderSettings
-    network: DigitNetwork
-    parts: tuple[Encoder, Encoder]
+    @staticmethod
+    def maps(network: DigitNetwork) -> tuple[Extract, ...]:
+        """Return scattering and the network's hidden layer."""
+        return _scattered, network.features
 
     @classmethod
-    def fit(cls, settings: EncoderSettings) -> PublicEncoder:
+    def fit(cls, settings: DigitEncoderSettings) -> DigitEncoder:
         """Train the network and find the principal axes, on simulated digits alone."""
         network = fit_digit_network(settings.digits, settings.seed)
         images, _ = simulated_digits(settings.axes_from, settings.seed, settings.digits // CHUNK)
-        found = (
-            fit_encoder(_scattered, images, settings.scattering),
-            fit_encoder(network.features, images, settings.learned),
-        )
-        return cls(settings, network, found)
+        counts = (settings.scattering, settings.learned)
+        parts = [fit_axes(extract, images, n) for extract, n in zip(cls.maps(network), counts, strict=True)]
+        return cls(settings, network, tuple(parts))
 
     def features(self, images: np.ndarray) -> Tensor:
         """Return features of norm one of uint8 images, shape (image, component); each of its own image alone."""
         pixels = torch.from_numpy(images.astype(np.float32) / 255)
-        counts = (self.settings.scattering, self.settings.learned)
-        return unit(
-            torch.cat(
-                [part.scaled(part.components(pixels), n) for part, n in zip(self.parts, counts, strict=True)], dim=1
-            )
-        )
-
-    def save(self, path: Path) -> None:
-        """Write the encoder to a safetensors file, whole or not at all."""
-        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        for number, part in enumerate(self.parts):
-            tensors |= {f"{number}.centre": part.centre, f"{number}.axes": part.axes}
-            tensors |= {f"{number}.variances": part.variances}
-        save_tensors(path, tensors, {"encoder": asdict(self.settings)})
-
-    @classmethod
-    def load(cls, path: Path) -> PublicEncoder:
-        """Read an encoder that `save` wrote.
-
-        Raises
-        ------
-        UserError
-            If the file is absent, damaged or not an encoder.
-        """
-        tensors, content = load_tensors(path)
-        try:
-            network = DigitNetwork().eval().requires_grad_(requires_grad=False)
-            own = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
-            network.load_state_dict(own)
-            parts = [
-                Encoder(extract, *(tensors[f"{number}.{name}"] for name in ("centre", "axes", "variances")))
-                for number, extract in enumerate((_scattered, network.features))
-            ]
-            return cls(EncoderSettings(**content["encoder"]), network, (parts[0], parts[1]))
-        except (KeyError, TypeError, RuntimeError) as error:
-            msg = f"Expected {path} to be an encoder of digits, found another file of zetadp: {error}."
-            raise UserError(msg) from error
+        return self.joined(pixels, self.settings.scattering, self.settings.learned)
 
 
 def composite_features(real: Tensor, imaginary: Tensor | None) -> np.ndarray:
@@ -136,12 +91,3 @@ def composite_features(real: Tensor, imaginary: Tensor | None) -> np.ndarray:
 
 def _scattered(images: Tensor) -> Tensor:
     return normalised(scattering(images))
-
-
-def about(settings: dict[str, Any]) -> EncoderSettings:
-    """Return the encoder's settings from a section of a configuration."""
-    try:
-        return EncoderSettings(**settings)
-    except TypeError as error:
-        msg = f"task.settings.encoder: {error}."
-        raise UserError(msg) from error

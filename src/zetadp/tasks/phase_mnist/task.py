@@ -41,7 +41,7 @@ class PhaseMnist(Classification):
     seed
         Seed of the pairs, a public constant.
     encoder
-        What the public encoder is made by (`zetadp.tasks.phase_mnist.encoder.EncoderSettings`).
+        What the public encoder is made by (`zetadp.tasks.phase_mnist.encoder.DigitEncoderSettings`).
     """
 
     classes: int | None = 10

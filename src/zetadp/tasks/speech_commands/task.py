@@ -42,7 +42,7 @@ class SpeechCommands(Classification):
         Largest number of training clips of a speaker, a public constant; further ones are dropped by a rule on that
         speaker's clips alone.
     encoder
-        What the public encoder is made by (`zetadp.tasks.speech_commands.encoder.EncoderSettings`).
+        What the public encoder is made by (`zetadp.tasks.speech_commands.encoder.WordEncoderSettings`).
     """
 
     classes: int | None = len(WORDS)

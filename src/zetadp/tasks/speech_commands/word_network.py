@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.backbone.encoder import Learning, new
 from zetadp.randomness import Purpose, stream
 from zetadp.tasks.speech_commands.clips import RATE, WORDS
 from zetadp.tasks.speech_commands.simulated import simulated_words
@@ -94,26 +95,19 @@ def fit_word_network(words: int, passes: int, seed: int) -> WordNetwork:
         Seed of words and weights.
     """
     random = stream(seed, Purpose.WEIGHTS)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(random.integers(2**31)))
-        network = WordNetwork()
+    network = new(WordNetwork, random)
     made = []
     for number in range(words // CHUNK):
         waves, labels = simulated_words(CHUNK, seed, number)
         made.append((log_mel(waves), torch.from_numpy(labels)))
     inputs, wanted = (torch.cat(parts) for parts in zip(*made, strict=True))
     logger.info("simulated %d words", words)
-    optimiser = torch.optim.AdamW(network.parameters(), RATE_OF_LEARNING, weight_decay=1e-2)
-    steps = passes * (words // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE_OF_LEARNING, total_steps=steps)
+    learning = Learning(network, RATE_OF_LEARNING, passes * (words // BATCH))
     for turn in range(passes):
         for chosen in np.array_split(random.permutation(words), words // BATCH):
             scores = network(_varied(inputs[chosen], random))
             loss = functional.cross_entropy(scores, wanted[chosen], label_smoothing=SMOOTHING)
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            schedule.step()
+            learning.step(loss)
         logger.info("pass %d of %d: loss %.3f", turn + 1, passes, float(loss.detach()))
     return network.eval().requires_grad_(requires_grad=False)
 

@@ -11,7 +11,7 @@ from zetadp.tasks.ecg.simulated import (
     NORMAL_QRS,
     POPULATIONS,
     PUBLIC,
-    Patient,
+    SimulatedPatient,
     draw_patient,
     record,
     simulated_recordings,
@@ -21,9 +21,9 @@ from zetadp.tasks.ecg.simulated import (
 RATE = 500
 
 
-def quiet(label: int, waves: np.ndarray = NORMAL_QRS, beat: float = 0.8) -> Patient:
+def quiet(label: int, waves: np.ndarray = NORMAL_QRS, beat: float = 0.8) -> SimulatedPatient:
     """Return a patient without noise, whose heart lies as Dower's."""
-    return Patient(label, waves, np.zeros((0, 5)), DOWER, beat, False, (0, 0, 0))
+    return SimulatedPatient(label, waves, np.zeros((0, 5)), DOWER, beat, False, (0, 0, 0))
 
 
 @pytest.mark.parametrize("population", POPULATIONS)

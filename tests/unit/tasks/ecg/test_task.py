@@ -13,7 +13,7 @@ from zetadp.core.task import Held, task_of
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.randomness import Purpose, stream
-from zetadp.tasks.ecg.encoder import BATCH, EncoderSettings, PublicEncoder
+from zetadp.tasks.ecg.encoder import BATCH, BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.ranking import area, interval, placements, replicates
 from zetadp.tasks.ecg.task import Ecg
 from zetadp.validation import UserError
@@ -125,13 +125,13 @@ def test_settings_are_checked(settings):
 
 
 def test_the_encoder_is_kept_whole_and_sees_each_beat_alone(tmp_path):
-    encoder = PublicEncoder.fit(EncoderSettings(patients=BATCH, epochs=1, components=3))
+    encoder = BeatEncoder.fit(BeatEncoderSettings(patients=BATCH, epochs=1, components=3))
     encoder.save(tmp_path / "encoder.safetensors")
-    again = PublicEncoder.load(tmp_path / "encoder.safetensors")
+    again = BeatEncoder.load(tmp_path / "encoder.safetensors")
     beats = RANDOM.normal(size=(5, 12, 70)).astype(np.float32)
     np.testing.assert_array_equal(again.features(beats), encoder.features(beats))
     np.testing.assert_allclose(np.linalg.norm(encoder.features(beats), axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(encoder.features(beats[2:3]), encoder.features(beats)[2:3], atol=1e-6)
     assert again.settings == encoder.settings
     with pytest.raises(UserError):
-        EncoderSettings(patients=BATCH, components=65)
+        BeatEncoderSettings(patients=BATCH, components=65)

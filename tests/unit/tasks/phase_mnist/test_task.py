@@ -12,7 +12,7 @@ import torch
 
 from zetadp.core.task import pipeline_task_of, site_task_of
 from zetadp.tasks.phase_mnist import PhaseMnist
-from zetadp.tasks.phase_mnist.encoder import EncoderSettings, PublicEncoder, composite_features
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings, composite_features
 from zetadp.tasks.phase_mnist.task import FEATURES, Examples, read_examples, write_features
 from zetadp.tensors import save_tensors
 from zetadp.validation import UserError
@@ -78,13 +78,13 @@ def test_settings_are_checked_by_name():
     with pytest.raises(UserError, match="reads the folder of a hospital, found phase_mnist"):
         site_task_of({"name": "phase_mnist"})
     with pytest.raises(UserError, match="multiple of 1600, found 100"):
-        EncoderSettings(digits=100)
+        DigitEncoderSettings(digits=100)
 
 
 def test_an_encoder_comes_back_from_its_file_and_treats_every_image_by_itself(tmp_path):
-    encoder = PublicEncoder.fit(EncoderSettings(digits=1600, axes_from=400, scattering=5, learned=3))
+    encoder = DigitEncoder.fit(DigitEncoderSettings(digits=1600, axes_from=400, scattering=5, learned=3))
     encoder.save(tmp_path / "encoder.safetensors")
-    again = PublicEncoder.load(tmp_path / "encoder.safetensors")
+    again = DigitEncoder.load(tmp_path / "encoder.safetensors")
     images = examples().images
     found = encoder.features(images)
     assert found.shape == (10, 8)
@@ -100,7 +100,7 @@ def test_an_encoder_comes_back_from_its_file_and_treats_every_image_by_itself(tm
     assert not composite_features(found, None).imag.any()
     save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(UserError, match="encoder of digits"):
-        PublicEncoder.load(tmp_path / "other.safetensors")
+        DigitEncoder.load(tmp_path / "other.safetensors")
 
 
 SHARED = Path(__file__).parents[5] / "shared/data/mnist"

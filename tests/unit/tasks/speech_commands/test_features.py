@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from zetadp.backbone.encoder import settings_of
 from zetadp.tasks.speech_commands import encoder as encoder_module
 from zetadp.tasks.speech_commands import word_network
 from zetadp.tasks.speech_commands.clips import LENGTH, RATE, WORDS
-from zetadp.tasks.speech_commands.encoder import EncoderSettings, PublicEncoder, about
+from zetadp.tasks.speech_commands.encoder import WordEncoder, WordEncoderSettings
 from zetadp.tasks.speech_commands.scattering import (
     HIGHEST,
     MODULATIONS,
@@ -87,15 +88,15 @@ def test_mel_bands_cover_every_frequency_and_loudness_drops_out():
 def test_an_encoder_comes_back_from_its_file_and_treats_every_clip_by_itself(tmp_path, monkeypatch):
     for module in (encoder_module, word_network):
         monkeypatch.setattr(module, "CHUNK", 64)
-    settings = EncoderSettings(words=128, passes=1, axes_from=64, scattering=6, learned=4)
-    encoder = PublicEncoder.fit(settings)
+    settings = WordEncoderSettings(words=128, passes=1, axes_from=64, scattering=6, learned=4)
+    encoder = WordEncoder.fit(settings)
     encoder.save(tmp_path / "encoder.safetensors")
     waves, _ = simulated_words(PASS + 2, 5)
     found = encoder.features(waves)
     assert found.shape == (PASS + 2, 1, 5)
     assert found.dtype == np.complex64
     np.testing.assert_allclose(np.linalg.norm(found, axis=2), 1, rtol=1e-5)
-    again = PublicEncoder.load(tmp_path / "encoder.safetensors")
+    again = WordEncoder.load(tmp_path / "encoder.safetensors")
     np.testing.assert_array_equal(again.features(waves), found)
     same = word_network.fit_word_network(settings.words, settings.passes, settings.seed)
     for name, value in same.state_dict().items():
@@ -106,14 +107,14 @@ def test_an_encoder_comes_back_from_its_file_and_treats_every_clip_by_itself(tmp
     np.testing.assert_allclose(encoder.features(waves[3:4])[0], found[3], atol=1e-4)
     save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(UserError, match="encoder of words"):
-        PublicEncoder.load(tmp_path / "other.safetensors")
+        WordEncoder.load(tmp_path / "other.safetensors")
 
 
 def test_settings_of_the_encoder_are_checked_by_name():
     with pytest.raises(UserError, match="multiple of 640, found 100"):
-        about({"words": 100})
+        settings_of(WordEncoderSettings, {"words": 100})
     with pytest.raises(UserError, match="an even number together"):
-        about({"learned": 3})
+        settings_of(WordEncoderSettings, {"learned": 3})
     with pytest.raises(UserError, match="sounds"):
-        about({"sounds": 3})
+        settings_of(WordEncoderSettings, {"sounds": 3})
     assert len(WORDS) == 8

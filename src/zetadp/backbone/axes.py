@@ -1,4 +1,4 @@
-"""Public features of images: principal components of what a public map makes of one image at a time."""
+"""Public features: principal components of what a public map makes of one image, clip or beat at a time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
-class Encoder:
+class Axes:
     """A public map from an image to features.
 
     Attributes
     ----------
     extract
-        Takes float32 images of shape (image, 28, 28) in [0, 1] to coefficients of shape (image, coefficient), each of
-        its own image alone.
+        Takes images, or other items, of shape (image, ...) to coefficients of shape (image, coefficient), each of its
+        own image alone.
     centre
         Mean of the coefficients of public images, shape (coefficient,).
     axes
@@ -54,15 +54,15 @@ class Encoder:
 
 
 @torch.no_grad()
-def fit_encoder(extract: Extract, images: Tensor, components: int) -> Encoder:
+def fit_axes(extract: Extract, images: Tensor, components: int) -> Axes:
     """Learn principal axes from public images.
 
     Parameters
     ----------
     extract
-        As of `Encoder`.
+        As of `Axes`.
     images
-        float32, shape (image, 28, 28), of public images: never of the data set that is trained on.
+        Public images, shape (image, ...): never of the data set that is trained on.
     components
         Axes that are kept.
     """
@@ -73,7 +73,7 @@ def fit_encoder(extract: Extract, images: Tensor, components: int) -> Encoder:
     centre = total / len(images)
     variances, axes = torch.linalg.eigh(second / len(images) - torch.outer(centre, centre))
     axes = axes.flip(1)[:, :components].contiguous()
-    return Encoder(extract, centre, axes, variances.flip(0)[:components].clamp_min(1e-6).contiguous())
+    return Axes(extract, centre, axes, variances.flip(0)[:components].clamp_min(1e-6).contiguous())
 
 
 def unit(vectors: Tensor) -> Tensor:

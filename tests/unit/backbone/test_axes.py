@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from zetadp.backbone.axes import AT_ONCE, fit_axes, unit
 from zetadp.tasks.phase_mnist.digit_network import DigitNetwork
 from zetadp.tasks.phase_mnist.encoder import composite_features
-from zetadp.tasks.phase_mnist.features import AT_ONCE, fit_encoder, unit
 from zetadp.tasks.phase_mnist.pairs import drawn_pairs
 from zetadp.tasks.phase_mnist.scattering import normalised, scattering
 
@@ -26,7 +26,7 @@ def images():
 
 
 def test_components_are_uncorrelated_and_in_order_of_variance(images):
-    encoder = fit_encoder(blocks, images, 10)
+    encoder = fit_axes(blocks, images, 10)
     found = encoder.components(images)
     covariance = found.T @ found / COUNT
     assert found.mean(dim=0).abs().max() < 1e-6
@@ -35,16 +35,16 @@ def test_components_are_uncorrelated_and_in_order_of_variance(images):
 
 
 def test_components_do_not_depend_on_how_images_are_divided_into_passes(images, monkeypatch):
-    whole = fit_encoder(blocks, images, 10)
-    monkeypatch.setattr("zetadp.tasks.phase_mnist.features.AT_ONCE", 7)
-    parts = fit_encoder(blocks, images, 10)
+    whole = fit_axes(blocks, images, 10)
+    monkeypatch.setattr("zetadp.backbone.axes.AT_ONCE", 7)
+    parts = fit_axes(blocks, images, 10)
     assert torch.allclose(whole.variances, parts.variances, atol=1e-6)
     assert torch.allclose(whole.components(images).abs(), parts.components(images).abs(), atol=1e-4)
 
 
 @pytest.mark.parametrize("whitening", [0.0, 0.5, 1.0])
 def test_whitening_divides_by_a_power_of_the_public_variance_and_keeps_the_norm_at_one(images, whitening):
-    encoder = fit_encoder(blocks, images, 10)
+    encoder = fit_axes(blocks, images, 10)
     components = encoder.components(images)
     found = encoder.scaled(components, 6, whitening)
     assert found.shape == (COUNT, 6)
@@ -60,7 +60,7 @@ def test_whitening_divides_by_a_power_of_the_public_variance_and_keeps_the_norm_
 )
 def test_features_of_one_image_do_not_depend_on_others(images, extract):
     assert COUNT < AT_ONCE  # all images are in one pass
-    encoder = fit_encoder(extract, images[:20], 5)
+    encoder = fit_axes(extract, images[:20], 5)
     together = encoder.scaled(encoder.components(images), 5)
     others = 100 * torch.rand(COUNT, 28, 28)
     others[17] = images[17]

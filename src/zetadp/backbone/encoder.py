@@ -1,0 +1,134 @@
+"""A public encoder: a network that learnt of simulated items, and principal axes of what it and others make of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from zetadp.backbone.axes import Axes, unit
+from zetadp.tensors import load_tensors, save_tensors
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import numpy as np
+
+    from zetadp.backbone.axes import Extract
+
+Settings = TypeVar("Settings")
+Network = TypeVar("Network", bound=nn.Module)
+NAMES = ("centre", "axes", "variances")
+
+
+@dataclass(frozen=True)
+class PublicEncoder(ABC, Generic[Settings, Network]):
+    """An encoder of items; a task says by which network, and of what.
+
+    Attributes
+    ----------
+    settings
+        What it was made by.
+    network
+        The network that learnt of simulated items.
+    parts
+        What makes components of each of `maps`.
+    """
+
+    settings: Settings
+    network: Network
+    parts: tuple[Axes, ...]
+
+    of: ClassVar[str]
+    """What is encoded, for errors."""
+    key: ClassVar[str] = "encoder"
+    """Where a file has the settings."""
+    kinds: ClassVar[tuple[type, type[nn.Module]]]
+    """Classes of settings and network."""
+
+    @staticmethod
+    @abstractmethod
+    def maps(network: Any) -> tuple[Extract, ...]:  # noqa: ANN401  (the network's class is the task's)
+        """Return what takes items to coefficients, each of its own item alone, in the order of `parts`."""
+
+    def joined(self, items: Tensor, *counts: int) -> Tensor:
+        """Return features of norm one, shape (item, component): the first components of each part, partly whitened."""
+        scaled = [part.scaled(part.components(items), n) for part, n in zip(self.parts, counts, strict=True)]
+        return unit(torch.cat(scaled, dim=1))
+
+    def save(self, path: Path) -> None:
+        """Write the encoder to a safetensors file, whole or not at all."""
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        for number, part in enumerate(self.parts):
+            tensors |= {f"{number}.{name}": getattr(part, name) for name in NAMES}
+        save_tensors(path, tensors, {self.key: asdict(self.settings)})  # type: ignore[call-overload]
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read an encoder that `save` wrote.
+
+        Raises
+        ------
+        UserError
+            If the file is absent, damaged or not such an encoder.
+        """
+        tensors, content = load_tensors(path)
+        settings, kind = cls.kinds
+        try:
+            network = kind().eval().requires_grad_(requires_grad=False)
+            own = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+            network.load_state_dict(own)
+            parts = [
+                Axes(extract, *(tensors[f"{number}.{name}"] for name in NAMES))
+                for number, extract in enumerate(cls.maps(network))
+            ]
+            return cls(settings(**content[cls.key]), network, tuple(parts))  # type: ignore[arg-type]
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise UserError(
+                f"Expected {path} to be an encoder of {cls.of}, found another file of zetadp: {error}."
+            ) from error
+
+
+def settings_of(kind: type[Settings], section: Mapping[str, Any]) -> Settings:
+    """Return an encoder's settings from a section of a configuration."""
+    try:
+        return kind(**section)
+    except TypeError as error:
+        raise UserError(f"task.settings.encoder: {error}.") from error
+
+
+def new(kind: type[Network], random: np.random.Generator) -> Network:
+    """Return a network whose weights are drawn by a generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(random.integers(2**31)))
+        return kind()
+
+
+class Learning:
+    """Ordinary training of a network on public items: AdamW, whose rate rises and falls once.
+
+    Parameters
+    ----------
+    network
+        Is changed in place.
+    rate
+        The highest rate.
+    steps
+        How many there will be.
+    """
+
+    def __init__(self, network: nn.Module, rate: float, steps: int) -> None:
+        self.optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=1e-2)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimiser, rate, total_steps=steps)
+
+    def step(self, loss: Tensor) -> None:
+        """Move the weights along the gradient of a loss."""
+        self.optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        self.schedule.step()
