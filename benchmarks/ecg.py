@@ -161,10 +161,9 @@ class Training:
             for run in recorded_runs(self.ledgers / f"{network}-{epsilon}-{SEEDS[0]}-{fold}.jsonl")
         ]
         spent = [node.mechanisms for run in runs for node in run.nodes.values()]
-        # A patient is in all but one; the nine that cost most.
-        each = sorted((accounting.epsilon(own, DELTA) for own in spent), reverse=True)
-        costly = sorted(spent, key=lambda own: -accounting.epsilon(own, DELTA))[: FOLDS - 1]
-        return each[0], accounting.epsilon(compose(*costly), DELTA)
+        # A patient is in all but one: the nine that cost most.
+        costly = sorted(spent, key=lambda own: accounting.epsilon(own, DELTA), reverse=True)
+        return accounting.epsilon(costly[0], DELTA), accounting.epsilon(compose(*costly[: FOLDS - 1]), DELTA)
 
 
 def simple(patients: Patients, column: str, fold: int) -> np.ndarray:
