@@ -71,9 +71,10 @@ def fit_axes(extract: Extract, images: Tensor, components: int) -> Axes:
         part = extract(images[start : start + AT_ONCE])
         total, second = total + part.sum(dim=0), second + part.T @ part
     centre = total / len(images)
-    variances, axes = torch.linalg.eigh(second / len(images) - torch.outer(centre, centre))
-    axes = axes.flip(1)[:, :components].contiguous()
-    return Axes(extract, centre, axes, variances.flip(0)[:components].clamp_min(1e-6).contiguous())
+    # In double precision: for covariances of low rank MKL's float32 routine now and then gives NaN, or gives up.
+    variances, axes = torch.linalg.eigh((second / len(images) - torch.outer(centre, centre)).double())
+    axes = axes.flip(1)[:, :components].float().contiguous()
+    return Axes(extract, centre, axes, variances.flip(0)[:components].float().clamp_min(1e-6).contiguous())
 
 
 def unit(vectors: Tensor) -> Tensor:
