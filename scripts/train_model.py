@@ -71,14 +71,7 @@ def main(
         forget_times(files.ledger)
     logger.info("%s: all %d rounds done", declared.run, declared.training.rounds)
     declared.write(agreed)
-    save_model(
-        model,
-        trained.model,
-        declared,
-        inputs=held.records.inputs.shape[-1],
-        ledger_head=trained.ledger_head,
-        backbone=public,
-    )
+    save_model(model, trained, declared, inputs=held.records.inputs.shape[-1], backbone=public)
     with written_whole(history) as temporary:
         trained.history.to_csv(temporary, index=False)
     with written_whole(ledger) as temporary:

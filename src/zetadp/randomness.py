@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     BOOTSTRAP = 7
     PRETRAINING = 8
     PAIRING = 9
+    SCHEDULE = 10
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

@@ -31,7 +31,7 @@ from zetadp.config.configured import (
     training_of,
 )
 from zetadp.epsilon import epsilon_value
-from zetadp.nn.settings import SHIPPED
+from zetadp.nn.settings import MIXED_ROWS, SHIPPED
 from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.validation import UserError
 from zetadp.workflow import code_of
@@ -51,6 +51,11 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 RUNS = run_names(config)
+RELEASES = [
+    run
+    for run in RUNS
+    if config["networks"][run.network]["training"].get("estimator") == MIXED_ROWS
+]
 FIRST_RUNS = run_names({"runs": config["runs"][:1]})
 SHARDS = [f"{number:02d}" for number in range(config["shards"])]
 COHORT = f"resources/{config['cohort']['name']}"

@@ -70,3 +70,24 @@ rule account_total:
         code=code_of("scripts/account_total.py"),
     script:
         "../../scripts/account_total.py"
+
+
+# What a run released to be learnt from, as a file that opens without this project.
+rule write_release:
+    input:
+        model=rules.train_model.output.model,
+        agreed=rules.train_model.output.agreed,
+        privacy=rules.evaluate.output.privacy,
+    output:
+        release=f"{RESULTS}/{RUN_WILDCARDS}/release.h5",
+    log:
+        f"logs/write_release/{LOG_WILDCARDS}.log",
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        mem_mb=8000,
+        runtime="30m",
+    params:
+        code=code_of("scripts/write_release.py", TASK_CODE),
+    script:
+        "../../scripts/write_release.py"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from itertools import product
 from statistics import median
 from typing import Any
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.nn.settings import DESCENT, NetworkSettings
+from zetadp.nn.settings import DESCENT, MIXED_ROWS, NetworkSettings
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat, threat_of_arm
 
 BRAIN = "brain_sequences"
@@ -99,23 +101,25 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
 
     Rounds are as given, or epochs * N / R for the node of median size. Where single images are drawn, populations and
     expected numbers count images, expected as many as of patients. An estimator in closed form has one round of all
-    patients.
+    patients; mixed rows have one round, in which as many patients are expected in a row as its degree of mixing says.
     """
     from zetadp.federation.partition import node_name
 
     network, arm = run.network, run.arm
     sizes, threat = declared_nodes(config, arm), threat_of(config, arm)
     own, given = config["networks"][network]["training"], config["arms"][arm]
-    at_once = own.get("estimator", DESCENT) != DESCENT
+    estimator = own.get("estimator", DESCENT)
+    at_once = estimator != DESCENT
     everybody = at_once or own.get("participation") == EVERYBODY
     wanted = float(own.get("expected_patients", given["expected_patients"]))
     expected = [float(size) if everybody else wanted for size in sizes]
     rounds = 1 if at_once else own.get("rounds", given["rounds"])
     if rounds is None:
         rounds = max(1, round(float(given["epochs"]) * median(sizes) / median(expected)))
-    training = TrainingSettings.from_section(
-        training_of(config, network), rounds=int(rounds), noise=config["privacy"]["noise"]
-    )
+    section = training_of(config, network)
+    if estimator == MIXED_ROWS:
+        section["mixing"], expected = _mixed(own.get("mixing", {}), sizes, run.epsilon, config["privacy"]["delta"])
+    training = TrainingSettings.from_section(section, rounds=int(rounds), noise=config["privacy"]["noise"])
     unit, images = unit_of(config, network), 1
     if unit == "image":
         images = images_of_a_patient(config)
@@ -137,3 +141,20 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
         colluding=given["colluding"] if threat == SECURE_AGGREGATION else None,
         update=config["federation"]["update"],
     )
+
+
+def _mixed(own: Mapping[str, Any], sizes: list[int], epsilon: str, delta: float) -> tuple[dict[str, Any], list[float]]:
+    """Return how rows are mixed, and the patients expected in a row of each node, by the theorem or as given."""
+    from zetadp.epsilon import epsilon_value
+    from zetadp.feature_release.degree import best_degree
+
+    settings = {key: value for key, value in own.items() if key not in {"rows", "degree"}}
+    share = Fraction(repr(own.get("active", 1)))
+    rows = own.get("rows")
+    if rows is None:
+        rows = math.ceil(median(sizes) / share.denominator) * share.denominator
+    if (degree := own.get("degree")) is not None:
+        return {"rows": rows, **settings}, [float(degree)] * len(sizes)
+    target = epsilon_value(epsilon)
+    found = [best_degree(target, delta, population=size, rows=rows, share=float(share)) for size in sizes]
+    return {"rows": rows, **settings}, found

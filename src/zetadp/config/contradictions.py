@@ -19,7 +19,7 @@ from zetadp.config.configured import (
     unit_of,
 )
 from zetadp.epsilon import epsilon_value
-from zetadp.nn.settings import DESCENT, NetworkSettings
+from zetadp.nn.settings import DESCENT, MIXED_ROWS, NetworkSettings
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.validation import UserError, did_you_mean
 
@@ -124,12 +124,14 @@ def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iter
     """Yield what a training says that its estimator does not do."""
     own = network["training"]
     estimator = own.get("estimator", DESCENT)
+    if estimator == DESCENT and "feature_norm" in own:
+        yield (
+            f"{where}.training.feature_norm: expected with estimators other than {DESCENT}, which clips gradients "
+            f"alone; found with {DESCENT}. Leave it out."
+        )
+    if estimator != MIXED_ROWS and "mixing" in own:
+        yield f"{where}.training.mixing: expected with estimator {MIXED_ROWS} only; found with {estimator}."
     if estimator == DESCENT:
-        if "feature_norm" in own:
-            yield (
-                f"{where}.training.feature_norm: expected only with estimator class_means or least_squares; found with "
-                f"{DESCENT}, which clips gradients alone. Leave it out."
-            )
         return
     if network["family"] != "head":
         yield (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,10 +16,12 @@ from zetadp.core.round import Phase
 from zetadp.core.server import Receiver, Server, Solver
 from zetadp.core.task import Classification, Task, task_of
 from zetadp.device.precision import set_tf32
+from zetadp.feature_release.collector import Collector
+from zetadp.feature_release.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.layers import updates
 from zetadp.nn.models import build
-from zetadp.nn.settings import DESCENT
+from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
@@ -39,7 +41,8 @@ class Assembly:
     phase
         What patients contribute; its network has the starting weights.
     solved
-        The statistic that weights are solved from; None where they descend along gradients.
+        The statistic that weights are solved from, or that is mixed into rows; None where weights descend along
+        gradients.
     grid
         The grid of integer sums that all nodes share; None where noise is not exact.
     """
@@ -47,7 +50,7 @@ class Assembly:
     plan: Plan
     task: Task
     phase: Phase
-    solved: ClosedForm | None
+    solved: ClosedForm | Mixture | None
     grid: Grid | None
 
     @classmethod
@@ -82,6 +85,8 @@ class Assembly:
             model.load_state_dict({**updates(model), **start})
         solved = _statistic(plan, task, records)
         phase = Phase.of(model, plan.together, task.losses, solved)
+        if isinstance(solved, Mixture):
+            phase = replace(phase, rows=solved.rows, schedule=solved.schedule)
         return cls(plan, task, phase, solved, _grid(plan, phase.dimension))
 
     def receiver(self) -> Receiver:
@@ -94,6 +99,8 @@ class Assembly:
         receiver: Receiver
         if self.solved is None:
             receiver = Server(weights, plan.training.optimiser, plan.training.rounds)
+        elif isinstance(self.solved, Mixture):
+            receiver = Collector(weights, layout, self.solved, public="start" in plan.public)
         else:
             deviation = plan.training.clip * math.hypot(*(n.noise_multiplier / n.expected for n in plan.nodes))
             public = "start" in plan.public
@@ -114,6 +121,8 @@ class Assembly:
             "clip": self.plan.clip,
             "ledger": ledger,
         }
+        if (mixing := self.plan.training.mixing) is not None:
+            constants |= {"rows": mixing.rows, "share": mixing.share}
         if self.grid is not None:
             return ExactSampledGaussian(name, grid=self.grid, **constants)
         return SampledGaussian(name, place, seed=entropy, **constants)
@@ -123,10 +132,12 @@ class Assembly:
         return {**self.plan.header(), "grid_bits": None if self.grid is None else self.grid.bits}
 
 
-def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | None:
+def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | Mixture | None:
     """Return what patients contribute in place of gradients, None for descent."""
     if plan.training.estimator == DESCENT:
         return None
+    if plan.training.mixing is not None:
+        return mixture_of(plan, task, records.inputs.shape[-1])
     if not (isinstance(task, Classification) and task.balanced and task.classes):
         raise UserError(
             f"Expected a task in which every unit has equally many items of every class for estimator "
@@ -140,6 +151,44 @@ def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | None:
         bound=plan.training.clip,
         clipped=math.isfinite(plan.clip),
     )
+
+
+def mixture_of(plan: Plan, task: Task, inputs: int) -> Mixture:
+    """Return how a plan's rows are mixed.
+
+    Parameters
+    ----------
+    plan, task
+        The plan, and the task that it names.
+    inputs
+        Components of the features.
+
+    Raises
+    ------
+    UserError
+        If the task has no classes, or if rows are to be open to some classes where every unit has all of them.
+    """
+    mixing = plan.training.mixing
+    if mixing is None or not (isinstance(task, Classification) and task.classes):
+        raise UserError(
+            f"Expected a task that tells classes for estimator {MIXED_ROWS}, found {plan.task.get('name', 'none')}."
+        )
+    components = plan.network.components or inputs
+    norms = (plan.training.feature_norm, plan.training.clip, math.isfinite(plan.clip))
+    if task.balanced:
+        if mixing.active < 1:
+            raise UserError(
+                f"Expected training.mixing.active of 1 for a task in which every unit has items of every class, found "
+                f"{mixing.active:g}: a unit would be in every row that is open to any of its classes."
+            )
+        return OfAllClasses(mixing.rows, task.classes, components, *norms)
+    if mixing.active < 1:
+        # Of public constants: every site finds the same rows open, and anybody may know them.
+        seed = int(plan.seeding[:16], 16)
+        return OpenToClasses(
+            mixing.rows, task.classes, components, *norms, 0.0, mixing.real, seed=seed, open_rows=mixing.open_rows
+        )
+    return Labelled(mixing.rows, task.classes, components, *norms, 1 / (mixing.balance**2 + 1), mixing.real)
 
 
 def _grid(plan: Plan, dimension: int) -> Grid | None:

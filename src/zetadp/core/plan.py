@@ -12,12 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.core.settings import MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.epsilon import UNCLIPPED
-from zetadp.nn.settings import DESCENT, NetworkSettings
+from zetadp.nn.settings import DESCENT, MIXED_ROWS, NetworkSettings
 from zetadp.privacy.events import Mechanism, Round
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 from zetadp.storage import read_json, write_json
@@ -27,6 +28,8 @@ FORMAT = 2
 """Version of a plan's file."""
 SEEDING = 1
 """Version of the list of values that seeded draws are a function of."""
+HEAD = NetworkSettings("head", "features")
+"""The network of a plan that is bare but for mixed rows."""
 UPDATES = ("float32", "float16", "int8")
 """How updates travel between sites."""
 
@@ -80,11 +83,6 @@ class NodeConstants:
         positive(population=self.population, expected=self.expected)
         in_range(0, self.population, expected=self.expected)
         in_range(0, float("inf"), noise_multiplier=self.noise_multiplier)
-
-    @property
-    def sampling_probability(self) -> float:
-        """Chance of each unit to be drawn in a round."""
-        return self.expected / self.population
 
 
 @dataclass(frozen=True)
@@ -154,6 +152,15 @@ class Plan:
         if self.training.estimator != DESCENT and self.network.family != "head":
             found = self.training.estimator
             raise UserError(f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.")
+        if any(self.probability(node.name) > 1 for node in self.nodes):
+            raise UserError(
+                "Expected at most as many patients in a mixed row as are open to it, found more. Lower the degree of "
+                "mixing, or open rows to more classes."
+            )
+        if self.training.mixing is not None and self.threat == SECURE_AGGREGATION:
+            raise UserError(
+                f"Expected a threat other than {SECURE_AGGREGATION} for mixed rows: each node sends its own."
+            )
 
     @property
     def label(self) -> str:
@@ -194,6 +201,17 @@ class Plan:
             raise UserError(f"Expected the name of a node of the plan ({', '.join(names)}), found {name!r}.")
         return names.index(name)
 
+    @property
+    def open_rows(self) -> int:
+        """Sums of a round that one unit can be in: one, or mixed rows."""
+        mixing = self.training.mixing
+        return 1 if mixing is None else mixing.open_rows
+
+    def probability(self, name: str) -> Fraction:
+        """Return the chance of each unit of a node to be drawn for a sum that it can be in."""
+        node, mixing = self.nodes[self.place(name)], self.training.mixing
+        return Fraction(node.expected) / node.population / (1 if mixing is None else mixing.share)
+
     def event(self, name: str, round_number: int) -> Round:
         """Return what a node's ledger says of a round: public constants, the same for every round."""
         node = self.nodes[self.place(name)]
@@ -202,9 +220,10 @@ class Plan:
             round=round_number,
             population=node.population,
             expected=node.expected,
-            sampling_probability=node.sampling_probability,
+            sampling_probability=float(self.probability(name)),
             noise_multiplier=node.noise_multiplier,
             clip=self.clip,
+            count=self.open_rows,
         )
 
     def events(self, name: str) -> Iterator[Round]:
@@ -213,7 +232,10 @@ class Plan:
 
     def mechanisms(self, name: str) -> Counter[Mechanism]:
         """Return what a node's releases are to an accountant."""
-        return Counter(event.mechanism for event in self.events(name))
+        found: Counter[Mechanism] = Counter()
+        for event in self.events(name):
+            found[event.mechanism] += event.count
+        return found
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """Return the plan with this noise at every node."""
@@ -226,20 +248,28 @@ class Plan:
     def calibration(self) -> list[Any]:
         """Return what the noise of the plan follows from; plans that agree in it need the same noise."""
         sizes = [[node.population, float(node.expected)] for node in self.nodes]
-        return [self.run.epsilon, self.delta, self.training.rounds, self.threat, self.colluding, sizes]
+        mixing = self.training.mixing
+        rows = [] if mixing is None else [[mixing.rows, mixing.active]]
+        return [self.run.epsilon, self.delta, self.training.rounds, self.threat, self.colluding, sizes, *rows]
 
     def bare(self) -> Self:
         """Return the plan with its name, its unit and what its noise follows from, and nothing else of its own."""
         return replace(
             self,
-            network=NetworkSettings("linear"),
-            training=TrainingSettings(self.training.rounds),
+            network=NetworkSettings("linear") if self.training.mixing is None else HEAD,
+            training=self._bare_training(),
             cohort="",
             task={},
             partition={},
             public={},
             update="float32",
         )
+
+    def _bare_training(self) -> TrainingSettings:
+        mixing = self.training.mixing
+        if mixing is None:
+            return TrainingSettings(self.training.rounds)
+        return TrainingSettings(1, estimator=MIXED_ROWS, mixing=MixingSettings(mixing.rows, mixing.active))
 
     @property
     def seeding(self) -> str:
@@ -258,7 +288,8 @@ class Plan:
         nodes = [[n.name, n.population, float(n.expected), float(n.noise_multiplier)] for n in self.nodes]
         rest = [self.unit, self.units_of_a_person, self.threat, self.colluding]
         partition = json.dumps(self.partition, sort_keys=True)
-        content = json.dumps([SEEDING, run, network, training, nodes, rest, partition])
+        mixing = [] if own.mixing is None else [asdict(own.mixing)]
+        content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *mixing])
         return hashlib.sha256(content.encode()).hexdigest()
 
     def entropy(self, repeat: int = 0) -> int:
@@ -276,7 +307,7 @@ class Plan:
         found: dict[str, Any] = {
             "run": asdict(self.run),
             "network": self.network.described(),
-            "training": _without(asdict(self.training), "noise"),
+            "training": _without(_described(self.training), "noise"),
             "nodes": [asdict(node) for node in self.nodes],
             "noise": self.training.noise,
             "delta": self.delta,
@@ -285,6 +316,12 @@ class Plan:
             "partition": dict(self.partition),
             **self.public,
         }
+        if self.training.mixing is not None:
+            # Of one round; a patient can be in so many of its rows, with this chance in each.
+            found["rows"] = {
+                "open": self.open_rows,
+                "sampling_probability": {node.name: float(self.probability(node.name)) for node in self.nodes},
+            }
         if self.unit == "image":
             # Whoever reads the ledger must know that a patient stands behind many of the units that it counts.
             found |= {"unit": "image", "images_of_a_patient": self.units_of_a_person}
@@ -295,7 +332,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
-        content = asdict(self)
+        content = {**asdict(self), "training": _described(self.training)}
         content["network"]["widths"] = list(self.network.widths)
         content["nodes"] = list(content["nodes"])
         return {"format": FORMAT, **content}
@@ -316,10 +353,13 @@ class Plan:
             )
         try:
             training = dict(given.pop("training"))
+            training["optimiser"] = OptimiserSettings(**training["optimiser"])
+            if "mixing" in training:
+                training["mixing"] = MixingSettings(**training["mixing"])
             return cls(
                 run=RunName(**given.pop("run")),
                 network=NetworkSettings(**given.pop("network")),
-                training=TrainingSettings(**{**training, "optimiser": OptimiserSettings(**training["optimiser"])}),
+                training=TrainingSettings(**training),
                 nodes=tuple(NodeConstants(**node) for node in given.pop("nodes")),
                 **given,
             )
@@ -336,6 +376,12 @@ class Plan:
     def read(cls, path: Path) -> Self:
         """Read a plan's file."""
         return cls.from_json(read_json(path))
+
+
+def _described(training: TrainingSettings) -> dict[str, Any]:
+    """Return settings as files name them: those of mixing stand there where rows are mixed."""
+    content = asdict(training)
+    return content if training.mixing is not None else _without(content, "mixing")
 
 
 def _without(content: dict[str, Any], key: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,8 +18,13 @@ from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
 
+if TYPE_CHECKING:
+    from zetadp.core.training import Trained
+
 BACKBONE = "backbone."
 """What the names of the public backbone's tensors begin with in a model's file."""
+RELEASED = "released"
+"""Name of the rows that a model learnt from, in its file."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,8 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
             public = {key.removeprefix(BACKBONE): value for key, value in tensors.items() if key.startswith(BACKBONE)}
             backbone = from_tensors(public, content["public"], device)
         network = build(settings, task.outputs, inputs, stream(0, Purpose.WEIGHTS)).to(device)
-        network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(BACKBONE)})
+        others = (BACKBONE, RELEASED)
+        network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(others)})
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
@@ -73,26 +79,24 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
     return FinishedModel(network, settings, task, str(content["task"]["name"]), inputs, backbone)
 
 
-def save_model(
-    path: Path, model: nn.Module, plan: Plan, *, inputs: int, ledger_head: str, backbone: Backbone | None
-) -> None:
+def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbone: Backbone | None) -> None:
     """Write a trained network with all that its use needs.
 
     Parameters
     ----------
     path
         The file, written whole or not at all.
-    model, plan
-        The network, and the plan that it was trained by.
+    trained, plan
+        The training, and the plan that it followed. Rows that the network learnt from stand in the file as well.
     inputs
         Length of the last axis of what the network takes.
-    ledger_head
-        Head of the training's ledger at its end.
     backbone
         The public backbone, which the file of a head holds as well: a head is of no use without it.
     """
-    tensors = {key: value.detach().cpu() for key, value in model.named_parameters()}
-    content: dict[str, Any] = {"ledger_head": ledger_head}
+    tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
+    if trained.released is not None:
+        tensors[RELEASED] = trained.released
+    content: dict[str, Any] = {"ledger_head": trained.ledger_head}
     if backbone is not None and plan.network.domain == "features":
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
         content |= {"public": backbone.content()}

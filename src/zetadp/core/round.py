@@ -52,12 +52,18 @@ class Phase:
         Items that make one contribution.
     contribution
         What is computed of them and clipped by the core: the gradient of the network, or a statistic in its place.
+    rows
+        Sums that a node releases together in a round.
+    schedule
+        Which rows are open to which class of unit, boolean of shape (row, class), public; None where all are to all.
     """
 
     model: nn.Module
     layout: Layout
     items: int
     contribution: Contribution
+    rows: int = 1
+    schedule: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -72,6 +78,11 @@ class Phase:
     def dimension(self) -> int:
         """Real numbers in a contribution."""
         return sum(self.contribution.sizes)
+
+    @property
+    def message(self) -> int:
+        """Real numbers that a node sends in a round."""
+        return self.rows * self.dimension
 
     def weights(self) -> Tensor:
         """Return the network's weights as they stand, flat and real, shape (dimension of the layout,)."""
@@ -185,6 +196,8 @@ def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSum
     """Sum the clipped contributions of the patients drawn, node by node."""
     nodes, records = site.nodes, site.records
     chunk = site.chunk or images_in_a_pass(phase, records.inputs)
+    if any(draw.rows is not None for draw in draws):
+        return _mixed_sums(phase, site, draws, chunk)
     groups = [np.full(len(draw.members), place) for place, draw in enumerate(draws)]
     if not (site.repeatable or all(node.mechanism.expected == node.mechanism.population for node in nodes)):
         # The shape of a pass makes the last bits of what is in it, so it must not follow from who was drawn.
@@ -197,11 +210,41 @@ def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSum
             chunk = phase.items
     choices = [choose_items(node, draw, records.strata, phase.items) for node, draw in zip(nodes, draws, strict=True)]
     inputs, targets = gather(records, np.concatenate(choices))
-    mechanism = nodes[0].mechanism
-    bound = mechanism.clip if np.isfinite(mechanism.clip) else None
     drawn = Drawn(inputs, targets, torch.from_numpy(np.concatenate(groups)), len(nodes) + 1)
-    found = clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
+    found = _summed(phase, site, drawn, chunk)
     return replace(found, sums=found.sums[: len(nodes)])
+
+
+def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> ClippedSums:
+    """Sum the clipped contributions row by row: of each node, all rows one after the other.
+
+    All units go through, whoever was drawn, and each is computed and clipped once.
+    """
+    nodes, records = site.nodes, site.records
+    choices = []
+    for node, draw in zip(nodes, draws, strict=True):
+        everybody = replace(draw, members=np.arange(node.mechanism.population))
+        choices.append(choose_items(node, everybody, records.strata, phase.items))
+    inputs, targets = gather(records, np.concatenate(choices))
+    rows = nodes[0].mechanism.rows
+    starts = np.cumsum([0, *(len(choice) for choice in choices)])[:-1]
+    groups = np.concatenate([place * rows + np.asarray(draw.rows) for place, draw in enumerate(draws)])
+    members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])
+    if phase.schedule is not None:
+        # A patient is in no row that is closed to the patient's class, whoever else is.
+        own = targets[:, 0].cpu().numpy()[members]
+        within = phase.schedule[groups % rows, own]
+        groups, members = groups[within], members[within]
+    order = members.argsort(kind="stable")
+    sums_of, who = torch.from_numpy(groups[order]), torch.from_numpy(members[order])
+    found = _summed(phase, site, Drawn(inputs, targets, sums_of, rows * len(nodes), who), chunk)
+    return replace(found, sums=found.sums.view(len(nodes), -1))
+
+
+def _summed(phase: Phase, site: Site, drawn: Drawn, chunk: int) -> ClippedSums:
+    mechanism = site.nodes[0].mechanism
+    bound = mechanism.clip if np.isfinite(mechanism.clip) else None
+    return clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
 
 
 def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:

@@ -23,6 +23,8 @@ class Receiver(Protocol):
     """What takes the messages of each round, and holds what comes of them."""
 
     weights: torch.nn.Parameter
+    released: Tensor | None
+    """Rows that nodes released to be learnt from, shape (row, dimension); None where messages are used up."""
 
     def learning_rate(self, round_number: int) -> float:
         """Return the rate of a round, counted from zero; NaN where there is none."""
@@ -53,6 +55,8 @@ class Server:
     rounds
         Declared number of rounds, which the schedule refers to.
     """
+
+    released: Tensor | None = None
 
     def __init__(self, weights: Tensor, settings: OptimiserSettings, rounds: int) -> None:
         self.settings, self.rounds = settings, rounds
@@ -173,6 +177,8 @@ class Solver:
     public
         Whether the starting weights are those of a public head, which then is what the head is drawn towards.
     """
+
+    released: Tensor | None = None
 
     def __init__(
         self, weights: Tensor, layout: Layout, statistic: ClosedForm, *, deviation: float, public: bool

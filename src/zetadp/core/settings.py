@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any
 
-from zetadp.nn.settings import CLOSED_FORMS, DESCENT
+from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.validation import UserError, in_range, one_of, positive
 
 
@@ -47,6 +48,49 @@ class OptimiserSettings:
 
 
 @dataclass(frozen=True)
+class MixingSettings:
+    """How rows are mixed that a node releases (`zetadp.feature_release`).
+
+    Attributes
+    ----------
+    rows
+        Rows that each node releases, T.
+    active
+        Share of the rows that are open to each class. 1 is Poisson sampling over all patients; less is hierarchical
+        sampling: which classes a row is open to is drawn without looking at data, published, and its label.
+    balance
+        Noise on the labels in units of that on the features, lambda; of no effect where labels cost nothing.
+    real
+        Whether features have no imaginary part, which is then left out.
+    """
+
+    rows: int
+    active: float = 1.0
+    balance: float = 1.0
+    real: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(rows=self.rows, active=self.active, balance=self.balance)
+        in_range(0, 1, active=self.active)
+        if (self.rows * self.share).denominator != 1:
+            raise UserError(
+                f"Expected a number of rows of which the share {self.share} is whole, found {self.rows}. Choose a "
+                f"multiple of {self.share.denominator}."
+            )
+
+    @property
+    def share(self) -> Fraction:
+        """The share of rows that are open to a class, exactly as written."""
+        return Fraction(repr(self.active))
+
+    @property
+    def open_rows(self) -> int:
+        """Rows that are open to a class: as many as one patient can be in."""
+        return int(self.rows * self.share)
+
+
+@dataclass(frozen=True)
 class TrainingSettings:
     """How a model is trained.
 
@@ -64,10 +108,12 @@ class TrainingSettings:
         ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
         from the operating system's generator. Only the starting weights then come from the seed.
     estimator
-        ``descent``; or, for a head, one of `zetadp.nn.settings.CLOSED_FORMS`, which has one round and no optimiser.
+        ``descent``; or, for a head, one of `zetadp.nn.settings.AT_ONCE`, which has one round and no optimiser.
     feature_norm
-        Of an estimator in closed form, the norm that each image's features are clipped to, in units of their root mean
-        square on public images.
+        Of the other estimators, the norm that each image's features are clipped to, in units of their root mean square
+        on public images; of mixed rows in a task whose units have one class each, the norm itself.
+    mixing
+        How rows are mixed, for the estimator ``mixed_rows``.
     tf32
         Let a GPU round the factors of products in convolutions to 10 bits, which is faster (`zetadp.device.precision`).
     """
@@ -80,6 +126,7 @@ class TrainingSettings:
     estimator: str = DESCENT
     feature_norm: float = 0.8
     tf32: bool = False
+    mixing: MixingSettings | None = None
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
@@ -96,7 +143,9 @@ class TrainingSettings:
         optimiser = {key: section[key] for key in _names(OptimiserSettings) - {"name"} if key in section}
         if "optimiser" in section:
             optimiser["name"] = section["optimiser"]
-        own = {key: section[key] for key in _names(cls) - {"optimiser", "rounds", "noise"} if key in section}
+        own = {key: section[key] for key in _names(cls) - {"optimiser", "rounds", "noise", "mixing"} if key in section}
+        if "mixing" in section:
+            own["mixing"] = MixingSettings(**section["mixing"])
         return cls(rounds=rounds, noise=noise, optimiser=OptimiserSettings(**optimiser), **own)
 
     def __post_init__(self) -> None:
@@ -104,7 +153,9 @@ class TrainingSettings:
         positive(rounds=self.rounds, images_per_patient=self.images_per_patient, clip=self.clip)
         one_of(("seeded", "os"), noise=self.noise)
         positive(feature_norm=self.feature_norm)
-        one_of((DESCENT, *CLOSED_FORMS), estimator=self.estimator)
+        one_of((DESCENT, *AT_ONCE), estimator=self.estimator)
+        if (self.estimator == MIXED_ROWS) != (self.mixing is not None):
+            raise UserError(f"Expected mixing with estimator {MIXED_ROWS} and with no other, found {self.estimator}.")
         if self.estimator != DESCENT and self.rounds != 1:
             raise UserError(f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1.")
 

@@ -133,12 +133,15 @@ class Trained:
     not_finite
         Patient gradients that were not finite and contributed zero; known in a simulation only, and None where noise
         protects real patients.
+    released
+        Rows that the nodes released for the model to learn from, shape (row, dimension), if it learns from such.
     """
 
     model: nn.Module
     history: pd.DataFrame
     ledger_head: str
     not_finite: int | None
+    released: Tensor | None = None
 
 
 def train(
@@ -234,7 +237,7 @@ def train(
     if state.not_finite:
         logger.warning("%s: %d patient gradients were not finite and contributed zero", plan.run, state.not_finite)
     not_finite = None if protected else state.not_finite
-    return Trained(phase.model, state.history.astype({"round": int}), head, not_finite)
+    return Trained(phase.model, state.history.astype({"round": int}), head, not_finite, receiver.released)
 
 
 def no_history(task: Task) -> pd.DataFrame:

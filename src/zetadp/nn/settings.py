@@ -19,6 +19,10 @@ CLASS_MEANS = "class_means"
 LEAST_SQUARES = "least_squares"
 CLOSED_FORMS = (CLASS_MEANS, LEAST_SQUARES)
 """Ways of a head: one message of every node, from which the weights follow (`zetadp.nn.closed_form`)."""
+MIXED_ROWS = "mixed_rows"
+"""Way of a head: every node releases rows that mix its patients, and the head learns from them."""
+AT_ONCE = (*CLOSED_FORMS, MIXED_ROWS)
+"""Ways that have one round."""
 
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", "features")
 ROWS = ("signal", "spectrum")

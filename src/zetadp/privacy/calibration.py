@@ -144,7 +144,8 @@ def noise_of_plan(plan: Plan) -> float:
     """Return the noise multiplier of every node's own message at which a plan costs what its name says."""
     target, rounds = epsilon_value(plan.run.epsilon), plan.training.rounds
     if plan.colluding is None:
-        return noise_for_nodes(target, plan.delta, [node.sampling_probability for node in plan.nodes], rounds)
+        probabilities = [float(plan.probability(node.name)) for node in plan.nodes]
+        return noise_for_nodes(target, plan.delta, probabilities, rounds * plan.open_rows)
     sizes, expected = [node.population for node in plan.nodes], [node.expected for node in plan.nodes]
     return noise_for_sum(target, plan.delta, sizes, expected, rounds, plan.colluding)
 

@@ -127,6 +127,8 @@ def clipped_sums(
 ) -> ClippedSums:
     """Return, for each group of patients, the sum of their clipped contributions.
 
+    A patient who is in several groups contributes the same to each, computed and clipped once.
+
     Patients are processed in chunks: memory stays flat, and neither the sums (to rounding) nor the guarantee depend
     on the size of a chunk. Where a GPU runs out of memory, the chunk is halved.
 
@@ -135,7 +137,7 @@ def clipped_sums(
     contribution
         What a patient contributes.
     drawn
-        The patients, and the group of each.
+        The patients, and the group of each, or the groups.
     bound
         The clipping norm B; ``None`` leaves contributions as they are and gives no guarantee.
     chunk
@@ -150,14 +152,15 @@ def clipped_sums(
     most = max(1, chunk // max(1, images.shape[1]))
     # Passes of nearly equal size: a short last one would cost more than its share.
     patients_at_once = math.ceil(len(images) / max(1, math.ceil(len(images) / most)))
-    node_of = groups.tolist()
+    node_of = groups.tolist() if drawn.members is None else []
     groups = to_device(groups, images.device)
     counted = torch.zeros((), dtype=torch.int64, device=images.device)
     start = 0
     while start < len(images):
         part = slice(start, start + patients_at_once)
         try:
-            rows = contribution.rows(images[part], labels[part], factors=grid is None)
+            factored = grid is None and drawn.members is None
+            rows = contribution.rows(images[part], labels[part], factors=factored)
         except torch.OutOfMemoryError:
             # The same patients in smaller passes: same draw, same noise, same entry in the ledger, same sums.
             if patients_at_once == 1:
@@ -171,13 +174,18 @@ def clipped_sums(
         if images.device.type != "cpu" or not finite.all():
             rows = [row if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0) for row in rows]
             counted += (~finite).sum()
-        if grid is None:
+        if grid is None and drawn.members is None:
             _add_clipped(sums, sizes, rows, factors, node_of[part])
         else:
-            written = cast("list[Tensor]", rows)  # on a grid no part is kept as factors
-            values, within = to_grid(torch.cat([row * factors[:, None] for row in written], dim=1), grid)
-            counted += (~within & finite).sum()
-            sums += sum_groups(values, groups[part], drawn.count)
+            written = cast("list[Tensor]", rows)  # here no part is kept as factors
+            values = torch.cat([row * factors[:, None] for row in written], dim=1)
+            if grid is not None:
+                values, within = to_grid(values, grid)
+                counted += (~within & finite).sum()
+            if drawn.members is None:
+                sums += sum_groups(values, groups[part], drawn.count)
+            else:
+                _add_members(sums, values, groups, drawn.members, start)
         start += patients_at_once
     return ClippedSums(sums=sums, not_finite=counted)
 
@@ -198,3 +206,26 @@ def _add_clipped(
                 g[own].add_to(total, factors[own])
             else:
                 total.unsqueeze(0).addmm_(factors[None, own], g[own])
+
+
+def _add_members(sums: Tensor, values: Tensor, groups: Tensor, members: Tensor, start: int) -> None:
+    """Add the clipped contributions of a pass, shape (patient, dimension), to every sum that a patient of it is in.
+
+    Parameters
+    ----------
+    sums
+        Of all groups, shape (group, dimension).
+    values
+        Of the patients ``start`` and after.
+    groups, members
+        As of `Drawn`.
+    start
+        Position of the pass's first patient.
+    """
+    first, last = torch.searchsorted(members, torch.tensor([start, start + len(values)])).tolist()
+    # A few at a time: what is looked up then stays in cache.
+    at_once = max(1, COLUMNS // values.shape[1])
+    for begin in range(first, last, at_once):
+        part = slice(begin, min(begin + at_once, last))
+        places = to_device(members[part] - start, values.device)
+        sums.index_add_(0, groups[part], values[places])

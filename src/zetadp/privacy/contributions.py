@@ -74,7 +74,7 @@ class PatientStatistic(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Items of the units that were drawn, and which sum each unit goes into.
+    """Items of units, and which sums each unit goes into.
 
     Attributes
     ----------
@@ -87,12 +87,17 @@ class Drawn:
         Group (node) of each patient, shape (patient,), in the processor's memory: a GPU would have to be waited for.
     count
         Number of groups.
+    members
+        Where a patient may be in several sums, as in mixed rows: the patient, by position among the inputs in ascending
+        order, who goes into the group at the same place of ``groups``; shape (membership,). None where each patient
+        is in one sum.
     """
 
     inputs: Images
     targets: Tensor
     groups: Tensor
     count: int
+    members: Tensor | None = None
 
 
 class Contribution(Protocol):

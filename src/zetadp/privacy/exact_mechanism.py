@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from fractions import Fraction
+from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -16,11 +17,14 @@ import torch
 from torch import Tensor
 
 from zetadp.device.transfer import to_device
-from zetadp.privacy.byte_source import ByteSource, random_words
+from zetadp.privacy.byte_source import ByteSource, random_bytes
 from zetadp.privacy.events import Round
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
-from zetadp.privacy.mechanism import Constants, NodeMechanism
+from zetadp.privacy.mechanism import Constants, NodeMechanism, drawn_places
+
+NOISY_AT_ONCE = 1 << 24
+"""Numbers that noise is added to together."""
 
 
 class ExactSampledGaussian(NodeMechanism):
@@ -50,14 +54,18 @@ class ExactSampledGaussian(NodeMechanism):
         return np.random.default_rng()
 
     def _drawn(self, event: Round, again: int) -> np.ndarray:
-        probability = Fraction(event.expected) / event.population
-        return bernoulli_mask(probability, event.population)
+        return drawn_places(self.rows * self.population, partial(bernoulli_mask, self.probability))
 
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
         """Add exact noise to the integer sum; conversion to float comes last and is post-processing."""
-        noise = rounded_normal(len(clipped_sum), self.grid.noise_scale(event.noise_multiplier))
-        noisy = clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)
-        return from_grid(noisy, self.grid, event.expected)
+        scale = self.grid.noise_scale(event.noise_multiplier)
+
+        def noisy(part: Tensor) -> Tensor:
+            noise = torch.from_numpy(rounded_normal(len(part), scale))
+            return from_grid(part + to_device(noise, part.device), self.grid, event.expected)
+
+        # In parts: of many rows, the noise as integers would take more room than the rows.
+        return torch.cat([noisy(part) for part in torch.split(clipped_sum, NOISY_AT_ONCE)])
 
 
 def bernoulli_mask(probability: Fraction | int, size: int, *, source: ByteSource = os.urandom) -> np.ndarray:
@@ -86,10 +94,12 @@ def bernoulli_mask(probability: Fraction | int, size: int, *, source: ByteSource
         raise ValueError(f"Expected a Fraction from 0 to 1 as probability, found {probability!r}.")
     if probability in (0, 1):
         return np.full(size, probability == 1)
-    first = random_words(source, size)
-    whole, rest = divmod(probability * 2**64, 1)
-    result: np.ndarray = first < np.uint64(whole)
-    # U and the probability agree in 64 bits. What follows them decides: it is uniform again, and must be below `rest`.
-    for position in np.flatnonzero(first == np.uint64(whole)):
-        result[position] = bernoulli_mask(rest, 1, source=source)[0]
+    # U and the probability are compared byte by byte. Where they agree so far, what follows decides: it is uniform
+    # again, and must be below what is left of the probability. One in 256 gets as far as its second byte.
+    first = np.frombuffer(random_bytes(source, size), dtype=np.uint8)
+    whole, rest = divmod(probability * 256, 1)
+    result: np.ndarray = first < whole
+    undecided = np.flatnonzero(first == whole)
+    if len(undecided):
+        result[undecided] = bernoulli_mask(rest, len(undecided), source=source)
     return result

@@ -114,15 +114,17 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
     training = header["training"]
     least = least_noise(header)
     clip = math.inf if header["run"]["epsilon"] == UNCLIPPED else training["clip"]
+    rows = header.get("rows", {"open": 1, "sampling_probability": {}})
     events = [
         Round(
             node=node["name"],
             round=number,
             population=node["population"],
             expected=node["expected"],
-            sampling_probability=node["expected"] / node["population"],
+            sampling_probability=rows["sampling_probability"].get(node["name"], node["expected"] / node["population"]),
             noise_multiplier=least.get(node["name"], node["noise_multiplier"]),
             clip=clip,
+            count=rows["open"],
         )
         for node in header["nodes"]
         for number in range(training["rounds"])

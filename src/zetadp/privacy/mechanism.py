@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from fractions import Fraction
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -24,6 +25,13 @@ from zetadp.privacy.events import Round
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.randomness import Purpose, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+DRAWN_AT_ONCE = 1 << 23
+"""Places that are drawn together."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +44,13 @@ class Draw:
         Public constants of the round.
     members
         Indices of the patients drawn. Private: it never leaves the node.
+    rows
+        Where several sums are released together: the row that each of the members was drawn for.
     """
 
     event: Round
     members: np.ndarray
+    rows: np.ndarray | None = None
 
 
 class Constants(TypedDict):
@@ -50,6 +61,8 @@ class Constants(TypedDict):
     noise_multiplier: float
     clip: float
     ledger: Ledger
+    rows: NotRequired[int]
+    share: NotRequired[Fraction]
 
 
 class NodeMechanism(ABC):
@@ -72,6 +85,10 @@ class NodeMechanism(ABC):
         The clipping norm B, infinite where gradients are not clipped.
     ledger
         Where events must be recorded before anything is released.
+    rows
+        Sums that are released together in a round, each with draws of its own.
+    share
+        Share of the rows that a patient can be drawn for, which is public; in these the chance is R / N / share.
     """
 
     grid: Grid | None = None
@@ -88,6 +105,8 @@ class NodeMechanism(ABC):
         noise_multiplier: float,
         clip: float,
         ledger: Ledger,
+        rows: int = 1,
+        share: Fraction = Fraction(1),
     ) -> None:
         if not 0 < expected <= population:
             raise ValueError(
@@ -98,6 +117,13 @@ class NodeMechanism(ABC):
         self.node, self.ledger = node, ledger
         self.population, self.expected = population, expected
         self.noise_multiplier, self.clip = noise_multiplier, clip
+        self.rows, self.share = rows, share
+        self.probability = Fraction(expected) / population / share
+        if not (0 < share <= 1 and (rows * share).denominator == 1 and self.probability <= 1):
+            raise ValueError(
+                f"Expected a share of the rows up to 1, a whole number of such rows, and a chance up to 1 in each, "
+                f"found {rows=}, {share=} and the chance {float(self.probability):g} at {node}."
+            )
         self._released: set[tuple[int, int]] = set()
 
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
@@ -110,11 +136,16 @@ class NodeMechanism(ABC):
             round=round_number,
             population=self.population,
             expected=self.expected,
-            sampling_probability=self.expected / self.population,
+            sampling_probability=float(self.probability),
             noise_multiplier=self.noise_multiplier,
             clip=self.clip,
+            count=int(self.rows * self.share),
         )
-        return Draw(event=event, members=np.flatnonzero(self._drawn(event, again)))
+        found = self._drawn(event, again)
+        if self.rows == 1:
+            return Draw(event, found)
+        rows, members = np.divmod(found, self.population)
+        return Draw(event, members, rows)
 
     @abstractmethod
     def image_choices(self, round_number: int) -> np.random.Generator:
@@ -184,14 +215,28 @@ class SampledGaussian(NodeMechanism):
 
     def _drawn(self, event: Round, again: int) -> np.ndarray:
         repeated = (again,) if again else ()
-        uniform = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated).random(self.population)
-        return np.asarray(uniform < event.sampling_probability)
+        random = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated)
+        return drawn_places(self.rows * self.population, lambda n: random.random(n) < event.sampling_probability)
 
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
         if not event.noise_multiplier > 0:
             return clipped_sum / self.expected
         generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
         return noisy_mean(clipped_sum, event.noise_multiplier * self.clip, self.expected, generator)
+
+
+def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Return the places, below a size, for which a draw came out true, in ascending order.
+
+    Parameters
+    ----------
+    size
+        Number of places.
+    draw
+        Returns so many booleans, one after the other: memory holds those of `DRAWN_AT_ONCE` places.
+    """
+    starts = range(0, size, DRAWN_AT_ONCE)
+    return np.concatenate([start + np.flatnonzero(draw(min(DRAWN_AT_ONCE, size - start))) for start in starts])
 
 
 def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator: np.random.Generator) -> Tensor:

@@ -151,7 +151,7 @@ ESTIMATOR_FAULTS = {
     "sampling": ({"participation": "sampled"}, "networks.own.training: expected participation all"),
     "patients": ({"expected_patients": 4}, "networks.own.training: expected participation all"),
     "images": ({"unit": "image"}, "networks.own.training.unit: expected patient for estimator least_squares"),
-    "descent": ({"estimator": "descent", "feature_norm": 1.0}, "feature_norm: expected only with estimator"),
+    "descent": ({"estimator": "descent", "feature_norm": 1.0}, "feature_norm: expected with estimators other"),
     "name": ({"estimator": "least_square"}, "least_squares"),
 }
 

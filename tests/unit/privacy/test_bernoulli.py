@@ -13,9 +13,9 @@ from zetadp.privacy.exact_mechanism import bernoulli_mask
 SHARE = Fraction(24, 44)
 
 
-def words(*values: int):
-    """A source that gives these words of 64 bits, one after the other."""
-    content = b"".join(value.to_bytes(8, "little") for value in values)
+def given(*values: int):
+    """A source that gives these bytes, one after the other."""
+    content = bytes(values)
     position = 0
 
     def source(count: int) -> bytes:
@@ -41,34 +41,35 @@ def test_frequency_is_the_probability_and_draws_are_independent(probability):
 
 
 @pytest.mark.parametrize("probability", [SHARE, Fraction(1, 3), Fraction(2**64 - 1, 2**64 + 1), Fraction(1, 10**40)])
-def test_decision_is_exact_at_every_word_of_the_probability(probability):
-    """A number agrees with the binary digits of p for some words, and is then below or above them by one."""
+def test_decision_is_exact_at_every_byte_of_the_probability(probability):
+    """A number agrees with the binary digits of p for some bytes, and is then below or above them by one."""
     digits, rest = [], probability
-    for _ in range(4):
-        whole, rest = divmod(rest * 2**64, 1)
+    for _ in range(32):
+        whole, rest = divmod(rest * 256, 1)
         digits.append(whole)
     for agreed, digit in enumerate(digits):
         if digit:
-            assert bernoulli_mask(probability, 1, source=words(*digits[:agreed], digit - 1)).tolist() == [True]
-        assert bernoulli_mask(probability, 1, source=words(*digits[:agreed], digit + 1)).tolist() == [False]
+            assert bernoulli_mask(probability, 1, source=given(*digits[:agreed], digit - 1)).tolist() == [True]
+        if digit < 255:
+            assert bernoulli_mask(probability, 1, source=given(*digits[:agreed], digit + 1)).tolist() == [False]
 
 
 def test_number_equal_to_a_binary_probability_is_not_below_it():
-    three_eighths = 3 << 61
-    found = bernoulli_mask(Fraction(3, 8), 3, source=words(three_eighths - 1, three_eighths, three_eighths + 1))
+    three_eighths = 3 << 5
+    found = bernoulli_mask(Fraction(3, 8), 3, source=given(three_eighths - 1, three_eighths, three_eighths + 1))
     assert found.tolist() == [True, False, False]
 
 
 def test_only_the_undecided_draw_is_continued():
-    digit, rest = divmod(SHARE * 2**64, 1)
-    further = math.floor(rest * 2**64)
-    source = words(0, digit, 2**64 - 1, digit, further - 1, further + 1)
+    digit, rest = divmod(SHARE * 256, 1)
+    further = math.floor(rest * 256)
+    source = given(0, digit, 255, digit, further - 1, further + 1)
     assert bernoulli_mask(SHARE, 4, source=source).tolist() == [True, True, False, False]
 
 
 def test_certain_answers_need_no_bits():
-    assert bernoulli_mask(1, 5, source=words()).all()
-    assert not bernoulli_mask(Fraction(0), 5, source=words()).any()
+    assert bernoulli_mask(1, 5, source=given()).all()
+    assert not bernoulli_mask(Fraction(0), 5, source=given()).any()
     assert bernoulli_mask(SHARE, 0).shape == (0,)
 
 

@@ -19,7 +19,7 @@ from zetadp.core.pretrained import save_model
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.task import site_task_of
-from zetadp.core.training import TrainingFiles
+from zetadp.core.training import Trained, TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import (
     Answer,
@@ -77,9 +77,8 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
         performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
     )
     model = coordinator.run()
-    head = coordinator.ledger_head
-    inputs = watched.inputs.shape[-1]
-    save_model(settings.model, model, plan, inputs=inputs, ledger_head=head, backbone=backbone)
+    trained = Trained(model, coordinator.history, coordinator.ledger_head, None, coordinator.receiver.released)
+    save_model(settings.model, trained, plan, inputs=watched.inputs.shape[-1], backbone=backbone)
     with written_whole(settings.history) as temporary:
         coordinator.history.astype({"round": int}).to_csv(temporary, index=False)
     with written_whole(settings.ledger) as temporary:

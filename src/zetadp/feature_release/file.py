@@ -1,0 +1,91 @@
+"""The file of a release: what others train on, with its guarantee inside. HDF5, which opens without this library."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from zetadp.storage import written_whole
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from zetadp.feature_release.mixture import Examples
+
+FORMAT = "zetadp-release-1"
+README = (
+    "features (row, component) and labels (row, class) may be trained on freely: whatever is done with them costs the "
+    "people behind them nothing more. What is known of them by this file: attribute statement. In Python: "
+    "h5py.File(name)['features'][:]"
+)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What stands in the file beside the rows.
+
+    Attributes
+    ----------
+    statement
+        The privacy statement of the run.
+    plan
+        The plan as JSON: public constants, among them the hash of what made the features.
+    classes
+        Names of the classes, in the order of the labels.
+    """
+
+    statement: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    classes: Sequence[str]
+
+
+def write_release(path: Path, examples: Examples, release: Release) -> None:
+    """Write released examples to a file, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        The HDF5 file: ``features`` of shape (row, component), complex64, ``labels`` of shape (row, class), float32,
+        which noise may have made negative, and ``classes``.
+    examples
+        What the rows teach.
+    release
+        What stands beside them.
+    """
+    with written_whole(path) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs.update(format=FORMAT, readme=README)
+        file.attrs["statement"] = json.dumps(release.statement, indent=1)
+        file.attrs["plan"] = json.dumps(release.plan, indent=1)
+        file.attrs["extractor"] = json.dumps(dict(release.plan.get("public", {})))
+        for name, values, axes in (
+            ("features", examples.features, ("row", "component")),
+            ("labels", examples.labels.float(), ("row", "class")),
+        ):
+            stored = file.create_dataset(name, data=values.cpu().numpy(), chunks=True, compression="gzip")
+            for place, axis in enumerate(axes):
+                stored.dims[place].label = axis
+        file.create_dataset("classes", data=np.array(release.classes, dtype=h5py.string_dtype()))
+
+
+def read_statement(path: Path) -> dict[str, Any]:
+    """Return the privacy statement that a release holds.
+
+    Raises
+    ------
+    UserError
+        If the file is absent or not a release.
+    """
+    try:
+        with h5py.File(path) as file:
+            if file.attrs.get("format") == FORMAT:
+                found: dict[str, Any] = json.loads(file.attrs["statement"])
+                return found
+    except OSError as error:
+        raise UserError(f"Cannot read {path} as a release: {error}.") from error
+    raise UserError(f"Expected {path} to be a release of zetadp ({FORMAT}), found another HDF5 file.")
