@@ -95,7 +95,7 @@ def _add_ledger(commands: Any) -> None:  # noqa: ANN401
         epilog="example, after the default experiment:\n  zetadp ledger ledgers/phantom/*.jsonl --unit patient",
     )
     ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl)")
-    ledger.add_argument("--delta", type=_delta, default=1e-3, help="delta of the statement (default: %(default)s)")
+    ledger.add_argument("--delta", type=delta, default=1e-3, help="delta of the statement (default: %(default)s)")
     ledger.add_argument(
         "--unit",
         choices=("patient", "record"),
@@ -121,7 +121,7 @@ def _add_permit(commands: Any) -> None:  # noqa: ANN401
         epilog="example:\n  zetadp permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl",
     )
     permit.add_argument("file", type=Path, metavar="FILE", help="the run's ledger (.jsonl)")
-    permit.add_argument("--delta", type=_delta, default=1e-3, help="delta of the totals (default: %(default)s)")
+    permit.add_argument("--delta", type=delta, default=1e-3, help="delta of the totals (default: %(default)s)")
     permit.set_defaults(run=_permit)
 
 
@@ -146,7 +146,7 @@ def _command(
         epilog=f"example:\n  zetadp {name} {example}\nprints, among others:\n  {answer}",
     )
     if target:
-        parser.add_argument("--epsilon", type=_positive, required=True, help="target epsilon, as 1, 3 or 8")
+        parser.add_argument("--epsilon", type=positive_number, required=True, help="target epsilon, as 1, 3 or 8")
     if noise:
         parser.add_argument(
             "--noise-multiplier",
@@ -157,18 +157,18 @@ def _command(
         )
     parser.add_argument(
         "--sampling-probability",
-        type=_probability,
+        type=probability,
         required=True,
         metavar="P",
         help="chance of a patient to be drawn in a round: 0.5 or 24/44; 1 where all take part in every round",
     )
     if rounds:
         parser.add_argument(
-            "--rounds", type=_count, required=True, metavar="T", help="number of rounds: noisy steps, not epochs"
+            "--rounds", type=count, required=True, metavar="T", help="number of rounds: noisy steps, not epochs"
         )
     parser.add_argument(
         "--delta",
-        type=_delta,
+        type=delta,
         required=True,
         help="chance at which epsilon may not hold, as 1e-3; below one in the number of patients",
     )
@@ -290,24 +290,26 @@ def _number_that(expected: str, fits: Callable[[float], bool], why: str = "") ->
     return read
 
 
-_positive = _number_that("a number above zero", lambda value: value > 0)
-_probability = _number_that("a probability above zero and at most 1", lambda value: 0 < value <= 1)
+positive_number = _number_that("a number above zero", lambda value: value > 0)
+probability = _number_that("a probability above zero and at most 1", lambda value: 0 < value <= 1)
 _noise_multiplier = _number_that(
     f"a noise multiplier of at least {_LEAST_NOISE:g}", lambda value: value >= _LEAST_NOISE, ": so little hides nobody"
 )
 
 
-def _delta(text: str) -> float:
+def delta(text: str) -> float:
+    """Read a delta from a command line."""
     from zetadp.privacy.accounting import SMALLEST_DELTA
 
-    value = _positive(text)
+    value = positive_number(text)
     if not SMALLEST_DELTA <= value < 1:
         raise argparse.ArgumentTypeError(f"expected a delta from {SMALLEST_DELTA:g} to 1, found {text!r}")
     return value
 
 
-def _count(text: str) -> int:
-    value = _positive(text)
+def count(text: str) -> int:
+    """Read a whole number above zero from a command line."""
+    value = positive_number(text)
     if value != int(value):
         raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}")
     return int(value)

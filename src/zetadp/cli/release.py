@@ -1,0 +1,100 @@
+"""The commands of released features: ``zetadp release`` and ``zetadp statement``."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from zetadp.cli.privacy import count, delta, positive_number, probability
+from zetadp.validation import UserError
+
+
+def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add the commands to a parser's sub-commands."""
+    _add_release(commands)
+    _add_statement(commands)
+
+
+def _add_release(commands: Any) -> None:  # noqa: ANN401
+    release = commands.add_parser(
+        "release",
+        help="release features of people as noisy mixed rows that anybody may train on",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=textwrap.fill(
+            "Mix features of people into rows, with exact noise of the operating system, and write them to a file "
+            "with their guarantee. The release is recorded in a ledger first, and made once: to make another one of "
+            "the same people, permit it (zetadp permit). The features must be of each person alone, and what computed "
+            "them must have seen none of these people.",
+            80,
+        ),
+        epilog="example:\n  zetadp release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5",
+    )
+    release.add_argument(
+        "features", type=Path, help="NumPy file (.npz) with features (person, component) and labels (person,) from 0"
+    )
+    release.add_argument("file", type=Path, help="HDF5 file to write")
+    release.add_argument("--people", type=count, required=True, help="declared number of people")
+    release.add_argument("--classes", type=count, required=True, help="number of classes")
+    release.add_argument("--epsilon", type=positive_number, required=True, help="epsilon for each person, as 1 or 8")
+    release.add_argument("--delta", type=delta, required=True, help="chance at which epsilon may not hold, as 1e-5")
+    release.add_argument("--rows", type=count, help="rows to release (default: as many as people)")
+    release.add_argument("--degree", type=positive_number, help="people in a row (default: by the theorem)")
+    release.add_argument(
+        "--active",
+        type=probability,
+        default=1.0,
+        help="share of the rows that are open to each class; less than 1 publishes which (default: %(default)s)",
+    )
+    release.add_argument(
+        "--norm", type=positive_number, default=1.0, help="norm that features are clipped to (default: %(default)s)"
+    )
+    release.add_argument("--ledger", type=Path, help="ledger of the release (default: FILE with the ending .jsonl)")
+    release.set_defaults(run=_release)
+
+
+def _add_statement(commands: Any) -> None:  # noqa: ANN401
+    statement = commands.add_parser(
+        "statement",
+        help="print the privacy statement that a file of released rows holds",
+        description="Print what a file of released rows says of the people behind it.",
+        epilog="example: zetadp statement rows.h5",
+    )
+    statement.add_argument("file", type=Path, help="HDF5 file of released rows (.h5)")
+    statement.set_defaults(run=_statement)
+
+
+def _release(given: argparse.Namespace) -> None:
+    import numpy as np
+
+    from zetadp.feature_release.release import Wanted, release_features
+    from zetadp.privacy.wording import plain_text
+
+    try:
+        with np.load(given.features) as content:
+            features, labels = content["features"], content["labels"]
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise UserError(
+            f"Expected {given.features} to be a NumPy file (.npz) with features and labels: {error}."
+        ) from error
+    wanted = Wanted(
+        given.epsilon,
+        given.delta,
+        people=given.people,
+        classes=given.classes,
+        rows=given.rows,
+        degree=given.degree,
+        active=given.active,
+        norm=given.norm,
+        cohort=given.features.stem,
+    )
+    ledger = given.ledger or given.file.with_suffix(".jsonl")
+    print(plain_text(release_features(features, labels, wanted, ledger=ledger, file=given.file)), end="")
+
+
+def _statement(given: argparse.Namespace) -> None:
+    from zetadp.feature_release.file import read_statement
+    from zetadp.privacy.wording import plain_text
+
+    print(plain_text(read_statement(given.file)), end="")

@@ -1,0 +1,164 @@
+"""One's own features, released as mixed rows: plan, noise, ledger, statement and file in one call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from zetadp.core.assembly import mixture_of
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
+from zetadp.core.settings import MixingSettings, TrainingSettings
+from zetadp.core.task import Classification
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.feature_release.degree import best_degree
+from zetadp.feature_release.file import Release, write_release
+from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
+from zetadp.privacy.account import Permission
+from zetadp.privacy.calibration import noise_of_plan
+from zetadp.privacy.exposure import run_of
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import Terms, run_statement
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLDER = "central"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a release is to be: public constants, chosen without a look at the data.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The guarantee for each person.
+    people
+        Declared number of people, each of whom has one row of features.
+    classes
+        Number of classes.
+    rows
+        Rows to release; None for as many as there are people.
+    degree
+        People expected in a row; None for what the theorem says (`zetadp.feature_release.degree`).
+    active
+        Share of the rows that are open to each class (`zetadp.core.settings.MixingSettings`).
+    norm
+        Norm that features are clipped to.
+    cohort
+        Name that stands for these people in ledgers.
+    """
+
+    epsilon: float
+    delta: float
+    people: int
+    classes: int
+    rows: int | None = None
+    degree: float | None = None
+    active: float = 1.0
+    norm: float = 1.0
+    cohort: str = ""
+
+    def plan(self, *, real: bool, noise: str = "os") -> Plan:
+        """Return the plan, with the noise that the guarantee needs."""
+        whole = Fraction(repr(self.active)).denominator
+        rows = self.rows or math.ceil(self.people / whole) * whole
+        mixing = MixingSettings(rows, active=self.active, real=real)
+        degree = self.degree or best_degree(
+            self.epsilon, self.delta, population=self.people, rows=rows, share=self.active
+        )
+        training = TrainingSettings(
+            1, images_per_patient=1, noise=noise, estimator=MIXED_ROWS, feature_norm=self.norm, mixing=mixing
+        )
+        plan = Plan(
+            RunName("release", HOLDER, f"{self.epsilon:g}", 0),
+            NetworkSettings("head", "features"),
+            training,
+            (NodeConstants(HOLDER, self.people, degree),),
+            delta=self.delta,
+            cohort=self.cohort,
+            task={"name": "classification", "classes": self.classes},
+            threat="central",
+        )
+        return plan.with_noise(noise_of_plan(plan))
+
+
+def release_features(
+    features: np.ndarray, labels: np.ndarray, wanted: Wanted, *, ledger: Path, file: Path, noise: str = "os"
+) -> dict[str, Any]:
+    """Release features as rows that mix people, and return the privacy statement, which stands in the file as well.
+
+    Interrupted, it goes on where it was when called again: what was drawn is sent, and nothing is drawn anew. Released
+    once, it is not released again unless the ledger permits it (``zetadp permit``).
+
+    Parameters
+    ----------
+    features
+        One row a person, shape (person, component), complex or real, computed of this person alone by something that
+        saw none of these people.
+    labels
+        Class of each person, from 0, shape (person,).
+    wanted
+        What the release is to be.
+    ledger
+        File where the release is recorded before it is made; keep it with the data.
+    file
+        The HDF5 file to write (`zetadp.feature_release.file`).
+    noise
+        ``os``: exact noise of the operating system. ``seeded`` is a simulation and protects nobody.
+
+    Raises
+    ------
+    UserError
+        If the data are not as declared, or the guarantee cannot be met.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> random = np.random.default_rng(0)
+    >>> labels = random.integers(0, 2, 500)
+    >>> features = np.eye(2)[labels] + 0.1 * random.standard_normal((500, 2))
+    >>> statement = release_features(
+    ...     features, labels, Wanted(1, 1e-5, people=500, classes=2), ledger=folder / "l.jsonl", file=folder / "rows.h5"
+    ... )
+    >>> statement["guarantee"], round(statement["epsilon"], 2)
+    ('holds', 1.0)
+    """
+    if features.ndim != 2 or labels.shape != (len(features),) or len(features) != wanted.people:
+        raise UserError(
+            f"Expected features of shape ({wanted.people}, component) and as many labels, as declared, found shapes "
+            f"{features.shape} and {labels.shape}."
+        )
+    if labels.min() < 0 or labels.max() >= wanted.classes:
+        raise UserError(f"Expected labels from 0 to {wanted.classes - 1}, found {labels.min()} to {labels.max()}.")
+    plan = wanted.plan(real=not np.iscomplexobj(features), noise=noise)
+    inputs = torch.from_numpy(features.astype(np.complex64))[:, None, None]
+    data = Records(inputs, torch.from_numpy(labels.astype(np.int64)))
+    files = TrainingFiles(
+        ledger, ledger.with_suffix(".checkpoint.safetensors"), Permission(wanted.delta) if noise == "os" else None
+    )
+    units = [[person] for person in range(wanted.people)]
+    trained = train(plan, TrainingData(data, [Holding(units)]), files)
+    attempts = read_ledger(ledger)
+    statement = run_statement(
+        run_of(plan.label, attempts[-1]),
+        Terms(wanted.delta, "patient", "os" if noise == "os" else "seeded"),
+        weights={HOLDER: 1.0},
+        target_epsilon=wanted.epsilon,
+        earlier=[run_of(f"attempt {n}", attempt) for n, attempt in enumerate(attempts[:-1]) if attempt.events],
+    )
+    mixture = mixture_of(plan, Classification(wanted.classes), features.shape[1])
+    if trained.released is None:
+        raise RuntimeError("Expected rows of a plan that releases them, found none.")
+    names = [str(number) for number in range(wanted.classes)]
+    write_release(file, mixture.examples(trained.released), Release(statement, plan.to_json(), names))
+    files.finish()
+    return statement
