@@ -15,6 +15,7 @@ from mutants import (
     mutants_of_kernels,
     mutants_of_noise,
     mutants_of_records,
+    mutants_of_rows,
     mutants_of_sampling,
 )
 from mutants.installing import CHECKS, MUTANTS, Check, Mutant, installed
@@ -26,6 +27,7 @@ MODULES = (
     mutants_of_kernels,
     mutants_of_records,
     mutants_of_hospitals,
+    mutants_of_rows,
 )
 KILLER, FAILS, PASSES = "**K**", "x", "·"
 UNREPEATABLE = frozenset(name for name in CHECKS if "exact" in name) | {

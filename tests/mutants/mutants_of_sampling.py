@@ -28,9 +28,7 @@ DRAW = "zetadp.privacy.mechanism:NodeMechanism.draw"
 
 
 def _batch(order: np.ndarray, start: int, size: int) -> np.ndarray:
-    mask = np.zeros(len(order), dtype=bool)
-    mask[order[start : start + size]] = True
-    return mask
+    return np.sort(order[start : start + size])
 
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
@@ -76,12 +74,12 @@ def rate_stated_as_one_over_the_number_of_batches(original: Any) -> Any:
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
 def empty_draw_drawn_anew(original: Any) -> Any:
     def drawn(self: SampledGaussian, event: Round, again: int) -> np.ndarray:
-        mask: np.ndarray = original(self, event, again)
+        members: np.ndarray = original(self, event, again)
         further = 1000
-        while not mask.any():
-            mask = original(self, event, further)
+        while not len(members):
+            members = original(self, event, further)
             further += 1
-        return mask
+        return members
 
     return drawn
 
@@ -109,6 +107,8 @@ def repeated_round_keeps_its_draw(original: Any) -> Any:
 @mutant("zetadp.privacy.exact_mechanism:bernoulli_mask", check_exact_sampling_is_by_independent_coins)
 def exact_batches_of_fixed_size(original: Any) -> Any:
     def mask(probability: Fraction, count: int, *more: Any) -> np.ndarray:
-        return _batch(np.random.default_rng().permutation(count), 0, round(probability * count))
+        return np.isin(
+            np.arange(count), _batch(np.random.default_rng().permutation(count), 0, round(probability * count))
+        )
 
     return mask

@@ -101,6 +101,7 @@ class Assembly:
             receiver = Server(weights, plan.training.optimiser, plan.training.rounds)
         elif isinstance(self.solved, Mixture):
             receiver = Collector(weights, layout, self.solved, public="start" in plan.public)
+            receiver.learns = plan.training.mixing is not None and plan.training.mixing.learn
         else:
             deviation = plan.training.clip * math.hypot(*(n.noise_multiplier / n.expected for n in plan.nodes))
             public = "start" in plan.public

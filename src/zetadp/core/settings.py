@@ -62,12 +62,15 @@ class MixingSettings:
         Noise on the labels in units of that on the features, lambda; of no effect where labels cost nothing.
     real
         Whether features have no imaginary part, which is then left out.
+    learn
+        Whether a head learns from the rows here; else they are released for others alone.
     """
 
     rows: int
     active: float = 1.0
     balance: float = 1.0
     real: bool = False
+    learn: bool = True
 
     def __post_init__(self) -> None:
         """Check every setting."""

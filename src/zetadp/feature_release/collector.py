@@ -31,7 +31,11 @@ class Collector:
     ----------
     released
         Rows of all nodes, one node after the other, shape (row, dimension); None before the round.
+    learns
+        Whether a head learns from them here; else the weights stay as they are.
     """
+
+    learns = True
 
     def __init__(self, weights: Tensor, layout: Layout, mixture: Mixture, *, public: bool) -> None:
         self.weights = torch.nn.Parameter(weights.clone())
@@ -47,6 +51,8 @@ class Collector:
     def step(self, messages: Tensor, round_number: int) -> None:
         """Keep the rows of all nodes, shape (node, row times dimension), and learn a head from them."""
         self.released = messages.reshape(-1, self.mixture.dimension).cpu()
+        if not self.learns:
+            return
         weight, bias = learnt_head(self.mixture.examples(self.released), self.start)
         found = self.layout.flatten({"affine.weight": weight, "affine.bias": bias})
         self.weights.data.copy_(found)

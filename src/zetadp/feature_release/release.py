@@ -70,7 +70,7 @@ class Wanted:
         """Return the plan, with the noise that the guarantee needs."""
         whole = Fraction(repr(self.active)).denominator
         rows = self.rows or math.ceil(self.people / whole) * whole
-        mixing = MixingSettings(rows, active=self.active, real=real)
+        mixing = MixingSettings(rows, active=self.active, real=real, learn=False)
         degree = self.degree or best_degree(
             self.epsilon, self.delta, population=self.people, rows=rows, share=self.active
         )

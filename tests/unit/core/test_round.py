@@ -341,7 +341,7 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
         with Ledger(tmp_path / f"{name}.jsonl") as ledger:
             ledger.start({})
             mechanism = ExactSampledGaussian("node", **constants, grid=grid, ledger=ledger)
-            monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.isin(np.arange(population), members))
+            monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.array(members, dtype=np.int64))
             holder = Node(mechanism, items_of([[i] for i in range(population)], CLASSES))
             site = Site([holder], data, ledger, MessageStore(tmp_path / name, "x"), chunk=64)
             do_round(Phase.of(model, CLASSES), site, 0)

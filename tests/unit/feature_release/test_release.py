@@ -90,13 +90,11 @@ def test_rows_are_released_once(folder):
 
 
 def test_a_release_that_was_interrupted_sends_what_it_had_drawn(tmp_path, monkeypatch):
-    from zetadp.feature_release import collector
-
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(collector, "learnt_head", interrupted)
+        patched.setattr("zetadp.feature_release.collector.Collector.step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             released(tmp_path)
     (kept,) = (tmp_path / "rows.checkpoint.messages").glob("*")
