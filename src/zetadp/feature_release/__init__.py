@@ -1,0 +1,1 @@
+"""Private release of features: rows that mix records, with noise."""
