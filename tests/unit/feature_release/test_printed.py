@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from release_figures import BEST_MIXED, CLASS_RATES, DELTA, HIERARCHICAL, IMAGENET, POISSON, ROW_NOISE, N
 from scipy.special import ndtr
 
 from zetadp.feature_release.printed import (
@@ -16,54 +17,6 @@ from zetadp.feature_release.printed import (
     uniform_mu,
 )
 from zetadp.privacy import accounting, gaussian
-
-N = 50_000
-DELTA = 1e-5
-# Nominal epsilon: mu, combined noise by Theorem 3.1 at m = 64, its epsilon by Renyi privacy and its true epsilon,
-# and the noise that the nominal epsilon needs.
-POISSON = {
-    0.1: (0.03252, 8.8293, 0.112, 0.1001, 8.8499),
-    0.2: (0.06133, 4.7194, 0.222, 0.203, 4.7285),
-    0.5: (0.14221, 2.1289, 0.552, 0.503, 2.1404),
-    1.0: (0.26805, 1.2602, 1.105, 1.011, 1.2691),
-    2.0: (0.50155, 0.8440, 2.284, 2.061, 0.8558),
-    4.0: (0.92493, 0.6405, 5.082, 4.448, 0.6608),
-    8.0: (1.66603, 0.5306, 10.489, 9.226, 0.5492),
-}
-# True epsilon of the paper's noise under Hierarchical Sampling, and noise by the safe rule, for p = 0.3, 0.1 and 0.03.
-HIERARCHICAL = {
-    0.1: ((0.194, 0.352, 0.681), (16.084, 27.840, 50.818)),
-    0.2: ((0.387, 0.706, 1.372), (8.549, 14.774, 26.951)),
-    0.5: ((0.974, 1.795, 3.568), (3.741, 6.404, 11.641)),
-    1.0: ((1.981, 3.722, 7.602), (2.069, 3.449, 6.205)),
-    2.0: ((4.148, 7.980, 16.38), (1.238, 1.932, 3.369)),
-    4.0: ((8.925, 16.69, 32.27), (0.8395, 1.183, 1.916)),
-    8.0: ((17.41, 30.56, 54.61), (0.6438, 0.8223, 1.194)),
-}
-CLASS_RATES = (0.3, 0.1, 0.03)
-# Feature noise of a row at epsilon 1, by mixup degree: central limit, uniform sampling, true, Theorem E.5.
-ROW_NOISE = {
-    1: (0.49426, 0.51659, 0.63824, 1.09925),
-    4: (0.15189, 0.16247, 0.18685, 0.29649),
-    16: (0.05369, 0.06052, 0.05756, 0.08383),
-    32: (0.03601, 0.04198, 0.03661, 0.04753),
-    64: (0.02785, 0.03265, 0.02804, 0.03471),
-    128: (0.02481, 0.02807, 0.02491, 0.03206),
-    256: (0.02391, 0.02581, 0.02397, 0.03130),
-    1024: (0.02361, 0.02415, 0.02364, 0.03103),
-    4096: (0.02360, 0.02373, 0.02361, 0.03100),
-}
-BEST_MIXED = {
-    0.1: (3.7, 4.0),
-    0.2: (6.9, 7.6),
-    0.5: (16.1, 17.6),
-    1.0: (30.3, 33.2),
-    2.0: (56.6, 62.0),
-    4.0: (104.4, 114.4),
-    8.0: (188.1, 206.1),
-    10.0: (225.9, 247.4),
-}
-IMAGENET = {0.1: (0.02420, 13.8), 0.2: (0.04667, 26.7), 0.5: (0.11116, 63.5), 1: (0.21374, 122.1), 2: (0.40832, 233.3)}
 
 
 def release(class_rate: float = 1.0, mixed: float = 64) -> PrintedRelease:
