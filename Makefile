@@ -11,6 +11,7 @@
 #   make speech-commands     spoken commands at true epsilons per clip and per speaker; needs the clips (docs/speech_commands.md)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
+#   make release-accounting  what the paper on mixed features prints about privacy, and what is true
 #
 # Variables:
 #   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
@@ -36,7 +37,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands test test-cluster test-environments lint unit benchmark accountants install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands test test-cluster test-environments lint unit benchmark accountants release-accounting install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -47,6 +48,7 @@ ecg: export ZETADP_COMMAND := make ecg
 speech-commands: export ZETADP_COMMAND := make speech-commands
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
+release-accounting: export ZETADP_COMMAND := make release-accounting
 
 # The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
 # named may need any of the packages.
@@ -107,6 +109,9 @@ benchmark: install
 
 accountants: install
 	$(RUN) python benchmarks/accountants.py
+
+release-accounting: install
+	$(RUN) python benchmarks/release_accounting.py
 
 install: $(VENV)/installed
 

@@ -16,6 +16,7 @@ import math
 import sys
 from dataclasses import dataclass
 
+from zetadp.feature_release.printed import central_limit_noise
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.calibration import noise_for_epsilon
 
@@ -63,12 +64,6 @@ def as_added(claim: PrintedClaim) -> float:
     return _epsilon(claim, claim.noise_multiplier / math.sqrt(2))
 
 
-def central_limit_noise(epsilon: float) -> float:
-    """Return the noise multiplier that the central-limit formula asks for at the settings of Riess et al."""
-    mu = gaussian.mu(epsilon, RIESS_DELTA)
-    return math.sqrt(1 / math.log1p((mu / RIESS_SAMPLING) ** 2 / RIESS_ROUNDS))
-
-
 def riess_row(epsilon: float) -> tuple[float, float, float]:
     """Return, for a printed target: the noise it needs, its epsilon by the central limit's noise, and by half of it.
 
@@ -81,7 +76,8 @@ def riess_row(epsilon: float) -> tuple[float, float, float]:
         return accounting.epsilon({(RIESS_SAMPLING, noise): RIESS_ROUNDS}, RIESS_DELTA)
 
     needed = noise_for_epsilon(epsilon, RIESS_DELTA, RIESS_SAMPLING, RIESS_ROUNDS)
-    return needed, spent(central_limit_noise(epsilon)), spent(needed / math.sqrt(2))
+    limit = central_limit_noise(gaussian.mu(epsilon, RIESS_DELTA), RIESS_SAMPLING, RIESS_ROUNDS)
+    return needed, spent(limit), spent(needed / math.sqrt(2))
 
 
 def _epsilon(claim: PrintedClaim, noise_multiplier: float) -> float:

@@ -1,0 +1,201 @@
+r"""What the paper behind the feature release prints about privacy. Nothing here is a guarantee.
+
+Li, Cao and Yao, *NeuroMixGDP: A Neural Collapse-Inspired Random Mixup for Private Data Release* (arXiv:2202.06467v2),
+release `rounds` rows. Each row is the sum of about `mixed` of `records` records divided by `mixed`, plus Gaussian noise
+on the features (multiplier :math:`\sigma_x`) and on the label (:math:`\sigma_y`). The paper gets its noise from the
+central limit of many rounds, which falls short of the truth at small delta. For Hierarchical Sampling its Proposition
+E.3 assumes that a record is drawn independently of the other records of its class, which is false.
+
+The functions here repeat these formulas, so that tables can show what is printed next to what is true. The true figures
+are those of `zetadp.privacy.accounting` for `PrintedRelease.mechanisms`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import gammaln, logsumexp, ndtr
+
+from zetadp.privacy.accounting import Mechanisms, central_limit_mu
+from zetadp.validation import in_range, positive
+
+ORDERS = range(2, 257)
+"""Orders of the Renyi bound; the paper names none."""
+
+
+@dataclass(frozen=True)
+class PrintedRelease:
+    """The public sizes of one release.
+
+    Attributes
+    ----------
+    records
+        Private records n.
+    mixed
+        Records m that a row holds on average, and the constant divisor of every row.
+    rounds
+        Released rows T.
+    class_rate
+        Chance p that a class is active in a row, equal for all classes. One is Poisson sampling, less is Hierarchical
+        Sampling: the records of an active class are drawn with chance :math:`q = m / (n p)`.
+    """
+
+    records: int
+    mixed: float
+    rounds: int
+    class_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no release can have."""
+        positive(mixed=self.mixed, rounds=self.rounds)
+        in_range(0, 1, class_rate=self.class_rate)
+        if not self.mixed <= self.records * self.class_rate:
+            raise ValueError(
+                f"Expected at most {self.records * self.class_rate:g} records a row, those of the active classes, "
+                f"found {self.mixed:g}."
+            )
+
+    @property
+    def marginal_rate(self) -> float:
+        """The chance m/n of a record to be in a row."""
+        return self.mixed / self.records
+
+    @property
+    def rate_in_class(self) -> float:
+        """The chance q of a record to be in a row in which its class is active."""
+        return self.marginal_rate / self.class_rate
+
+    @property
+    def active_rounds(self) -> int:
+        """The rows in which a class is active, where a schedule fixes them."""
+        return round(self.class_rate * self.rounds)
+
+    def printed_mechanisms(self, noise_multiplier: float) -> Mechanisms:
+        """Return the rounds that the paper accounts for: Proposition E.3 amplifies by the marginal rate."""
+        return {(self.marginal_rate, noise_multiplier): self.rounds}
+
+    def mechanisms(self, noise_multiplier: float) -> Mechanisms:
+        """Return the rounds that count: active classes may be known, so only the draw inside a class hides a record."""
+        return {(self.rate_in_class, noise_multiplier): self.active_rounds}
+
+    def nominal_mu(self, noise_multiplier: float) -> float:
+        r"""Return mu as printed: :math:`(m \sqrt{T} / n) \sqrt{e^{1/\sigma_c^2} - 1}`, with or without classes."""
+        return central_limit_mu(self.marginal_rate, noise_multiplier, self.rounds)
+
+    def safe_mu(self, noise_multiplier: float) -> float:
+        r"""Return the central limit of the rounds that count: `nominal_mu` divided by :math:`\sqrt{p}`."""
+        return central_limit_mu(self.rate_in_class, noise_multiplier, self.active_rounds)
+
+    def nominal_noise(self, mu: float) -> float:
+        r"""Return the combined multiplier :math:`\sigma_c` of Theorem 3.1, with or without classes."""
+        return central_limit_noise(mu, self.marginal_rate, self.rounds)
+
+    def safe_noise(self, mu: float) -> float:
+        r"""Return the combined multiplier at which `safe_mu` is mu; for real noise calibrate by the accountant."""
+        return central_limit_noise(mu, self.rate_in_class, self.active_rounds)
+
+
+def central_limit_noise(mu: float, sampling_probability: float, rounds: int) -> float:
+    r"""Return :math:`1 / \sqrt{\ln(1 + \mu^2 / (p^2 T))}`, the inverse of `central_limit_mu`: NOT a bound."""
+    positive(mu=mu, sampling_probability=sampling_probability, rounds=rounds)
+    return 1 / math.sqrt(math.log1p((mu / sampling_probability) ** 2 / rounds))
+
+
+def split_noise(noise_multiplier: float, balance: float = 1.0) -> tuple[float, float]:
+    r"""Return :math:`\sigma_x` and :math:`\sigma_y = \lambda \sigma_x` of a combined multiplier (Theorem 3.1).
+
+    Parameters
+    ----------
+    noise_multiplier
+        The combined multiplier, :math:`1/\sigma_c^2 = 1/\sigma_x^2 + 1/\sigma_y^2`.
+    balance
+        Noise :math:`\lambda` on labels relative to that on features.
+
+    Examples
+    --------
+    >>> split_noise(3.0, balance=0.75)
+    (5.0, 3.75)
+    """
+    positive(noise_multiplier=noise_multiplier, balance=balance)
+    features = math.hypot(balance, 1) / balance * noise_multiplier
+    return features, balance * features
+
+
+def uniform_mu(sampling_probability: float, noise_multiplier: float, rounds: int) -> float:
+    r"""Return the central limit for samples of fixed size: an approximation, NOT a bound.
+
+    .. math:: \sqrt{2} p \sqrt{T} \sqrt{e^{1/\sigma^2} \Phi(1.5/\sigma) + 3 \Phi(-0.5/\sigma) - 2}
+
+    (Dong, Roth and Su 2022, doi:10.1111/rssb.12454). Neighbours differ in the value of one record. The paper compares
+    with it and does not use it.
+    """
+    positive(sampling_probability=sampling_probability, noise_multiplier=noise_multiplier, rounds=rounds)
+    inverse = 1 / noise_multiplier
+    variance = math.exp(inverse**2) * float(ndtr(1.5 * inverse)) + 3 * float(ndtr(-0.5 * inverse)) - 2
+    return sampling_probability * math.sqrt(2 * rounds * variance)
+
+
+def renyi_epsilon(
+    sampling_probability: float, noise_multiplier: float, rounds: int, delta: float, *, misprint: bool = False
+) -> float:
+    r"""Return epsilon by the Renyi bound of Theorem E.5, over `ORDERS`.
+
+    With :math:`\epsilon(l) = l / (2 \sigma_c^2)` the bound at order :math:`\alpha` is
+
+    .. math:: \frac{T}{\alpha - 1} \log \Big( (1-p)^{\alpha-1} (\alpha p - p + 1)
+              + \sum_{l=2}^{\alpha} \binom{\alpha}{l} (1-p)^{\alpha-l} p^l e^{(l-1) \epsilon(l)} \Big),
+
+    and :math:`\log(1/\delta) / (\alpha - 1)` is added. `accounting.epsilon_rdp` has the same Renyi divergence, more
+    orders and a tighter conversion.
+
+    Parameters
+    ----------
+    sampling_probability, noise_multiplier, rounds, delta
+        Rate m/n, combined multiplier, rows, and the delta of epsilon.
+    misprint
+        Take :math:`\epsilon(\alpha)` for :math:`\epsilon(l)`, as printed. The paper also prints :math:`1 - \alpha`
+        below :math:`\log(1/\delta)`, which would make epsilon negative; that slip is corrected here too.
+    """
+    positive(sampling_probability=sampling_probability, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta)
+    positive(chance_to_be_left_out=1 - sampling_probability)
+    return min(
+        (rounds * _log_moment(order, sampling_probability, noise_multiplier, misprint=misprint) - math.log(delta))
+        / (order - 1)
+        for order in ORDERS
+    )
+
+
+def _log_moment(order: int, rate: float, noise_multiplier: float, *, misprint: bool) -> float:
+    """Return the logarithm in Theorem E.5."""
+    drawn = np.arange(2, order + 1)
+    shift = order if misprint else drawn
+    terms = (
+        gammaln(order + 1) - gammaln(drawn + 1) - gammaln(order - drawn + 1)
+        + (order - drawn) * math.log1p(-rate) + drawn * math.log(rate)
+        + (drawn - 1) * shift / (2 * noise_multiplier**2)
+    )  # fmt: skip
+    none = (order - 1) * math.log1p(-rate) + math.log1p((order - 1) * rate)
+    return float(logsumexp(np.append(terms, none)))
+
+
+def _best_ratio() -> float:
+    """Return nu / mu at which nu ln(1 + mu^2 / nu^2) is largest: with t = mu^2 / nu^2, ln(1 + t) = 2 t / (1 + t)."""
+    t = brentq(lambda t: math.log1p(t) - 2 * t / (1 + t), 1, 10, xtol=1e-14)
+    return 1 / math.sqrt(t)
+
+
+BEST_RATIO = _best_ratio()
+r"""The best :math:`m \sqrt{T} / n` is this times mu (Theorem 3.2): 0.5049762."""
+
+
+def best_mixed(mu: float, records: int, rounds: int, class_rate: float = 1.0) -> float:
+    r"""Return the mixup degree at which the bound of Theorem 3.2 is least, :math:`0.505 \mu n / \sqrt{T}`.
+
+    The paper prints the same formula once with "argmin" for argmax and once with :math:`n \sqrt{T}`. A class rate
+    below one applies the safe rule of Hierarchical Sampling, by which `mu` of all rows leaves :math:`\sqrt{p} \mu`.
+    """
+    positive(mu=mu, records=records, rounds=rounds)
+    return BEST_RATIO * mu * math.sqrt(class_rate / rounds) * records
