@@ -14,13 +14,13 @@ from training_builder import NETWORKS, backbone
 from zetadp.backbone.start import starting_weights, with_public
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records, items_of, single_items
-from zetadp.core.settings import Performance
+from zetadp.core.settings import MixingSettings, Performance
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
 from zetadp.federation.flower.settings import Patience
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.settings import CLASS_MEANS, DESCENT, LEAST_SQUARES
+from zetadp.nn.settings import CLASS_MEANS, DESCENT, LEAST_SQUARES, MIXED_ROWS
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.ledger import read_ledger
@@ -87,6 +87,7 @@ METHODS = {
     "head": {"network": HEAD},
     "class means": {"network": HEAD, "estimator": CLASS_MEANS},
     "least squares": {"network": HEAD, "estimator": LEAST_SQUARES},
+    "mixed rows": {"network": HEAD, "estimator": MIXED_ROWS},
     "fine-tuning": {"network": TUNED},
     "low rank": {"network": replace(TUNED, trained="low_rank", rank=2)},
 }
@@ -97,7 +98,8 @@ def test_both_engines_train_every_method_to_the_same_bits(method, tmp_path):
     changes = dict(METHODS[method])
     estimator = changes.pop("estimator", DESCENT)
     plan = make_plan(rounds=1 if estimator != DESCENT else 3, **changes)
-    plan = replace(plan, training=replace(plan.training, estimator=estimator))
+    mixing = MixingSettings(5) if estimator == MIXED_ROWS else None
+    plan = replace(plan, training=replace(plan.training, estimator=estimator, mixing=mixing))
     if plan.unit == "image":
         images = [replace(n, population=8 * n.population, expected=8 * n.expected) for n in plan.nodes]
         plan = replace(plan, nodes=tuple(images))
