@@ -68,7 +68,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "rounds", "network", "estimator"), METHODS)
 def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, network, estimator, tmp_path):
     plan = make_plan(nodes=nodes, rounds=rounds, network=network)
@@ -125,7 +125,7 @@ def test_a_network_of_its_own_that_is_not_permitted_is_what_a_skip_names(monkeyp
         alone_in_the_world()
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_no_other_host_is_called(tmp_path):
     """In a network of its own, where every address in the world leads to a trap, nothing goes into the trap."""
     command = [*alone_in_the_world(), sys.executable, str(HERE / "offline.py"), str(tmp_path)]

@@ -13,7 +13,7 @@ from zetadp.privacy.events import histories
 from zetadp.tensors import load_tensors
 from zetadp.validation import UserError
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.slow
 
 GO_ON = {"missing": "continue", "least_nodes": 2, "round_seconds": 8.0}
 
