@@ -65,9 +65,10 @@ class Consortium:
             self.federation.start_node(self.settings(name))
         self.federation.wait_for_nodes(names or self.names)
 
-    def spoil(self, name: str, fault: str) -> None:
+    def spoil(self, name: str, *faults: str) -> None:
+        """Give a node faults, of which each is that of one answer and the last that of all later ones."""
         self.state(name).mkdir(parents=True, exist_ok=True)
-        (self.state(name) / "fault").write_text(fault)
+        (self.state(name) / "fault").write_text(" ".join(faults))
 
     def mend(self) -> None:
         for name in (*self.names, "server"):
