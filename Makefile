@@ -1,7 +1,8 @@
 # Two commands, each on a bare checkout:
 #   make results   install, simulate the default cohort, run every stage; prints the first runs, then all
-#   make test      install, then every check and test that needs Python alone
+#   make test      install, then every check, and every test that needs Python alone and is quick
 # What takes longer or needs more than Python:
+#   make test-slow           real federations, killed stages, the other tasks through the workflow: the rest that Python can
 #   make test-cluster        the workflow through a real Slurm, which it starts and stops (Debian: slurm-wlm and munge)
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
@@ -37,7 +38,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands test test-cluster test-environments lint unit benchmark accountants release-accounting install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -94,8 +95,13 @@ lint: install
 	$(RUN) snakemake --lint
 
 # Each process takes whole folders until others have nothing left to do: what the tests of a folder share is made once.
+PYTEST := pytest -n $(CORES) --dist worksteal --ignore tests/cluster --ignore tests/environments --durations 30
+
 unit: install
-	$(RUN) pytest -n $(CORES) --dist worksteal --ignore tests/cluster --ignore tests/environments --durations 30
+	$(RUN) $(PYTEST) -m "not slow"
+
+test-slow: install
+	$(RUN) $(PYTEST) -m slow
 
 # One Slurm, one machine: its tests share them, one after the other.
 test-cluster: install

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import warm
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -42,9 +44,9 @@ class Checkout:
     root: Path
     before: dict[str, str] = field(default_factory=dict)
 
-    def command(self, *arguments: str, configfile: str = SMOKE) -> list[str]:
+    def command(self, *arguments: str, configfile: str = SMOKE, python: str = sys.executable) -> list[str]:
         """Return the command that runs Snakemake as a user would."""
-        return [sys.executable, "-m", "snakemake", *arguments, "--configfile", configfile]
+        return [python, "-m", "snakemake", *arguments, "--configfile", configfile]
 
     def environment(self, given: Mapping[str, str] = os.environ, **changes: str) -> dict[str, str]:
         """Return the environment of a user: nothing in it leads to the library of this repository."""
@@ -52,10 +54,12 @@ class Checkout:
         own["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), own.get("PATH", "")])
         return own | changes
 
-    def snakemake(self, *arguments: str, configfile: str = SMOKE, code: int = 0, **changes: str) -> str:
-        """Run Snakemake in the copy on this machine; return all that it says."""
+    def snakemake(
+        self, *arguments: str, configfile: str = SMOKE, code: int = 0, python: str | None = None, **changes: str
+    ) -> str:
+        """Run Snakemake in the copy on this machine, in a `warm` Python by default; return all that it says."""
         done = subprocess.run(
-            self.command(*arguments, "--cores", "2", configfile=configfile),
+            self.command(*arguments, "--cores", "2", configfile=configfile, python=python or warm.python()),
             cwd=self.root,
             env=self.environment(**changes),
             stdout=subprocess.PIPE,
@@ -138,7 +142,7 @@ def finished(target: Path) -> Checkout:
     """Run the smoke scenario in a copy of the repository, and write down how its scripts were called."""
     checkout = copy_of_repository(target)
     before = checkout.files()
-    checkout.snakemake(PYTHONPATH=RECORDER)
+    checkout.snakemake(PYTHONPATH=RECORDER, python=sys.executable)
     return Checkout(target, before)
 
 

@@ -17,6 +17,8 @@ import pytest
 from crash.reference import files_of
 from crash.stages import DATASET, TASK, call
 
+pytestmark = pytest.mark.slow
+
 KILLS = 20
 BLOCK = 1 << 18
 

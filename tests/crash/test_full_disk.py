@@ -22,6 +22,8 @@ from crash.stages import CHECKPOINT, LEDGER, PRETRAINING, SEALED, STAGES, call, 
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.privacy.ledger import read_ledger
 
+pytestmark = pytest.mark.slow
+
 NO_LOG = "/dev/null"
 """A log on another disk."""
 

@@ -21,6 +21,8 @@ from zetadp.privacy.ledger import Ledger, read_ledger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 NOTE = "zetadp.privacy.ledger:Ledger.note_sent"
 
 

@@ -12,6 +12,8 @@ from crash.zygote import Zygote
 if TYPE_CHECKING:
     from torch import Tensor
 
+pytestmark = pytest.mark.slow
+
 ROUNDS, NODES, PATIENTS = 3, 2, 3
 # What a round does beyond the durable operations, which have points of their own.
 ALSO = [

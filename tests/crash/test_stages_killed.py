@@ -13,6 +13,8 @@ import pytest
 from checkouts import OF_OTHER_TASKS
 from crash.stages import SCRIPTS, STAGES, call
 
+pytestmark = pytest.mark.slow
+
 KILLS = 20
 ELSEWHERE = {"audit", "audit_membership", "train_federated", *OF_OTHER_TASKS}
 """Not killed here: minutes of attacks that keep nothing, with outputs written at the end as tables and figures are;

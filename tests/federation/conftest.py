@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import warm
 from federation.consortium import Consortium
 from federation.sites import make_plan
 
@@ -18,7 +19,7 @@ def consortium(tmp_path_factory):
         here = str(Path(__file__).parent)
         patched.setenv("FAULTS", str(folder / "state" / "server"))
         patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])))
-        with Consortium(folder, make_plan(nodes=3, rounds=3), forge="faulty") as running:
+        with Consortium(folder, make_plan(nodes=3, rounds=3), "faulty", python=warm.python()) as running:
             running.start_nodes()
             yield running
             running.federation.processes.check()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from typing import TYPE_CHECKING, Self
+from unittest import mock
 
 from federation.sites import write_hospital_folder
 
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
 
 
 class Consortium:
-    """Processes, folders and settings of a federation."""
+    """Processes, folders and settings of a federation, whose forge is started by ``python``."""
 
-    def __init__(self, folder: Path, plan: Plan, forge: str = FORGE, backbone: Path | None = None) -> None:
-        self.folder, self.plan, self.backbone = folder, plan, backbone
+    def __init__(
+        self, folder: Path, plan: Plan, forge: str = FORGE, backbone: Path | None = None, python: str = sys.executable
+    ) -> None:
+        self.folder, self.plan, self.backbone, self.python = folder, plan, backbone, python
         self.names = [node.name for node in plan.nodes]
         plan.write(folder / "plan.json")
         self.credentials = make_credentials(folder / "keys", self.names)
@@ -33,7 +37,8 @@ class Consortium:
         self.runs = 0
 
     def __enter__(self) -> Self:
-        self.federation.__enter__()
+        with mock.patch.object(sys, "executable", self.python):
+            self.federation.__enter__()
         self.federation.admit(self.names)
         for place, node in enumerate(self.plan.nodes):
             write_hospital_folder(self.images(node.name), node.population, place)
@@ -60,9 +65,10 @@ class Consortium:
             self.federation.start_node(self.settings(name))
         self.federation.wait_for_nodes(names or self.names)
 
-    def spoil(self, name: str, fault: str) -> None:
+    def spoil(self, name: str, *faults: str) -> None:
+        """Give a node faults, of which each is that of one answer and the last that of all later ones."""
         self.state(name).mkdir(parents=True, exist_ok=True)
-        (self.state(name) / "fault").write_text(fault)
+        (self.state(name) / "fault").write_text(" ".join(faults))
 
     def mend(self) -> None:
         for name in (*self.names, "server"):

@@ -33,7 +33,9 @@ push_objects = http_grid.push_objects
 
 def reply(self: Hospital, request: Request) -> Answer | Refusal:
     path = self.settings.state / "fault"
-    fault = path.read_text() if path.exists() else ""
+    fault, several, rest = (path.read_text() if path.exists() else "").partition(" ")
+    if several:
+        path.write_text(rest)
     if fault == "hang":
         time.sleep(1000)
     if fault == "die":

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import warm
 from federation.consortium import Consortium
 from federation.namespace import PACKAGES, alone_in_the_world
 from federation.sites import OFTEN, TINY, make_plan
@@ -60,7 +61,7 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
 HEAD = NetworkSettings("head", "features", components=2, start="public")
 TUNED = replace(backbone().settings, start="public", trained="low_rank", rank=2)
 METHODS = [
-    (3, 8, TINY, DESCENT),
+    (3, 4, TINY, DESCENT),
     (11, 2, TINY, DESCENT),
     (2, 3, HEAD, DESCENT),
     (2, 1, HEAD, LEAST_SQUARES),
@@ -68,7 +69,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "rounds", "network", "estimator"), METHODS)
 def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, network, estimator, tmp_path):
     plan = make_plan(nodes=nodes, rounds=rounds, network=network)
@@ -77,7 +78,7 @@ def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, net
         public = tmp_path / "backbone.safetensors"
         backbone().save(public)
         plan = with_public(plan, backbone())
-    with Consortium(tmp_path, plan, backbone=public) as consortium:
+    with Consortium(tmp_path, plan, backbone=public, python=warm.python()) as consortium:
         consortium.start_nodes()
         server = consortium.server(give_up_seconds=200.0)
         state = consortium.federation.run(server)
@@ -125,7 +126,7 @@ def test_a_network_of_its_own_that_is_not_permitted_is_what_a_skip_names(monkeyp
         alone_in_the_world()
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_no_other_host_is_called(tmp_path):
     """In a network of its own, where every address in the world leads to a trap, nothing goes into the trap."""
     command = [*alone_in_the_world(), sys.executable, str(HERE / "offline.py"), str(tmp_path)]

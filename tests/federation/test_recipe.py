@@ -93,7 +93,7 @@ def assert_all_end(processes: Collection[psutil.Process]) -> None:
     assert not left
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
     """With noise from the operating system, as hospitals have it, and every site in a folder of its own."""
     plan = make_plan(nodes=2, rounds=2, noise="os")

@@ -14,7 +14,7 @@ from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["complex", "pretrained"])
 def test_a_federation_takes_the_place_of_the_simulation(federated, network):
     results = federated.root / "results/federated"

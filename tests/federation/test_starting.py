@@ -92,7 +92,7 @@ def listener() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_a_second_server_is_refused_and_the_first_trains_to_its_end(consortium, run, tmp_path):
     federation = consortium.federation
     settings = consortium.server(give_up_seconds=200.0)
@@ -113,7 +113,7 @@ def test_a_second_server_is_refused_and_the_first_trains_to_its_end(consortium, 
     assert settings.model.exists()
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_an_operator_of_another_federation_can_do_nothing_with_a_server(consortium, tmp_path):
     """Were a second server not refused at its start, the first would refuse it, and every other of its requests."""
     log = consortium.federation.folder / "logs/superlink.log"
@@ -126,7 +126,7 @@ def test_an_operator_of_another_federation_can_do_nothing_with_a_server(consorti
     assert set(re.findall(r"/v1/control/\S+ HTTP/1.1\" (\d+)", log.read_text()[known:])) == {"403"}
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_a_second_node_of_the_same_state_or_folder_is_refused_and_the_first_goes_on(site, run, capsys, monkeypatch):
     monkeypatch.chdir(site)
     write_hospital_folder(site / "images", 3)
@@ -149,7 +149,7 @@ def test_a_second_node_of_the_same_state_or_folder_is_refused_and_the_first_goes
         pass
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_a_server_that_is_interrupted_says_so_and_leaves_nothing_running(site, run):
     serve = run(site, "serve", "server.yaml", "--credentials", "keys", "--port", str(free_port()))
     assert serve.stdout.readline().startswith("Serving at port")
@@ -354,7 +354,7 @@ def test_a_server_that_is_too_busy_to_answer_is_asked_again(site, monkeypatch):
     assert not answers
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_a_certificate_that_cannot_be_trusted_is_named_at_once(site):
     """Instead of a server that never seems to answer."""
     make_credentials(site / "others", NAMES)

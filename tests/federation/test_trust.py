@@ -33,7 +33,7 @@ def start_stranger(consortium: Consortium, name: str, *arguments: str) -> None:
     )
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_strangers_are_refused(consortium, tmp_path):
     """Without the key, with another's certificate, without a key at all, or in plain text."""
     federation, ours = consortium.federation, consortium.credentials
@@ -76,13 +76,13 @@ def test_strangers_are_refused(consortium, tmp_path):
     assert f"with public key: {unknown}, exception: No SuperNode found with the given public key." in said
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_the_server_speaks_no_plain_text(consortium):
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://{consortium.federation.address}/health", trust_env=False)
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_code_that_a_server_sends_is_not_run_by_nodes(consortium, tmp_path, monkeypatch):
     mark = tmp_path / "was-here"
     evil = f"open({str(mark)!r}, 'w').close()\nfrom zetadp.federation.flower.hospital import bundled as app\n"

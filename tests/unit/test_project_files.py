@@ -62,7 +62,9 @@ def test_every_key_of_the_schema_is_described() -> None:
     assert empty == []
 
 
-@pytest.mark.parametrize(("target", "all_packages"), [("results", False), ("results CONFIG=x", True), ("unit", True)])
+@pytest.mark.parametrize(
+    ("target", "all_packages"), [("results", False), ("results CONFIG=x", True), ("unit", True), ("test-slow", True)]
+)
 def test_results_wait_for_no_package_of_the_tests_and_jobs_keep_bytecode(target, all_packages, tmp_path):
     command = ["make", "--dry-run", *target.split(), f"VENV={tmp_path}/venv"]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -76,6 +78,6 @@ def test_results_wait_for_no_package_of_the_tests_and_jobs_keep_bytecode(target,
 def test_contributors_are_told_all_that_continuous_integration_runs() -> None:
     parts = re.findall(r"^part ([\w-]+)$", (ROOT / ".ci/run").read_text(), flags=re.MULTILINE)
     commands = [f"make {part}" for part in parts]
-    assert "make test" in commands
+    assert {"make test", "make test-slow"} <= set(commands)
     told = (ROOT / "CONTRIBUTING.md").read_text().split("\n\n")[1]
     assert [command for command in commands if f"`{command}`" not in told] == []

@@ -6,7 +6,11 @@ import runpy
 import shutil
 from pathlib import Path
 
+import pytest
+
 from zetadp.storage import content_hash
+
+pytestmark = pytest.mark.slow
 
 COHORT = "resources/phantom-smoke"
 PUBLIC = "resources/public-1-6-4x32/images"

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import yaml
 
 from zetadp.tasks.ecg.recordings import folds_of
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,6 +16,8 @@ from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.storage import read_stack
 
+pytestmark = pytest.mark.slow
+
 SCENARIO = """
 name: mine
 cohort:

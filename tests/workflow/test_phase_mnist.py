@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT.parent / "shared/data/mnist"
 

@@ -17,6 +17,8 @@ from zetadp.privacy import gaussian
 from zetadp.tasks.speech_commands.clips import WORDS, is_tested
 from zetadp.tasks.speech_commands.simulated import simulated_words
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SPEAKERS = [f"{number:08x}" for number in range(1, 11)]
 
