@@ -5,7 +5,7 @@ DELTA = 1e-5
 # Nominal epsilon: mu, combined noise by Theorem 3.1 at m = 64, its epsilon by Renyi privacy and its true epsilon,
 # and the noise that the nominal epsilon needs.
 POISSON = {
-    0.1: (0.03252, 8.8293, 0.112, 0.1001, 8.8499),
+    0.1: (0.03252, 8.8293, 0.112, 0.104, 8.8499),
     0.2: (0.06133, 4.7194, 0.222, 0.203, 4.7285),
     0.5: (0.14221, 2.1289, 0.552, 0.503, 2.1404),
     1.0: (0.26805, 1.2602, 1.105, 1.011, 1.2691),
