@@ -70,14 +70,17 @@ def targets_of(plans: list[Plan]) -> list[Target]:
     names: dict[tuple[float, float, int], list[str]] = {}
     for chosen in sorted(plans, key=lambda each: epsilon_value(each.run.epsilon)):
         run = chosen.run
-        if chosen.colluding is not None or chosen.unit == "image":
-            # The stub is one node that hides patients in its own message, which such runs do not claim to do. With
-            # noise so weak the attack, which adds up rounds, may also have no power where few are drawn.
-            logging.getLogger(__name__).info("%s, %s: not audited, per image or in sums only", run.network, run.arm)
+        if chosen.colluding is not None or chosen.unit == "image" or chosen.training.mixing is not None:
+            # The stub is one node that hides patients in its own message, which such runs do not claim to do, and it
+            # sends one sum a round. With noise so weak the attack, which adds up rounds, may also have no power where
+            # few are drawn.
+            skipped = "not audited, per image, in sums only or in rows"
+            logging.getLogger(__name__).info("%s, %s: %s", run.network, run.arm, skipped)
             continue
         # The node that draws its patients most often; its epsilon is the one that the target binds.
-        worst = max(chosen.nodes, key=lambda node: node.sampling_probability)
-        mechanism = (worst.sampling_probability, worst.noise_multiplier, chosen.training.rounds)
+        worst = max(chosen.nodes, key=lambda node: chosen.probability(node.name))
+        probability = float(chosen.probability(worst.name))
+        mechanism = (probability, worst.noise_multiplier, chosen.training.rounds)
         name = f"{run.arm} at ε = {epsilon_shown(run.epsilon)}"
         if name not in names.setdefault(mechanism, []):
             names[mechanism].append(name)
