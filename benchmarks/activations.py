@@ -1,0 +1,249 @@
+"""Which activation of complex networks works best under differential privacy, at equal true epsilon, over ten seeds.
+
+    make activations
+
+needs the clips (docs/speech_commands.md). A small complex network is trained with each of thirteen activations, by the
+library's private path, on spoken words and on k-space. For each activation every rate of `RATES` is tried on public
+simulations; the best one is used for the ten seeds. A seed gives all activations the same split and the same starting
+weights. Runs are kept one by one in results/activations, so that an interrupted comparison continues. Writes
+search.csv and scores.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import tempfile
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from activation_inputs import MOST_CLIPS, PATIENTS, SEED, brain_slices, spoken_words
+from scenarios import ended
+
+from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
+from zetadp.core.evaluation import outputs_of
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.nn.activations import ACTIVATIONS
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy import accounting
+from zetadp.privacy.exposure import recorded_runs
+from zetadp.report.provenance import code_version, origin, seeds_shown
+from zetadp.report.rendering import to_csv
+from zetadp.storage import write_text
+from zetadp.tasks.speech_commands.discrimination import macro_auc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from activation_inputs import Items
+
+RATES = (0.003, 0.01, 0.03, 0.1)
+SEEDS = range(10)
+TUNING_SEEDS = range(2)
+CLIPS = "resources/speech-commands-clips"
+KEPT = Path("results/activations")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One task on which activations are compared.
+
+    Attributes
+    ----------
+    name, unit, metric
+        What it is called, what is protected, and what is measured in %.
+    epsilon, delta
+        The guarantee of each unit.
+    network
+        The network, whose activation is replaced.
+    training
+        Rounds, items of a unit in a round, and clip.
+    drawn
+        Chance of a unit to be drawn in a round.
+    inputs
+        Makes the public items and the others.
+    """
+
+    name: str
+    unit: str
+    metric: str
+    epsilon: str
+    delta: float
+    network: NetworkSettings
+    training: TrainingSettings
+    drawn: float
+    inputs: Callable[[], tuple[Items, Items]]
+
+    def plan(self, run: Run, population: int) -> Plan:
+        """Return the plan of a run, with the noise that its epsilon needs."""
+        node = NodeConstants("holder", population, self.drawn * population)
+        network = replace(self.network, activation=run.activation)
+        optimiser = OptimiserSettings(learning_rate=run.rate, drop_after=1.0)
+        training = replace(self.training, optimiser=optimiser)
+        name = RunName(run.activation, "central", run.epsilon, run.seed)
+        task = {"name": "classification", "classes": 8 if self.unit == "clip" else 4}
+        plan = Plan(name, network, training, (node,), self.delta, f"activations-{self.name}-{run.data}", task)
+        return plan if run.epsilon == "inf" else plan.with_noise(_noise(self, run.epsilon))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: what tells it from others, as `runs.csv` keeps it."""
+
+    task: str
+    data: str
+    activation: str
+    epsilon: str
+    rate: float
+    seed: int
+
+
+COMPARISONS = (
+    Comparison(
+        "speech",
+        "clip",
+        "AUC",
+        "1.47",
+        1e-5,
+        NetworkSettings("dense", "spectrum", widths=(32, 16)),
+        TrainingSettings(rounds=60, images_per_patient=1),
+        0.1,
+        lambda: spoken_words(Path(CLIPS)),
+    ),
+    Comparison(
+        "k-space",
+        "patient",
+        "accuracy",
+        "8",
+        1e-3,
+        NetworkSettings("dense", "complex", widths=(16, 16)),
+        TrainingSettings(rounds=60, images_per_patient=4),
+        0.2,
+        brain_slices,
+    ),
+)
+
+
+def declared() -> tuple[str, str]:
+    """Return cohorts and seeds."""
+    speech = f"speech-commands, at most {MOST_CLIPS} clips of each of 236 speakers, not simulated"
+    return f"{speech}; phantom, {PATIENTS} patients, seed {SEED}", seeds_shown(SEEDS)
+
+
+@lru_cache
+def _noise(comparison: Comparison, epsilon: str) -> float:
+    """Return the noise multiplier for an epsilon, which depends on the chance to be drawn and not on the population."""
+    node = NodeConstants("holder", 1000, 1000 * comparison.drawn)
+    run = RunName("any", "central", epsilon, 0)
+    return noise_of_plan(Plan(run, comparison.network, comparison.training, (node,), comparison.delta))
+
+
+def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
+    """Train once; return the score in % on those who only test, and epsilon by the run's ledger."""
+    train_on, test_on = items.split(run.seed)
+    targets = torch.from_numpy(items.labels)
+    # Of a patient a round takes equally many items of every class.
+    strata = items.labels if comparison.unit == "patient" else np.zeros(len(items.labels), dtype=np.int64)
+    records = Records(items.inputs[train_on], targets[train_on], strata[train_on])
+    owners = items.people[train_on] if comparison.unit == "patient" else train_on
+    units = [part.tolist() for part in np.split(np.arange(len(owners)), np.flatnonzero(owners[1:] != owners[:-1]) + 1)]
+    plan = comparison.plan(run, len(units))
+    with tempfile.TemporaryDirectory() as folder:
+        files = TrainingFiles(Path(folder) / "run.jsonl", Path(folder) / "run.checkpoint")
+        model = train(plan, TrainingData(records, [Holding(units)]), files).model
+        (happened,) = recorded_runs(files.ledger)
+    (node,) = happened.nodes.values()
+    spent = accounting.epsilon(node.mechanisms, comparison.delta) if run.epsilon != "inf" else float("inf")
+    outputs = outputs_of(model, items.inputs[test_on])
+    labels = items.labels[test_on]
+    if comparison.metric == "AUC":
+        score = float(macro_auc(labels, outputs.softmax(dim=1).double().numpy())[0])
+    else:
+        score = float((outputs.argmax(dim=1).numpy() == labels).mean())
+    return {"spent": spent, "score": 100 * score}
+
+
+class Runs:
+    """All runs so far, one line each in a file that survives an interruption."""
+
+    COLUMNS = ("task", "data", "activation", "epsilon", "rate", "seed", "spent", "score", "commit", "device", "cores")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.exists():
+            write_text(path, ",".join(self.COLUMNS) + "\n")
+
+    def read(self) -> pd.DataFrame:
+        """Return one row a run."""
+        return pd.read_csv(self.path, dtype={"epsilon": str, "commit": str})
+
+    def fill(self, comparison: Comparison, items: Items, wanted: Iterator[Run]) -> None:
+        """Train every run that is not there yet."""
+        done = {Run(*row) for row in self.read()[list(self.COLUMNS[:6])].itertuples(index=False)}
+        for run in wanted:
+            if run in done:
+                continue
+            found = trained(comparison, items, run)
+            here = {"commit": code_version(), "device": platform.machine(), "cores": os.cpu_count()}
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self.COLUMNS).writerow({**vars(run), **found, **here})
+            print(run, f"{found['score']:.2f}", flush=True)
+
+
+def searched(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a task, activation and rate: the mean score on public items, and whether the rate is chosen."""
+    public = runs[runs["data"] == "public"]
+    found = public.groupby(["task", "activation", "rate"], sort=False)["score"].agg(mean="mean", seeds="size")
+    found = found.reset_index()
+    best = found.loc[found.groupby(["task", "activation"], sort=False)["mean"].idxmax()].index
+    return found.assign(chosen=found.index.isin(best))
+
+
+def tuning(comparison: Comparison) -> Iterator[Run]:
+    """Return all runs on public items: as many for every activation."""
+    for seed in TUNING_SEEDS:
+        for name in ACTIVATIONS:
+            for rate in RATES:
+                yield Run(comparison.name, "public", name, comparison.epsilon, rate, seed)
+
+
+def compared(comparison: Comparison, search: pd.DataFrame) -> Iterator[Run]:
+    """Return the runs that are compared, at the chosen rates, and the same ones without noise."""
+    chosen = search[search["chosen"] & (search["task"] == comparison.name)].set_index("activation")["rate"]
+    for epsilon in (comparison.epsilon, "inf"):
+        for seed in SEEDS:
+            for name in ACTIVATIONS:
+                yield Run(comparison.name, "private", name, epsilon, float(chosen[name]), seed)
+
+
+def main() -> None:
+    """Train what is missing, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("docs/results/activations"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    kept = Runs(KEPT / "runs.csv")
+    for comparison in COMPARISONS:
+        public, own = comparison.inputs()
+        kept.fill(comparison, public, tuning(comparison))
+        kept.fill(comparison, own, compared(comparison, searched(kept.read())))
+    write_tables(kept.read(), given.output)
+
+
+def write_tables(runs: pd.DataFrame, folder: Path) -> None:
+    """Write the search and all scores."""
+    made = origin(*declared(), runs=runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records"))
+    scores = runs[runs["data"] == "private"].drop(columns=["data", "commit", "device", "cores"])
+    for name, frame in (("search", searched(runs)), ("scores", scores)):
+        write_text(folder / f"{name}.csv", to_csv(frame, made, float_format="%.6g"))
+
+
+if __name__ == "__main__":
+    ended(main)
