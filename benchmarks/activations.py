@@ -177,6 +177,8 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Once: files may be edited while a process runs what it has loaded.
+        self.here = {"commit": code_version(), "device": platform.machine(), "cores": os.cpu_count()}
         if not path.exists():
             write_text(path, ",".join(self.COLUMNS) + "\n")
 
@@ -191,9 +193,8 @@ class Runs:
             if run in done:
                 continue
             found = trained(comparison, items, run)
-            here = {"commit": code_version(), "device": platform.machine(), "cores": os.cpu_count()}
             with self.path.open("a", newline="") as file:
-                csv.DictWriter(file, self.COLUMNS).writerow({**vars(run), **found, **here})
+                csv.DictWriter(file, self.COLUMNS).writerow({**vars(run), **found, **self.here})
             print(run, f"{found['score']:.2f}", flush=True)
 
 
