@@ -31,7 +31,7 @@ MOST_CLIPS = 40
 """Clips that are taken of a speaker."""
 LOWEST = 6
 """Modulations that are kept along each axis of a clip's mel spectrogram, the constant one included."""
-WORDS_SIMULATED = 3000
+WORDS_SIMULATED = 2000
 PATIENTS, SEED, PUBLIC_SEED = 420, 31, 32
 SIDE = 16
 """Side of the centre of k-space that a network sees."""

@@ -6,7 +6,7 @@ needs the clips (docs/speech_commands.md). A small complex network is trained wi
 library's private path, on spoken words and on k-space. For each activation every rate of `RATES` is tried on public
 simulations; the best one is used for the ten seeds. A seed gives all activations the same split and the same starting
 weights. Runs are kept one by one in results/activations, so that an interrupted comparison continues. Writes
-search.csv and scores.csv.
+search.csv, scores.csv, table.csv, order.csv, table.md and figure.svg.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import platform
 import tempfile
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 import torch
 from activation_inputs import MOST_CLIPS, PATIENTS, SEED, brain_slices, spoken_words
+from activation_ranking import figure, order, sheet, table
 from scenarios import ended
 
 from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
@@ -34,17 +35,18 @@ from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.exposure import recorded_runs
+from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import code_version, origin, seeds_shown
-from zetadp.report.rendering import to_csv
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.storage import write_text
 from zetadp.tasks.speech_commands.discrimination import macro_auc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from activation_inputs import Items
 
-RATES = (0.003, 0.01, 0.03, 0.1)
+RATES = (0.01, 0.03, 0.1)
 SEEDS = range(10)
 TUNING_SEEDS = range(2)
 CLIPS = "resources/speech-commands-clips"
@@ -80,6 +82,11 @@ class Comparison:
     training: TrainingSettings
     drawn: float
     inputs: Callable[[], tuple[Items, Items]]
+
+    @cached_property
+    def items(self) -> tuple[Items, Items]:
+        """Return the public items and the others; they take minutes to make."""
+        return self.inputs()
 
     def plan(self, run: Run, population: int) -> Plan:
         """Return the plan of a run, with the noise that its epsilon needs."""
@@ -186,13 +193,17 @@ class Runs:
         """Return one row a run."""
         return pd.read_csv(self.path, dtype={"epsilon": str, "commit": str})
 
-    def fill(self, comparison: Comparison, items: Items, wanted: Iterator[Run]) -> None:
-        """Train every run that is not there yet."""
+    def fill(self, comparison: Comparison, epsilon: str) -> None:
+        """Train every run of a comparison with an epsilon that is not there yet, and those that choose its rates."""
+        self._train(comparison, tuning(comparison), public=True)
+        self._train(comparison, compared(comparison, epsilon, searched(self.read())), public=False)
+
+    def _train(self, comparison: Comparison, wanted: Iterable[Run], *, public: bool) -> None:
         done = {Run(*row) for row in self.read()[list(self.COLUMNS[:6])].itertuples(index=False)}
         for run in wanted:
             if run in done:
                 continue
-            found = trained(comparison, items, run)
+            found = trained(comparison, comparison.items[0 if public else 1], run)
             with self.path.open("a", newline="") as file:
                 csv.DictWriter(file, self.COLUMNS).writerow({**vars(run), **found, **self.here})
             print(run, f"{found['score']:.2f}", flush=True)
@@ -215,35 +226,44 @@ def tuning(comparison: Comparison) -> Iterator[Run]:
                 yield Run(comparison.name, "public", name, comparison.epsilon, rate, seed)
 
 
-def compared(comparison: Comparison, search: pd.DataFrame) -> Iterator[Run]:
-    """Return the runs that are compared, at the chosen rates, and the same ones without noise."""
+def compared(comparison: Comparison, epsilon: str, search: pd.DataFrame) -> Iterator[Run]:
+    """Return the runs that are compared, at the chosen rates."""
     chosen = search[search["chosen"] & (search["task"] == comparison.name)].set_index("activation")["rate"]
-    for epsilon in (comparison.epsilon, "inf"):
-        for seed in SEEDS:
-            for name in ACTIVATIONS:
-                yield Run(comparison.name, "private", name, epsilon, float(chosen[name]), seed)
+    for seed in SEEDS:
+        for name in ACTIVATIONS:
+            yield Run(comparison.name, "private", name, epsilon, float(chosen[name]), seed)
 
 
 def main() -> None:
-    """Train what is missing, and write the tables."""
+    """Train what is missing, and write tables and figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("docs/results/activations"))
+    parser.add_argument("--redraw", action="store_true", help="draw the figure alone, from the table in --output")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    kept = Runs(KEPT / "runs.csv")
-    for comparison in COMPARISONS:
-        public, own = comparison.inputs()
-        kept.fill(comparison, public, tuning(comparison))
-        kept.fill(comparison, own, compared(comparison, searched(kept.read())))
-    write_tables(kept.read(), given.output)
+    if not given.redraw:
+        torch.set_num_threads(1)
+        kept = Runs(KEPT / "runs.csv")
+        for comparison in COMPARISONS:
+            kept.fill(comparison, comparison.epsilon)
+        for comparison in COMPARISONS:
+            kept.fill(comparison, "inf")
+        write_tables(kept.read(), given.output)
+    save_svg(
+        figure(pd.read_csv(given.output / "table.csv", comment="#", dtype={"epsilon": str})),
+        given.output / "figure.svg",
+    )
 
 
 def write_tables(runs: pd.DataFrame, folder: Path) -> None:
-    """Write the search and all scores."""
+    """Write the search, all scores, the table, and how its order agrees with the paper's."""
     made = origin(*declared(), runs=runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records"))
     scores = runs[runs["data"] == "private"].drop(columns=["data", "commit", "device", "cores"])
-    for name, frame in (("search", searched(runs)), ("scores", scores)):
+    frames = {"search": searched(runs), "scores": scores, "table": table(scores), "order": order(scores)}
+    for name, frame in frames.items():
         write_text(folder / f"{name}.csv", to_csv(frame, made, float_format="%.6g"))
+    laid_out = to_markdown(sheet(frames["table"], frames["order"], made))
+    write_text(folder / "table.md", laid_out)
+    print(laid_out)
 
 
 if __name__ == "__main__":
