@@ -18,6 +18,7 @@ from zetadp.cohort.phantom import PhantomSettings
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.randomness import Purpose, stream
+from zetadp.storage import written_whole
 from zetadp.tasks.speech_commands.clips import capped, read_clips
 from zetadp.tasks.speech_commands.scattering import centred
 from zetadp.tasks.speech_commands.word_network import log_mel
@@ -32,10 +33,10 @@ MOST_CLIPS = 40
 LOWEST = 6
 """Modulations that are kept along each axis of a clip's mel spectrogram, the constant one included."""
 WORDS_SIMULATED = 2000
-PATIENTS, SEED, PUBLIC_SEED = 420, 31, 32
-SIDE = 16
+PATIENTS, SEED, PUBLIC_SEED = 300, 31, 32
+SIDE = 12
 """Side of the centre of k-space that a network sees."""
-TESTED = 0.2, 120 / 420
+TESTED = 0.2, 0.3
 """Shares of speakers and of patients who only test."""
 
 
@@ -85,9 +86,13 @@ def spoken_words(folder: Path) -> tuple[Items, Items]:
     )
 
 
-def brain_slices() -> tuple[Items, Items]:
-    """Return slices of a public phantom, and of another: the centre of k-space with the root of each modulus."""
-    return _patients(PUBLIC_SEED), _patients(SEED)
+def brain_slices(folder: Path) -> tuple[Items, Items]:
+    """Return slices of a public phantom, and of another: the centre of k-space with the root of each modulus.
+
+    What is simulated is kept in a folder, for it takes minutes.
+    """
+    public, own = (_simulated(seed, folder / f"phantom-{PATIENTS}-{seed}.npy") for seed in (PUBLIC_SEED, SEED))
+    return public, own
 
 
 def _modulations(waves: np.ndarray) -> Tensor:
@@ -99,23 +104,21 @@ def _modulations(waves: np.ndarray) -> Tensor:
     return torch.cat(found)
 
 
-def _patients(seed: int) -> Items:
-    settings = PhantomSettings(train_patients=PATIENTS, test_patients=1, seed=seed, grid=(32, 32, 24))
-    found = []
-    for number in range(1, PATIENTS + 1):
-        whole = to_kspace(patient_images(settings, number))
-        start = (whole.shape[-1] - SIDE) // 2
-        centre = torch.from_numpy(whiten(whole[..., start : start + SIDE, start : start + SIDE]))
-        found.append(torch.polar(centre.abs().sqrt(), centre.angle()).to(torch.complex64))
-    kspace = torch.stack(found)
-    people, classes, slices = kspace.shape[:3]
+def _simulated(seed: int, path: Path) -> Items:
+    """Return the slices of a phantom, shape (patient, sequence, slice, row, column) in the file."""
+    if not path.exists():
+        settings = PhantomSettings(train_patients=PATIENTS, test_patients=1, seed=seed, grid=(32, 32, 24))
+        images = np.stack([patient_images(settings, number) for number in range(1, PATIENTS + 1)])
+        with written_whole(path) as temporary, temporary.open("wb") as file:
+            np.save(file, images.astype(np.float32))
+    whole = to_kspace(np.load(path))
+    people, classes, slices, size, _ = whole.shape
+    centre = slice((size - SIDE) // 2, (size + SIDE) // 2)
+    kspace = torch.from_numpy(whiten(whole[..., centre, centre])).flatten(0, 2)
+    roots = torch.polar(kspace.abs().sqrt(), kspace.angle()).flatten(1)
     labels = np.tile(np.repeat(np.arange(classes), slices), people)
-    return Items(
-        _scaled(kspace.flatten(0, 2).flatten(1)).unflatten(1, (1, SIDE, SIDE)),
-        labels,
-        np.repeat(np.arange(people), classes * slices),
-        TESTED[1],
-    )
+    owners = np.repeat(np.arange(people), classes * slices)
+    return Items(_scaled(roots).view(-1, 1, SIDE, SIDE), labels, owners, TESTED[1])
 
 
 def _scaled(values: Tensor) -> Tensor:

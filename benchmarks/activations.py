@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 RATES = (0.01, 0.03, 0.1)
 SEEDS = range(10)
-TUNING_SEEDS = range(2)
 CLIPS = "resources/speech-commands-clips"
 KEPT = Path("results/activations")
 
@@ -69,6 +68,8 @@ class Comparison:
         Rounds, items of a unit in a round, and clip.
     drawn
         Chance of a unit to be drawn in a round.
+    tries
+        Seeds with which every rate is tried on public items.
     inputs
         Makes the public items and the others.
     """
@@ -81,6 +82,7 @@ class Comparison:
     network: NetworkSettings
     training: TrainingSettings
     drawn: float
+    tries: int
     inputs: Callable[[], tuple[Items, Items]]
 
     @cached_property
@@ -97,7 +99,7 @@ class Comparison:
         name = RunName(run.activation, "central", run.epsilon, run.seed)
         task = {"name": "classification", "classes": 8 if self.unit == "clip" else 4}
         plan = Plan(name, network, training, (node,), self.delta, f"activations-{self.name}-{run.data}", task)
-        return plan if run.epsilon == "inf" else plan.with_noise(_noise(self, run.epsilon))
+        return plan.with_noise(_noise(self))
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ COMPARISONS = (
         NetworkSettings("dense", "spectrum", widths=(32, 16)),
         TrainingSettings(rounds=60, images_per_patient=1),
         0.1,
+        2,
         lambda: spoken_words(Path(CLIPS)),
     ),
     Comparison(
@@ -131,9 +134,10 @@ COMPARISONS = (
         "8",
         1e-3,
         NetworkSettings("dense", "complex", widths=(16, 16)),
-        TrainingSettings(rounds=60, images_per_patient=4),
+        TrainingSettings(rounds=20, images_per_patient=4),
         0.2,
-        brain_slices,
+        1,
+        lambda: brain_slices(KEPT),
     ),
 )
 
@@ -145,10 +149,10 @@ def declared() -> tuple[str, str]:
 
 
 @lru_cache
-def _noise(comparison: Comparison, epsilon: str) -> float:
-    """Return the noise multiplier for an epsilon, which depends on the chance to be drawn and not on the population."""
+def _noise(comparison: Comparison) -> float:
+    """Return the noise multiplier, which depends on the chance to be drawn and not on the population."""
     node = NodeConstants("holder", 1000, 1000 * comparison.drawn)
-    run = RunName("any", "central", epsilon, 0)
+    run = RunName("any", "central", comparison.epsilon, 0)
     return noise_of_plan(Plan(run, comparison.network, comparison.training, (node,), comparison.delta))
 
 
@@ -167,7 +171,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
         model = train(plan, TrainingData(records, [Holding(units)]), files).model
         (happened,) = recorded_runs(files.ledger)
     (node,) = happened.nodes.values()
-    spent = accounting.epsilon(node.mechanisms, comparison.delta) if run.epsilon != "inf" else float("inf")
+    spent = accounting.epsilon(node.mechanisms, comparison.delta)
     outputs = outputs_of(model, items.inputs[test_on])
     labels = items.labels[test_on]
     if comparison.metric == "AUC":
@@ -193,10 +197,10 @@ class Runs:
         """Return one row a run."""
         return pd.read_csv(self.path, dtype={"epsilon": str, "commit": str})
 
-    def fill(self, comparison: Comparison, epsilon: str) -> None:
-        """Train every run of a comparison with an epsilon that is not there yet, and those that choose its rates."""
+    def fill(self, comparison: Comparison) -> None:
+        """Train every run of a comparison that is not there yet."""
         self._train(comparison, tuning(comparison), public=True)
-        self._train(comparison, compared(comparison, epsilon, searched(self.read())), public=False)
+        self._train(comparison, compared(comparison, searched(self.read())), public=False)
 
     def _train(self, comparison: Comparison, wanted: Iterable[Run], *, public: bool) -> None:
         done = {Run(*row) for row in self.read()[list(self.COLUMNS[:6])].itertuples(index=False)}
@@ -220,18 +224,18 @@ def searched(runs: pd.DataFrame) -> pd.DataFrame:
 
 def tuning(comparison: Comparison) -> Iterator[Run]:
     """Return all runs on public items: as many for every activation."""
-    for seed in TUNING_SEEDS:
+    for seed in range(comparison.tries):
         for name in ACTIVATIONS:
             for rate in RATES:
                 yield Run(comparison.name, "public", name, comparison.epsilon, rate, seed)
 
 
-def compared(comparison: Comparison, epsilon: str, search: pd.DataFrame) -> Iterator[Run]:
+def compared(comparison: Comparison, search: pd.DataFrame) -> Iterator[Run]:
     """Return the runs that are compared, at the chosen rates."""
     chosen = search[search["chosen"] & (search["task"] == comparison.name)].set_index("activation")["rate"]
     for seed in SEEDS:
         for name in ACTIVATIONS:
-            yield Run(comparison.name, "private", name, epsilon, float(chosen[name]), seed)
+            yield Run(comparison.name, "private", name, comparison.epsilon, float(chosen[name]), seed)
 
 
 def main() -> None:
@@ -244,9 +248,7 @@ def main() -> None:
         torch.set_num_threads(1)
         kept = Runs(KEPT / "runs.csv")
         for comparison in COMPARISONS:
-            kept.fill(comparison, comparison.epsilon)
-        for comparison in COMPARISONS:
-            kept.fill(comparison, "inf")
+            kept.fill(comparison)
         write_tables(kept.read(), given.output)
     save_svg(
         figure(pd.read_csv(given.output / "table.csv", comment="#", dtype={"epsilon": str})),
