@@ -110,9 +110,14 @@ def by_seed(scores: pd.DataFrame, task: str) -> pd.DataFrame:
     return scores[scores["task"] == task].pivot(index="seed", columns="activation", values="score")
 
 
+def tasks(frame: pd.DataFrame) -> list[str]:
+    """Return the tasks that a table has, in the order in which they are shown."""
+    return [task for task in MEASURED if task in set(frame["task"])]
+
+
 def order(scores: pd.DataFrame) -> pd.DataFrame:
     """Return `agreement` of every task, one row each."""
-    own = {task: by_seed(scores, task) for task in MEASURED}
+    own = {task: by_seed(scores, task) for task in tasks(scores)}
     return pd.DataFrame({"task": task, "seeds": len(each)} | agreement(each) for task, each in own.items())
 
 
@@ -125,7 +130,7 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
         Columns ``task``, ``activation``, ``epsilon``, ``rate``, ``seed``, ``spent`` and ``score``, one row a run.
     """
     parts = []
-    for task in MEASURED:
+    for task in tasks(scores):
         own = by_seed(scores, task)
         reach = t.ppf((1 + LEVEL) / 2, len(own) - 1) * own.std() / len(own) ** 0.5
         found = pd.DataFrame({"mean": own.mean(), "std": own.std(), "seeds": len(own)})
@@ -170,18 +175,18 @@ def sheet(found: pd.DataFrame, correlations: pd.DataFrame, made: tuple[str, ...]
             )
         )
     seeds = int(found["seeds"].min())
-    measured = "; ".join(
-        f"{task}: {metric} in % at ε = {own['epsilon'].iloc[0]} per {unit} (chance: {chance:g})"
-        for (task, (metric, unit, chance)), (_, own) in zip(
-            MEASURED.items(), found.groupby("task", sort=False), strict=True
-        )
-    )
+    measured = []
+    for task in tasks(found):
+        metric, unit, chance = MEASURED[task]
+        epsilon = found.loc[found["task"] == task, "epsilon"].iloc[0]
+        measured.append(f"{task}: {metric} in % at ε = {epsilon} per {unit} (chance: {chance:g})")
     taus = "; ".join(
         f"{row['task']} {row['tau']:+.2f} ({row['tau_low']:+.2f} to {row['tau_high']:+.2f}, p = {row['p']:.3f})"
         for _, row in correlations.iterrows()
     )
     notes = (
-        f"{measured}. Mean and standard deviation over {seeds} seeds; intervals over seeds (Student's t, 95%).",
+        f"{'; '.join(measured)}. Mean and standard deviation over {seeds} seeds; intervals over seeds (Student's t, "
+        "95%).",
         "“paper” is Table 4 of Ziller et al., AUC in %: their network and clips, and noise that really cost ε = 3.31.",
         "p: exact signed-rank tests (Wilcoxon), paired by seed, two-sided, corrected by Holm's method for the twelve "
         f"comparisons; with iGaussian, the paper's best, and with the best here. {seeds} seeds allow no corrected p "
@@ -205,8 +210,10 @@ def paper_place(activation: str) -> str:
 def figure(found: pd.DataFrame) -> Figure:
     """Draw the activations of both tasks, best at the top, with intervals and what the paper prints."""
     with figure_style():
-        drawn, panels = panel_grid(len(MEASURED), len(MEASURED), 4.6)
-        for panel, (task, (metric, unit, chance)) in zip(panels, MEASURED.items(), strict=True):
+        shown = tasks(found)
+        drawn, panels = panel_grid(len(shown), len(shown), 4.6)
+        for panel, task in zip(panels, shown, strict=True):
+            metric, unit, chance = MEASURED[task]
             own = found[found["task"] == task].reset_index(drop=True)
             _draw(panel, own, paper=metric == "AUC")
             panel.axvline(chance, color=GREY, linestyle=":", linewidth=1, label="chance")

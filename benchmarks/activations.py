@@ -31,6 +31,7 @@ from scenarios import ended
 from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.epsilon import rounded_up
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
@@ -181,6 +182,12 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
     return {"spent": spent, "score": 100 * score}
 
 
+def per_speaker(comparison: Comparison) -> float:
+    """Return epsilon of the speaker with most clips, by group privacy."""
+    mechanisms = {(comparison.drawn, _noise(comparison)): comparison.training.rounds}
+    return accounting.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
+
+
 class Runs:
     """All runs so far, one line each in a file that survives an interruption."""
 
@@ -249,7 +256,7 @@ def main() -> None:
         kept = Runs(KEPT / "runs.csv")
         for comparison in COMPARISONS:
             kept.fill(comparison)
-        write_tables(kept.read(), given.output)
+            write_tables(kept.read(), given.output)
     save_svg(
         figure(pd.read_csv(given.output / "table.csv", comment="#", dtype={"epsilon": str})),
         given.output / "figure.svg",
@@ -257,13 +264,17 @@ def main() -> None:
 
 
 def write_tables(runs: pd.DataFrame, folder: Path) -> None:
-    """Write the search, all scores, the table, and how its order agrees with the paper's."""
+    """Write the search, all scores, the table, and how its order agrees with the paper's, of all finished tasks."""
+    sizes = runs[runs["data"] == "private"].groupby("task").size()
+    runs = runs[runs["task"].map(sizes) == len(ACTIVATIONS) * len(SEEDS)]
     made = origin(*declared(), runs=runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records"))
     scores = runs[runs["data"] == "private"].drop(columns=["data", "commit", "device", "cores"])
     frames = {"search": searched(runs), "scores": scores, "table": table(scores), "order": order(scores)}
     for name, frame in frames.items():
         write_text(folder / f"{name}.csv", to_csv(frame, made, float_format="%.6g"))
-    laid_out = to_markdown(sheet(frames["table"], frames["order"], made))
+    speech = next(each for each in COMPARISONS if each.unit == "clip")
+    spent = f"ε per speaker, of at most {MOST_CLIPS} clips in speech: {rounded_up(per_speaker(speech), digits=3)}."
+    laid_out = to_markdown(sheet(frames["table"], frames["order"], (spent, *made)))
     write_text(folder / "table.md", laid_out)
     print(laid_out)
 
