@@ -177,3 +177,61 @@ def test_an_interrupted_comparison_continues_and_takes_the_best_public_rate(comp
     private = found[found["data"] == "private"]
     assert private.groupby("activation")["rate"].unique().map(list).to_dict() == {n: [r] for n, r in best.items()}
     assert private.groupby("activation")["seed"].apply(list).map(sorted).tolist() == [list(activations.SEEDS)] * 2
+
+
+# The stored results
+
+
+def kept(name: str) -> pd.DataFrame:
+    return pd.read_csv(ROOT / f"docs/results/activations/{name}.csv", comment="#", dtype={"epsilon": str})
+
+
+def finished() -> list:
+    """Return the comparisons whose results are stored."""
+    there = set(kept("table")["task"])
+    found = [own for own in activations.COMPARISONS if own.name in there]
+    assert found
+    assert len(found) == len(there)
+    return found
+
+
+def test_every_stored_activation_has_ten_seeds_at_one_true_epsilon():
+    found, every = kept("table"), kept("scores")
+    assert len(activations.SEEDS) == 10
+    for own in finished():
+        rows = found[found["task"] == own.name]
+        assert set(rows["activation"]) == set(ACTIVATIONS)
+        assert set(rows["seeds"]) == {10}
+        assert rows["spent"].between(0.99 * float(own.epsilon), float(own.epsilon)).all()
+        runs = every[every["task"] == own.name]
+        assert set(runs["epsilon"]) == {own.epsilon}
+        assert sorted(zip(runs["activation"], runs["seed"], strict=True)) == sorted(
+            product(ACTIVATIONS, activations.SEEDS)
+        )
+
+
+def test_the_stored_rates_are_the_best_of_an_equal_public_search():
+    search, every = kept("search"), kept("scores")
+    for own in finished():
+        tried = search[search["task"] == own.name]
+        assert set(tried["seeds"]) == {own.tries}
+        for name, rows in tried.groupby("activation"):
+            assert rows["rate"].tolist() == list(activations.RATES)
+            best = rows.loc[rows["mean"].idxmax(), "rate"]
+            assert set(every[(every["task"] == own.name) & (every["activation"] == name)]["rate"]) == {best}
+
+
+def test_the_stored_table_and_order_follow_from_the_stored_scores():
+    every = kept("scores")
+    pd.testing.assert_frame_equal(ranking.table(every), kept("table"), rtol=1e-3, atol=5e-4, check_dtype=False)
+    pd.testing.assert_frame_equal(ranking.order(every), kept("order"), rtol=1e-4, check_dtype=False)
+
+
+def test_the_page_says_what_the_stored_tables_say():
+    page = (ROOT / "docs/activations.md").read_text()
+    for task, own in kept("table").groupby("task"):
+        best, winner = own.iloc[0], own[own["activation"] == ranking.WINNER].iloc[0]
+        assert f"{ranking.NAMES[best['activation']]} leads with {best['mean']:.1f} %" in page
+        assert f"iGaussian is number {winner['rank']} with {winner['mean']:.1f} %" in page
+        tau = kept("order").set_index("task").loc[task]
+        assert f"{tau['tau']:+.2f} ({tau['tau_low']:+.2f} to {tau['tau_high']:+.2f})" in page
