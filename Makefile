@@ -10,6 +10,7 @@
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
 #   make speech-commands     spoken commands at true epsilons per clip and per speaker; needs the clips (docs/speech_commands.md)
+#   make activations         which activation works best at equal true epsilon; needs the clips (docs/activations.md)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
@@ -38,7 +39,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -47,6 +48,7 @@ held-apart: export ZETADP_COMMAND := make held-apart
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
 ecg: export ZETADP_COMMAND := make ecg
 speech-commands: export ZETADP_COMMAND := make speech-commands
+activations: export ZETADP_COMMAND := make activations
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 release-accounting: export ZETADP_COMMAND := make release-accounting
@@ -86,6 +88,9 @@ speech-commands: install
 		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
 	done
 	$(RUN) python benchmarks/speech_commands.py
+
+activations: install
+	$(RUN) python benchmarks/activations.py
 
 lint: install
 	$(BIN)/ruff check .

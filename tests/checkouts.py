@@ -27,6 +27,7 @@ OF_OTHER_TASKS = {
     *("collect_ecgs", "encode_ecgs", "fit_ecg_encoder"),
     *("encode_digits", "fetch_digits", "fit_encoder", "pair_digits"),
     *("account_speakers", "encode_clips", "fetch_speech", "fit_word_encoder", "index_clips", "transform_clips"),
+    "write_release",  # of runs that release rows
 }
 """Scripts of other tasks than that of the smoke scenario, of whose runs none calls them."""
 SMOKE = "workflow/scenarios/smoke.yaml"

@@ -19,6 +19,8 @@ from zetadp.validation import one_of
 
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
 SMALLEST_MODULUS = 1e-8
+NEAREST_POLE = 0.01
+"""Distance from a pole of the hyperbolic tangent below which it no longer grows: its modulus stays below 100."""
 
 
 def _split(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,6 +120,24 @@ class IGaussian(nn.Module):
         return x * torch.cat((factor, factor), dim=1)
 
 
+class ComplexTanh(nn.Module):
+    r"""``tanh(z)``, the hyperbolic tangent of a complex number (Kim and Adali 2003, doi:10.1162/089976603321891846).
+
+    :math:`\tanh z = (\tanh x + i \sin y \cos y\, (1 - \tanh^2 x)) / (\cos^2 y + \tanh^2 x \sin^2 y)`, a form in
+    which nothing overflows. Poles lie at :math:`z = i \pi (k + 1/2)`. The denominator is about the squared distance
+    from the nearest one; it is kept at `NEAREST_POLE` squared or above, so that values and gradients stay finite. At a
+    pole itself the value is zero. No non-constant function is both bounded and differentiable at every complex number
+    (Liouville), so any fully complex activation has such places.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to a stacked tensor."""
+        real, imaginary = _split(x)
+        slope, cosine, sine = real.tanh(), imaginary.cos(), imaginary.sin()
+        below = (cosine.square() + (slope * sine).square()).clamp_min(NEAREST_POLE**2)
+        return torch.cat((slope, sine * cosine * (1 - slope.square())), dim=1) / torch.cat((below, below), dim=1)
+
+
 class Cardioid(PatientLayer):
     r""":math:`\tfrac12 (1 + \cos(\theta + b)) z` (Virtue et al., arXiv:1707.00070; rotated form ISMRM 2019, 0469).
 
@@ -184,6 +204,7 @@ ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     # ``ReLU(x) + i ReLU(y)``: Trabelsi et al., arXiv:1705.09792.
     "crelu": lambda _: nn.ReLU(),
     "igaussian": lambda _: IGaussian(),
+    "complex_tanh": lambda _: ComplexTanh(),
 }
 
 

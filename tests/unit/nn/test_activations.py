@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import cmath
+import math
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
 from zetadp.nn.activations import (
     ACTIVATIONS,
+    NEAREST_POLE,
     Cardioid,
+    ComplexTanh,
     ConjMish,
     IGaussian,
     ModReLU,
@@ -46,6 +51,10 @@ def mish(x: float) -> float:
         (IGaussian(0.4), None, 1 - 2j, 0.447214 - 0.894427j, 1e-6),
         (IGaussian(), None, 1 - 2j, 0.447214 - 0.894427j, 1e-6),
         (IGaussian(1.0), None, 0.1 + 0.1j, 0.00703583 + 0.00703583j, 1e-8),
+        # tanh(1 - 2i) and tanh(0.3 + 1.5i), of Python's cmath
+        (ComplexTanh(), None, 1 - 2j, 1.16673625724092 + 0.24345820118572534j, 1e-13),
+        (ComplexTanh(), None, 0.3 + 1.5j, 3.2569945146352657 + 0.7219422069461481j, 1e-13),
+        (ComplexTanh(), None, 0, 0, 1e-15),
         (ConjMish(), None, 1 + 2j, -1.0788605712666843 + 2.809057347801305j, 1e-14),
         (ConjMish(), None, -1 + 0.5j, -0.678646672679004 + 0.07184374993078613j, 1e-14),
         (ConjMish(), None, 0.3 - 0.7j, 0.475871607143616 - 0.059868862447385957j, 1e-14),
@@ -65,6 +74,27 @@ def test_conj_mish_is_split_mish_turned_by_45_degrees(x, y):
     expected = (1 + 1j) * complex(mish(x), mish(y))
     assert apply(ConjMish(), complex(x, y)) == pytest.approx(expected, abs=1e-12)
     assert (1 + 1j) * apply(SplitMish(), complex(x, y)) == pytest.approx(expected, abs=1e-12)
+
+
+@given(x=st.floats(-300, 300), y=st.floats(-300, 300))
+def test_complex_tanh_is_that_of_mathematics_away_from_its_poles(x, y):
+    assume(math.hypot(math.tanh(x), math.cos(y)) > 2 * NEAREST_POLE)
+    expected = cmath.tanh(complex(x, y))
+    assert apply(ComplexTanh(), complex(x, y)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complex_tanh_stays_finite_around_its_poles_and_far_out(dtype):
+    offsets = torch.tensor([0, 1e-9, 1e-5j, 0.004 - 0.003j, -0.01, 0.01j, 0.02 + 0.02j], dtype=torch.complex128)
+    poles = 1j * torch.pi * torch.tensor([-1.5, -0.5, 0.5, 3.5], dtype=torch.float64)
+    far = torch.tensor([1e4 + 1j, -1e4, 1e4j, 90 - 90j], dtype=torch.complex128)
+    points = torch.cat(((poles[:, None] + offsets).flatten(), far)).view(-1, 1)
+    x = stack(points).to(dtype).requires_grad_()
+    out = ComplexTanh()(x)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert out.isfinite().all()
+    assert gradient.isfinite().all()
+    assert unstack(out).abs().max() <= 1.01 / NEAREST_POLE
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from training_builder import NETWORKS, TINY, network, patients, plain_gradient
 
+from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.layers import knows_patients
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
@@ -38,6 +39,25 @@ def test_no_patient_contributes_more_than_the_bound(settings, bound):
         assert contribution.norm() <= bound
         expected = gradient * min(1.0, bound / float(gradient.norm()))
         torch.testing.assert_close(contribution, expected, rtol=1e-4, atol=1e-5 * float(expected.norm()))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("family", ["complex", "dense"])
+def test_clipped_sums_with_every_activation_are_those_of_each_patient_alone(name, family):
+    settings = {
+        "complex": NetworkSettings(widths=(2, 4), convolutions=1, hidden=3, groups=2, activation=name),
+        "dense": NetworkSettings("dense", "complex", widths=(6, 5), activation=name),
+    }[family]
+    model = network(settings)
+    images, labels = patients(5, 3, domain=settings.domain)
+    layout = Layout.of(model)
+    plain = torch.stack([plain_gradient(model, images[i], labels[i]) for i in range(5)]).double()
+    bound = float(plain.norm(dim=1).median())  # so that some are clipped and some are not
+    groups = torch.tensor([0, 1, 0, 1, 1])
+    found = clipped_sums(model, layout, images, labels, groups, count=2, bound=bound, chunk=100).sums.double()
+    clipped = plain * (bound / plain.norm(dim=1)).clamp_max(1)[:, None]
+    expected = torch.stack([clipped[groups == group].sum(dim=0) for group in range(2)])
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * bound)
 
 
 @settings(max_examples=200)

@@ -51,7 +51,7 @@ def scattering(waves: np.ndarray) -> Tensor:
 
 
 def _scattered(waves: np.ndarray) -> Tensor:
-    spectra = torch.fft.fft(_centred(torch.from_numpy(waves.astype(np.float32) / 32768)))
+    spectra = torch.fft.fft(centred(torch.from_numpy(waves.astype(np.float32) / 32768)))
     filters, places = _first_filters()
     bands = spectra[:, places] * filters
     moduli = torch.fft.ifft(bands).abs()
@@ -65,7 +65,7 @@ def _scattered(waves: np.ndarray) -> Tensor:
     return torch.cat((first.log().flatten(1), (second / mean.unsqueeze(2) + FLOOR).log().flatten(1)), dim=1)
 
 
-def _centred(waves: Tensor) -> Tensor:
+def centred(waves: Tensor) -> Tensor:
     """Return waves padded with zeros, the centre of each one's energy in the middle."""
     energy = waves.square()
     centre = (energy * torch.arange(waves.shape[1])).sum(dim=1) / energy.sum(dim=1).clamp_min(1e-12)
