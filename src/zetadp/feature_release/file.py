@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from zetadp.feature_release.mixture import Examples
+    from zetadp.feature_release.mixture import RowExamples
 
 FORMAT = "zetadp-release-1"
 README = (
@@ -45,7 +45,7 @@ class Release:
     classes: Sequence[str]
 
 
-def write_release(path: Path, examples: Examples, release: Release) -> None:
+def write_release(path: Path, examples: RowExamples, release: Release) -> None:
     """Write released examples to a file, whole or not at all.
 
     Parameters

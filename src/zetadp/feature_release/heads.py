@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zetadp.feature_release.mixture import Examples
+from zetadp.feature_release.mixture import RowExamples
 
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridges that cross-validation chooses among."""
 COMPARED = 10_000
-"""Examples that cross-validation looks at."""
+"""RowExamples that cross-validation looks at."""
 STEPS = 100
 
 
-def learnt_head(examples: Examples, start: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """Return the affine head that tells the classes of rows best.
 
     The loss is the generalised Kullback-Leibler divergence of the paper (arXiv:2202.06467, Section 3.2): labels that

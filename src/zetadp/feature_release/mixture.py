@@ -29,7 +29,7 @@ from zetadp.nn.closed_form import ClassMeans
 from zetadp.randomness import Purpose, stream
 
 
-class Examples(NamedTuple):
+class RowExamples(NamedTuple):
     """What released rows teach.
 
     Attributes
@@ -90,7 +90,7 @@ class Mixture(ABC):
         """
 
     @abstractmethod
-    def examples(self, rows: Tensor) -> Examples:
+    def examples(self, rows: Tensor) -> RowExamples:
         """Return what rows teach that were released by this plan, shape (row, dimension)."""
 
 
@@ -112,11 +112,11 @@ class OfAllClasses(Mixture):
         """Return contributions of shape (unit, dimension)."""
         return self._means(images, labels)
 
-    def examples(self, rows: Tensor) -> Examples:
+    def examples(self, rows: Tensor) -> RowExamples:
         """Return one example a class of every row."""
         scale = self._means.scale / self.classes
         features = torch.view_as_complex((rows / scale).reshape(len(rows) * self.classes, self.components, 2))
-        return Examples(features, torch.eye(self.classes, device=rows.device).repeat(len(rows), 1))
+        return RowExamples(features, torch.eye(self.classes, device=rows.device).repeat(len(rows), 1))
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ class Labelled(Mixture):
         classes = functional.one_hot(labels, self.classes).to(found.dtype).mean(dim=1)
         return torch.cat((found, self.bound * math.sqrt(self.share_of_labels) * classes), dim=1)
 
-    def examples(self, rows: Tensor) -> Examples:
+    def examples(self, rows: Tensor) -> RowExamples:
         """Return one example of every row."""
         labels = rows[:, self.numbers :] / (self.bound * math.sqrt(self.share_of_labels))
-        return Examples(self._features(rows), labels)
+        return RowExamples(self._features(rows), labels)
 
     @property
     def _scale(self) -> float:
@@ -195,7 +195,7 @@ class OpenToClasses(Labelled):
             found[order[: self.open_rows], number] = True
         return found
 
-    def examples(self, rows: Tensor) -> Examples:
+    def examples(self, rows: Tensor) -> RowExamples:
         """Return one example of every row, with the classes that it is open to in equal shares."""
         schedule = torch.from_numpy(np.resize(self.schedule, (len(rows), self.classes))).to(rows.device)
-        return Examples(self._features(rows), schedule / (self.classes * self.open_rows / self.rows))
+        return RowExamples(self._features(rows), schedule / (self.classes * self.open_rows / self.rows))
