@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
     from activation_inputs import Items
 
-RATES = (0.01, 0.03, 0.1)
+RATES = (0.003, 0.01, 0.03, 0.1)
 SEEDS = range(10)
+TUNING_SEEDS = range(2)
 CLIPS = "resources/speech-commands-clips"
 KEPT = Path("results/activations")
 
@@ -69,8 +70,6 @@ class Comparison:
         Rounds, items of a unit in a round, and clip.
     drawn
         Chance of a unit to be drawn in a round.
-    tries
-        Seeds with which every rate is tried on public items.
     inputs
         Makes the public items and the others.
     """
@@ -83,7 +82,6 @@ class Comparison:
     network: NetworkSettings
     training: TrainingSettings
     drawn: float
-    tries: int
     inputs: Callable[[], tuple[Items, Items]]
 
     @cached_property
@@ -125,7 +123,6 @@ COMPARISONS = (
         NetworkSettings("dense", "spectrum", widths=(32, 16)),
         TrainingSettings(rounds=60, images_per_patient=1),
         0.1,
-        2,
         lambda: spoken_words(Path(CLIPS)),
     ),
     Comparison(
@@ -137,7 +134,6 @@ COMPARISONS = (
         NetworkSettings("dense", "complex", widths=(16, 16)),
         TrainingSettings(rounds=20, images_per_patient=4),
         0.2,
-        1,
         lambda: brain_slices(KEPT),
     ),
 )
@@ -223,7 +219,11 @@ class Runs:
 def searched(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row a task, activation and rate: the mean score on public items, and whether the rate is chosen."""
     public = runs[runs["data"] == "public"]
-    found = public.groupby(["task", "activation", "rate"], sort=False)["score"].agg(mean="mean", seeds="size")
+    found = (
+        public.sort_values("rate")
+        .groupby(["task", "activation", "rate"], sort=False)["score"]
+        .agg(mean="mean", seeds="size")
+    )
     found = found.reset_index()
     best = found.loc[found.groupby(["task", "activation"], sort=False)["mean"].idxmax()].index
     return found.assign(chosen=found.index.isin(best))
@@ -231,7 +231,7 @@ def searched(runs: pd.DataFrame) -> pd.DataFrame:
 
 def tuning(comparison: Comparison) -> Iterator[Run]:
     """Return all runs on public items: as many for every activation."""
-    for seed in range(comparison.tries):
+    for seed in TUNING_SEEDS:
         for name in ACTIVATIONS:
             for rate in RATES:
                 yield Run(comparison.name, "public", name, comparison.epsilon, rate, seed)
@@ -265,11 +265,21 @@ def main() -> None:
 
 def write_tables(runs: pd.DataFrame, folder: Path) -> None:
     """Write the search, all scores, the table, and how its order agrees with the paper's, of all finished tasks."""
+    search = searched(runs)
+    rates = search[search["chosen"]].set_index(["task", "activation"])["rate"]
+    wanted = pd.Series(list(zip(runs["task"], runs["activation"], strict=True)), index=runs.index).map(rates)
+    # Runs at a rate that is no longer chosen are left aside.
+    runs = runs[(runs["data"] == "public") | (runs["rate"] == wanted)]
     sizes = runs[runs["data"] == "private"].groupby("task").size()
     runs = runs[runs["task"].map(sizes) == len(ACTIVATIONS) * len(SEEDS)]
     made = origin(*declared(), runs=runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records"))
     scores = runs[runs["data"] == "private"].drop(columns=["data", "commit", "device", "cores"])
-    frames = {"search": searched(runs), "scores": scores, "table": table(scores), "order": order(scores)}
+    frames = {
+        "search": search[search["task"].isin(runs["task"])],
+        "scores": scores,
+        "table": table(scores),
+        "order": order(scores),
+    }
     for name, frame in frames.items():
         write_text(folder / f"{name}.csv", to_csv(frame, made, float_format="%.6g"))
     speech = next(each for each in COMPARISONS if each.unit == "clip")

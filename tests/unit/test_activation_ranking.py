@@ -152,7 +152,7 @@ def test_the_budget_of_every_activation_is_equal_and_public():
         runs = list(activations.tuning(own))
         assert {run.data for run in runs} == {"public"}
         counts = pd.Series([run.activation for run in runs]).value_counts()
-        assert counts.to_dict() == dict.fromkeys(ACTIVATIONS, len(activations.RATES) * own.tries)
+        assert counts.to_dict() == dict.fromkeys(ACTIVATIONS, len(activations.RATES) * len(activations.TUNING_SEEDS))
 
 
 def test_an_interrupted_comparison_continues_and_takes_the_best_public_rate(comparison, tmp_path, monkeypatch):
@@ -173,7 +173,7 @@ def test_an_interrupted_comparison_continues_and_takes_the_best_public_rate(comp
     kept.fill(comparison)
     assert len(trained) == len(set(trained)) + 1  # the one that was interrupted is the only one that ran twice
     found = kept.read()
-    assert len(found) == 2 * len(activations.RATES) + 2 * len(activations.SEEDS)
+    assert len(found) == 2 * 2 * len(activations.RATES) + 2 * len(activations.SEEDS)
     private = found[found["data"] == "private"]
     assert private.groupby("activation")["rate"].unique().map(list).to_dict() == {n: [r] for n, r in best.items()}
     assert private.groupby("activation")["seed"].apply(list).map(sorted).tolist() == [list(activations.SEEDS)] * 2
@@ -214,7 +214,7 @@ def test_the_stored_rates_are_the_best_of_an_equal_public_search():
     search, every = kept("search"), kept("scores")
     for own in finished():
         tried = search[search["task"] == own.name]
-        assert set(tried["seeds"]) == {own.tries}
+        assert set(tried["seeds"]) == {len(activations.TUNING_SEEDS)}
         for name, rows in tried.groupby("activation"):
             assert rows["rate"].tolist() == list(activations.RATES)
             best = rows.loc[rows["mean"].idxmax(), "rate"]
