@@ -9,6 +9,7 @@
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
 #   make speech-commands     spoken commands at true epsilons per clip and per speaker; needs the clips (docs/speech_commands.md)
+#   make reconstruction      accelerated MRI at true epsilons per patient, simulated (docs/reconstruction.md)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #
@@ -36,7 +37,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands test test-cluster test-environments lint unit benchmark accountants install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands reconstruction test test-cluster test-environments lint unit benchmark accountants install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -45,6 +46,7 @@ held-apart: export ZETADP_COMMAND := make held-apart
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
 ecg: export ZETADP_COMMAND := make ecg
 speech-commands: export ZETADP_COMMAND := make speech-commands
+reconstruction: export ZETADP_COMMAND := make reconstruction
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 
@@ -83,6 +85,10 @@ speech-commands: install
 		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
 	done
 	$(RUN) python benchmarks/speech_commands.py
+
+reconstruction: install
+	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/reconstruction.yaml
+	$(RUN) python benchmarks/reconstruction.py
 
 lint: install
 	$(BIN)/ruff check .
