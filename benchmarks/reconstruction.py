@@ -36,7 +36,8 @@ from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.storage import read_json, write_text
 from zetadp.tasks.reconstruction.baselines import compressed_sensing, zero_filled
-from zetadp.tasks.reconstruction.public import PublicNetworks, public_slices
+from zetadp.tasks.reconstruction.pretraining import public_slices
+from zetadp.tasks.reconstruction.public import PublicNetworks
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.backbone.encoder import settings_of
 from zetadp.tasks.reconstruction.masks import MaskSettings
-from zetadp.tasks.reconstruction.public import PublicNetworks, PublicSettings
+from zetadp.tasks.reconstruction.pretraining import fit
+from zetadp.tasks.reconstruction.public import PublicSettings
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def main(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size
     """Write the networks."""
     chosen = settings_of(PublicSettings, settings)
     logging.getLogger(__name__).info("learning from %d simulated patients", chosen.patients)
-    PublicNetworks.fit(chosen, MaskSettings(**mask), size).save(networks)
+    fit(chosen, MaskSettings(**mask), size).save(networks)
 
 
 if __name__ == "__main__":

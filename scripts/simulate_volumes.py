@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.storage import folder_written_whole
-from zetadp.tasks.reconstruction.simulated import Examinations
-from zetadp.tasks.reconstruction.slices import simulated
+from zetadp.tasks.reconstruction.examinations import Examinations
+from zetadp.tasks.reconstruction.simulated import examinations as simulated
 from zetadp.tasks.reconstruction.volumes import PARTS
 from zetadp.workflow import run
 

@@ -69,7 +69,7 @@ rule fit_public_networks:
     log:
         "logs/fit_public_networks.log",
     conda:
-        "../../../envs/train.yaml"
+        "../../../envs/reconstruction.yaml"
     # Convolutions this small gain nothing from more.
     threads: 1
     resources:

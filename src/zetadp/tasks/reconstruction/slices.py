@@ -11,11 +11,10 @@ from zetadp.storage import write_arrays
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from zetadp.tasks.reconstruction.masks import MaskSettings
-    from zetadp.tasks.reconstruction.simulated import Examinations
     from zetadp.tasks.reconstruction.volumes import Volume
 
 COLUMNS = ("patient", "record", "part")
@@ -102,12 +101,3 @@ class Slices(NamedTuple):
                 return cls(table.assign(slice=file["slice"][()]), file["kspace"][()], file["targets"][()])
         except (OSError, KeyError) as error:
             raise UserError(f"Cannot read the slices {path}: {error}. Delete the file and run again.") from error
-
-
-def simulated(common: Examinations, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, Volume]]:
-    """Yield part and volume of simulated patients: those of training first, then those of testing."""
-    number = 0
-    for part, count in sizes.items():
-        for _ in range(count):
-            yield part, common.patient(seed, number)
-            number += 1

@@ -14,8 +14,8 @@ import pandas as pd
 from zetadp.core.metrics import LEVEL, REPLICATES, accuracy_interval
 from zetadp.core.task import Held, Words
 from zetadp.randomness import Purpose, stream
+from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings
-from zetadp.tasks.reconstruction.simulated import Examinations
 from zetadp.tasks.reconstruction.slices import Slices
 from zetadp.validation import UserError, in_range
 
@@ -42,7 +42,7 @@ class Reconstruction:
     mask
         How lines are left out (`zetadp.tasks.reconstruction.masks.MaskSettings`).
     examinations
-        What simulated patients are (`zetadp.tasks.reconstruction.simulated.Examinations`).
+        What simulated patients are (`zetadp.tasks.reconstruction.examinations.Examinations`).
     public
         How the public networks are made (`zetadp.tasks.reconstruction.public.PublicSettings`).
     """

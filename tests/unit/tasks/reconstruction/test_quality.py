@@ -6,9 +6,10 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from zetadp.kspace.fourier import to_kspace
 from zetadp.tasks.reconstruction.baselines import compressed_sensing, zero_filled
+from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
-from zetadp.tasks.reconstruction.simulated import Examinations
+from zetadp.tasks.reconstruction.simulated import examination
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.random((3, 32, 40)).cumsum(axis=1).astype(np.float32)
@@ -48,7 +49,7 @@ def test_the_mask_of_a_volume_follows_from_its_name():
 
 
 def test_compressed_sensing_improves_on_zero_filling():
-    volume = Examinations(population="procedural", size=48, slices=1, noise=0.02).patient(seed=0, number=0)
+    volume = examination(Examinations("procedural", size=48, slices=1, noise=0.02), seed=0, number=0)
     kspace, target = volume.slices(48)
     measured = kspace * MaskSettings().of_volume(volume.name, 48)
     zero, sparse = zero_filled(measured), compressed_sensing(measured, 0.03, iterations=40)

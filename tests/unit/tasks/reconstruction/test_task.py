@@ -14,11 +14,13 @@ from zetadp.core.task import task_of
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.reconstruction.baselines import zero_filled
+from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings
-from zetadp.tasks.reconstruction.public import PublicNetworks, PublicSettings
+from zetadp.tasks.reconstruction.pretraining import fit
+from zetadp.tasks.reconstruction.public import PublicSettings
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
-from zetadp.tasks.reconstruction.simulated import Examinations
-from zetadp.tasks.reconstruction.slices import Slices, simulated
+from zetadp.tasks.reconstruction.simulated import examination, examinations
+from zetadp.tasks.reconstruction.slices import Slices
 from zetadp.tasks.reconstruction.task import Reconstruction
 from zetadp.tasks.reconstruction.volumes import PARTS
 from zetadp.validation import UserError
@@ -36,9 +38,9 @@ def folder(tmp_path_factory) -> Path:
     found = tmp_path_factory.mktemp("volumes")
     for name in PARTS.values():
         (found / name).mkdir()
-    for part, volume in simulated(EXAMINATIONS, 0, SIZES):
+    for part, volume in examinations(EXAMINATIONS, 0, SIZES):
         volume.write(found / PARTS[part])
-    replace(EXAMINATIONS.patient(0, 9), name="again", patient="phantom-0002").write(found / PARTS["test"])
+    replace(examination(EXAMINATIONS, 0, 9), name="again", patient="phantom-0002").write(found / PARTS["test"])
     return found
 
 
@@ -99,14 +101,14 @@ def test_public_networks_learn_and_are_where_others_start(tmp_path):
     settings = PublicSettings(
         widths=(4, 8), patients=3, passes=8, batch=3, examinations={"population": "procedural", "slices": 3}
     )
-    public = PublicNetworks.fit(settings, MaskSettings(), SIZE)
+    public = fit(settings, MaskSettings(), SIZE)
     network = NetworkSettings(
         "unet", widths=(4, 8), convolutions=1, activation="crelu", start="public", trained="norms"
     )
     before, after = (build(network, 1, SIZE, np.random.default_rng(0)) for _ in range(2))
     after.load_state_dict(public.start(network))
     # Other patients of the public population.
-    own = Slices.of(simulated(replace(EXAMINATIONS, scalp=0.0), 5, SIZES), MaskSettings(), SIZE)
+    own = Slices.of(examinations(replace(EXAMINATIONS, scalp=0.0), 5, SIZES), MaskSettings(), SIZE)
     inputs, targets = torch.from_numpy(own.kspace)[:, None], torch.from_numpy(own.targets)
     drawn, learnt = (float(TASK.losses(model(inputs), targets).mean().detach()) for model in (before, after))
     zero = float(np.abs(zero_filled(own.kspace) - own.targets).mean())
@@ -126,7 +128,7 @@ def test_public_networks_learn_and_are_where_others_start(tmp_path):
     [
         ({"mask": {"kind": "radial"}}, "radial"),
         ({"mask": {"centres": 1}}, r"task\.settings\.mask"),
-        ({"examinations": {"population": "martian"}}, "martian"),
+        ({"examinations": {"noise": -1}}, "noise"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):

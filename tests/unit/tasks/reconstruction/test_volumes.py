@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from zetadp.kspace.fourier import to_image
-from zetadp.tasks.reconstruction.simulated import Examinations
+from zetadp.tasks.reconstruction.examinations import Examinations
+from zetadp.tasks.reconstruction.simulated import examination
 from zetadp.tasks.reconstruction.volumes import Volume, cut, read_folder, read_volume, sizes
 from zetadp.validation import UserError
 
@@ -20,7 +21,7 @@ OFFICIAL = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/IS
 
 @pytest.fixture(scope="module")
 def volume() -> Volume:
-    return EXAMINATIONS.patient(seed=0, number=3)
+    return examination(EXAMINATIONS, seed=0, number=3)
 
 
 def test_a_simulated_file_has_the_layout_of_fastmri_and_is_read_back(volume, tmp_path):
@@ -55,7 +56,7 @@ def test_complete_kspace_of_the_field_of_view_gives_the_target(volume):
 
 
 def test_patients_differ_and_have_phase_and_noise(volume):
-    again, other = (EXAMINATIONS.patient(seed=0, number=n) for n in (3, 4))
+    again, other = (examination(EXAMINATIONS, seed=0, number=n) for n in (3, 4))
     np.testing.assert_array_equal(again.kspace, volume.kspace)
     assert np.abs(other.target - volume.target).max() > 0.1 * volume.maximum
     image = cut(to_image(volume.kspace), 32, 32)
@@ -63,7 +64,7 @@ def test_patients_differ_and_have_phase_and_noise(volume):
     phases = np.angle(image[head])
     assert np.std(np.exp(1j * phases)) > 0.1  # no phase that a constant would remove
     # The corners hold noise alone, as much in the imaginary as in the real part.
-    quiet = replace(EXAMINATIONS, noise=0.0).patient(seed=0, number=3)
+    quiet = examination(replace(EXAMINATIONS, noise=0.0), seed=0, number=3)
     noise = (to_image(volume.kspace) / volume.maximum - to_image(quiet.kspace) / quiet.maximum)[:, :16]
     assert noise.real.std() == pytest.approx(noise.imag.std(), rel=0.15)
     assert 0.005 < noise.real.std() < 0.1
@@ -99,3 +100,9 @@ def test_multi_coil_files_and_empty_folders_are_refused(volume, tmp_path):
         file["kspace"] = np.zeros((2, 8, 64, 32), np.complex64)
     with pytest.raises(UserError, match="one coil"):
         list(read_folder(tmp_path))
+
+
+@pytest.mark.parametrize("change", [{"population": "martian"}, {"sequences": ["T3w"]}])
+def test_names_that_the_simulation_does_not_know_are_refused(change):
+    with pytest.raises(UserError, match=r"martian|T3w"):
+        examination(replace(EXAMINATIONS, **change), seed=0, number=0)
