@@ -11,6 +11,7 @@
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
 #   make speech-commands     spoken commands at true epsilons per clip and per speaker; needs the clips (docs/speech_commands.md)
 #   make activations         which activation works best at equal true epsilon; needs the clips (docs/activations.md)
+#   make reconstruction      accelerated MRI at true epsilons per patient, simulated (docs/reconstruction.md)
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
@@ -39,7 +40,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -49,6 +50,7 @@ phase-mnist: export ZETADP_COMMAND := make phase-mnist
 ecg: export ZETADP_COMMAND := make ecg
 speech-commands: export ZETADP_COMMAND := make speech-commands
 activations: export ZETADP_COMMAND := make activations
+reconstruction: export ZETADP_COMMAND := make reconstruction
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 release-accounting: export ZETADP_COMMAND := make release-accounting
@@ -91,6 +93,9 @@ speech-commands: install
 
 activations: install
 	$(RUN) python benchmarks/activations.py
+reconstruction: install
+	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/reconstruction.yaml
+	$(RUN) python benchmarks/reconstruction.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -17,20 +17,21 @@ def main(
     privacy: list[Path],
     histories: list[Path],
     accuracy: Path,
-    confusion: Path,
     curves: Path,
-    per_class: Path,
     cohort_label: str,
+    confusion: Path | None = None,
+    per_class: Path | None = None,
 ) -> None:
-    """Draw accuracy, confusion, recall and training curves."""
+    """Draw the metric against epsilon and training curves; of a task with classes, confusion and recall too."""
     folders = [path.parent for path in metrics]
     runs = tables.collect(folders)
     table = tables.table1(runs, cohort_label)
     chance = tables.chance_of(runs)
     save_svg(figures.accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
-    save_svg(figures.confusion_matrices(runs, cohort_label), confusion)
     save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label, chance=chance), curves)
-    save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)
+    if confusion is not None and per_class is not None:
+        save_svg(figures.confusion_matrices(runs, cohort_label), confusion)
+        save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)
 
 
 if __name__ == "__main__":

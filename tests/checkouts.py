@@ -26,6 +26,7 @@ TRACKED = ("Snakefile", "config.yaml", "envs", "profiles", "scripts", "src", "wo
 OF_OTHER_TASKS = {
     *("collect_ecgs", "encode_ecgs", "fit_ecg_encoder"),
     *("encode_digits", "fetch_digits", "fit_encoder", "pair_digits"),
+    *("fit_public_networks", "simulate_volumes", "undersample"),
     *("account_speakers", "encode_clips", "fetch_speech", "fit_word_encoder", "index_clips", "transform_clips"),
     "write_release",  # of runs that release rows
 }

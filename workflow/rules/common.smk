@@ -76,6 +76,8 @@ FIGURES = [
     for name in ("accuracy", "confusion", "per_class", "curves")
 ]
 
+# Whether the task's items have classes, which tables and figures of them need; its rules may say otherwise.
+CLASSES = True
 
 TASK_CODE = f"zetadp.tasks.{config['task']['name']}"
 

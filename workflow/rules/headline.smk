@@ -41,7 +41,7 @@ use rule make_figures as draw_headline with:
     output:
         **{
             kind: f"{HEADLINE}/figures/{kind}.svg"
-            for kind in ("accuracy", "confusion", "per_class", "curves")
+            for kind in ("accuracy", "curves", *OF_CLASSES)
         },
     log:
         "logs/draw_headline.log",

@@ -34,29 +34,38 @@ rule make_tables:
         "../../scripts/make_tables.py"
 
 
+OF_CLASSES = (
+    {
+        "confusion": report(
+            f"{RESULTS}/figures/confusion.svg",
+            caption="../report/confusion.rst",
+            category="Results",
+            labels={"result": "confusion of the sequences"},
+        ),
+        "per_class": report(
+            f"{RESULTS}/figures/per_class.svg",
+            caption="../report/per_class.rst",
+            category="Results",
+            labels={"result": "recall of each sequence"},
+        ),
+    }
+    if CLASSES
+    else {}
+)
+
+
 rule make_figures:
     input:
         metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=RUNS),
         privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
         histories=collect(f"{RESULTS}/{RUN}/history.csv", run=RUNS),
     output:
+        **OF_CLASSES,
         accuracy=report(
             f"{RESULTS}/figures/accuracy.svg",
             caption="../report/accuracy.rst",
             category="Results",
             labels={"result": "accuracy against epsilon, figure"},
-        ),
-        confusion=report(
-            f"{RESULTS}/figures/confusion.svg",
-            caption="../report/confusion.rst",
-            category="Results",
-            labels={"result": "confusion of the sequences"},
-        ),
-        per_class=report(
-            f"{RESULTS}/figures/per_class.svg",
-            caption="../report/per_class.rst",
-            category="Results",
-            labels={"result": "recall of each sequence"},
         ),
         curves=report(
             f"{RESULTS}/figures/curves.svg",

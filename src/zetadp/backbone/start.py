@@ -89,5 +89,6 @@ def public_start(model: FinishedModel, backbone: Backbone) -> nn.Module:
     """Return the network of a finished model as it was before its training, with the backbone's public weights."""
     network = build(model.settings, model.task.outputs, model.inputs, stream(0, Purpose.WEIGHTS))
     # Low-rank updates have no public weights: as drawn, they change nothing.
-    network.load_state_dict({**updates(network), **backbone.start(model.settings)})
-    return network.to(backbone.centre.device).eval()
+    start = backbone.start(model.settings)
+    network.load_state_dict({**updates(network), **start})
+    return network.to(next(iter(start.values())).device).eval()

@@ -23,6 +23,7 @@ from zetadp.nn.settings import LOW_RANK, OWN, ROWS
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.spectral import SpectrogramClassifier
 from zetadp.nn.stacked import stack
+from zetadp.nn.unet import UNet, inverse_fourier
 from zetadp.validation import UserError
 
 
@@ -152,13 +153,6 @@ class HeadClassifier(nn.Module):
         return real  # type: ignore[no-any-return]
 
 
-def inverse_fourier(kspace: Tensor) -> Tensor:
-    """Transform centred k-space to complex images over the last two axes, as `zetadp.kspace.fourier.to_image`."""
-    axes = (-2, -1)
-    found: Tensor = torch.fft.fftshift(torch.fft.ifft2(torch.fft.ifftshift(kspace, dim=axes), norm="ortho"), dim=axes)
-    return found
-
-
 def build(settings: NetworkSettings, classes: int, size: int, generator: np.random.Generator) -> nn.Module:
     """Return a network with freshly drawn weights, of which those that are trained require a gradient.
 
@@ -180,6 +174,8 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
         model = DenseClassifier(settings, classes, size)
     elif settings.family == "spectrogram":
         model = SpectrogramClassifier(settings, classes)
+    elif settings.family in {"unet", "real_unet"}:
+        model = _unet(settings, size)
     elif settings.family == "linear":
         model = LinearClassifier(classes, size)
     elif settings.family == "head":
@@ -196,6 +192,25 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
         model = ConvolutionalClassifier(settings, classes, size)
         _freeze(model, settings.trained)
     initialise(model, generator)
+    if isinstance(model, UNet):
+        nn.init.zeros_(model.last.weight)  # so that it begins with the zero-filled image
+    return model
+
+
+def _unet(settings: NetworkSettings, size: int) -> UNet:
+    """Return a U-Net of which what is trained requires a gradient."""
+    if size % 2 ** (len(settings.widths) - 1):
+        raise ValueError(
+            f"Expected an image side divisible by 2 for each step between {len(settings.widths)} widths, found {size}."
+        )
+    model = UNet(settings)
+    if settings.trained != "all":
+        model.requires_grad_(requires_grad=False)
+        for part in (model.last, model.consistency):
+            part.requires_grad_(requires_grad=True)
+    for module in model.modules():
+        if settings.trained == "norms" and isinstance(module, (ComplexGroupNorm, GroupNorm)):
+            module.requires_grad_(requires_grad=True)
     return model
 
 

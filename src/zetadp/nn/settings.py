@@ -9,7 +9,7 @@ from zetadp.validation import in_range, one_of, positive
 
 OWN = "own"
 """Family of a network that the user of the library brings as a PyTorch module."""
-FAMILIES = ("complex", "real", "dense", "spectrogram", "linear", "head", OWN)
+FAMILIES = ("complex", "real", "dense", "spectrogram", "unet", "real_unet", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
 """What is trained where convolutions are frozen and updated by `zetadp.nn.layers`: both factors, or the outer."""
 
@@ -27,8 +27,13 @@ AT_ONCE = (*CLOSED_FORMS, MIXED_ROWS)
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", "features")
 ROWS = ("signal", "spectrum")
 """Domains of one dimension: what a network sees is a row, and not a square."""
-OF_FAMILY = {"dense": ("complex", "image", *ROWS), "spectrogram": ("complex", "image")}
-"""Domains of families that are complex or real as their domain is; no other sees complex images or rows."""
+OF_FAMILY = {
+    "dense": ("complex", "image", *ROWS),
+    "spectrogram": ("complex", "image"),
+    "unet": ("kspace",),
+    "real_unet": ("kspace",),
+}
+"""Domains of families that do not take every one; no other sees complex images or rows."""
 
 SHIPPED = "data/backbone.safetensors"
 """Where the backbone lies that comes with the package, relative to the package."""
@@ -43,15 +48,15 @@ class NetworkSettings:
     family
         ``complex``; ``real`` (the same shape with real weights, widths times the square root of two so that it has
         about as many real numbers); ``dense`` (fully connected layers) and ``spectrogram`` (`zetadp.nn.spectral`),
-        complex or real as their domain is; ``linear`` (softmax regression on log magnitude); or ``head`` (a complex
-        affine map of features). ``own``: the network is brought as a PyTorch module, and the other settings are of no
-        effect.
+        complex or real as their domain is; ``unet`` and its real twin ``real_unet`` (`zetadp.nn.unet`), which give
+        images; ``linear`` (softmax regression on log magnitude); or ``head`` (a complex affine map of features).
+        ``own``: the network is brought as a PyTorch module, and the other settings are of no effect.
     domain
         What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, a real ``signal``
         of one dimension, its complex ``spectrum``, or ``features`` that something public computes.
     widths
         Filters of each block; each block halves the image side by average pooling. Units of each hidden layer of family
-        ``dense``, filters of each convolution of family ``spectrogram``.
+        ``dense``, filters of each convolution of family ``spectrogram``, channels at each size of a U-Net.
     convolutions
         3x3 convolutions a block, each followed by group normalisation and activation.
     head
@@ -73,7 +78,7 @@ class NetworkSettings:
     trained
         What is trained: ``all``; ``norms``, scales and shifts of the normalisation with the head; ``low_rank``, both
         factors of an update ``U V`` of every convolution with the head; ``low_rank_outer``, the same with V as drawn;
-        or the ``head``.
+        or the ``head``. The head of a U-Net is its last convolution and the weight of data consistency.
     rank
         Rank of the updates, where there are any.
     """
@@ -120,8 +125,10 @@ class NetworkSettings:
             )
         if self.family != "complex" and self.transform != "none":
             raise ValueError(f"Expected transform none for family {self.family}, found {self.transform}.")
-        if self.family not in {"complex", "head"} and self.start == "public":
-            raise ValueError(f"Expected start random for family {self.family}: the backbone is complex; found public.")
+        if self.family not in {"complex", "unet", "real_unet", "head"} and self.start == "public":
+            raise ValueError(
+                f"Expected start random for family {self.family}: no backbone has its shape; found public."
+            )
         if self.family not in {"complex", "real"} and self.trained in LOW_RANK:
             raise ValueError(
                 f"Expected family complex or real for trained {self.trained}: only they have convolutions; found "

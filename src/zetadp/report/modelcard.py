@@ -133,6 +133,20 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
     if interval["low"] is not None:
         low, high = _percent(interval["low"]), _percent(interval["high"])
         between = f"{interval['level']:.0%} interval over patients: {low} to {high} %"
+    if "classes" not in metrics:
+        others = [name.removesuffix("_interval") for name in metrics if name.endswith("_interval")]
+        return [
+            "## Quality",
+            "",
+            f"- {metric}: {_percent(metrics[metric])} % ({between}).",
+            *(f"- {name}: {metrics[name]:.4g}." for name in others if name != metric),
+            *(
+                [f"- {metric}, public weights alone, before any private training: {_percent(start)} %."]
+                if start
+                else []
+            ),
+            "",
+        ]
     columns, word, by_volume = ("recall", "precision", "f1"), metrics["called"], metrics.get("volume_accuracy")
     rows = tuple(
         (name, *(_percent(metrics["per_class"][name][column]) for column in columns)) for name in metrics["classes"]
@@ -184,6 +198,8 @@ def _that_count(network: Mapping[str, Any]) -> list[str]:
     names = ["family", "domain"]
     if network["family"] == "head":
         names += ["components", "start"]
+    if network["family"] in {"unet", "real_unet"}:
+        names += ["widths", "convolutions", "activation", "start", "trained"]
     if network["family"] in {"complex", "real"}:
         names += ["widths", "convolutions", "groups", "head", "trained"]
         names += ["hidden"] if network["head"] == "hidden" else []

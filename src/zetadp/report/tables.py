@@ -70,8 +70,13 @@ def metric_shown(metric: str) -> str:
     return "AUC" if metric == "auc" else metric
 
 
-def chance_of(runs: pd.DataFrame) -> float:
-    """Return what a guess reaches in a classification, in %: half of the area under a ROC curve, or one class."""
+def chance_of(runs: pd.DataFrame) -> float | None:
+    """Return what a guess reaches in a classification, in %: half of the area under a ROC curve, or one class.
+
+    None for a task that has no classes.
+    """
+    if runs["classes"].iloc[0] is None:
+        return None
     return 50.0 if runs["metric"].iloc[0] == "auc" else 100 / len(runs["classes"].iloc[0])
 
 
@@ -195,7 +200,7 @@ def per_class(runs: pd.DataFrame) -> pd.DataFrame:
 
     def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
         found = []
-        for name in group["classes"].iloc[0]:
+        for name in group["classes"].iloc[0] or ():
             row: dict[str, Any] = {"class": name, "seeds": len(group)}
             for metric in ("recall", "precision", "f1"):
                 values = pd.Series([run[name][metric] for run in group["per_class"]], dtype=float)

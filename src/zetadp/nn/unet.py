@@ -1,0 +1,133 @@
+"""A U-Net that turns accelerated k-space into an image, complex or real, and the layer that keeps what was measured.
+
+Blocks of convolutions, group normalisation and activation on ever coarser images, then on ever finer ones, each joined
+with what the block of its size on the way down made (Ronneberger et al., arXiv:1505.04597). Its output is added to the
+zero-filled image. Then the measured lines replace, in part, what the network says of them.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.nn.activations import activation
+from zetadp.nn.layers import Conv2d, PatientLayer, per_image
+from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
+from zetadp.nn.stacked import stack, unstack
+
+if TYPE_CHECKING:
+    from zetadp.nn.settings import NetworkSettings
+
+AXES = (-2, -1)
+
+
+class DataConsistency(PatientLayer):
+    """Move the k-space of an image toward the lines that were measured.
+
+    The weight says how far: 1 puts the measured values in place, 0 leaves the image as it is. It is trained, for noisy
+    measurements are better averaged with what the network says.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, image: Tensor, measured: Tensor) -> Tensor:
+        """Return images for complex images and k-space, both of shape (image, row, column); missing lines are zero."""
+        weight = per_image(self.weight, len(image), 1)[..., None]
+        line = (measured != 0).any(dim=1, keepdim=True)
+        said = fourier(image)
+        return inverse_fourier(said + weight * line * (measured - said))
+
+
+class UNet(nn.Module):
+    """The network.
+
+    Parameters
+    ----------
+    settings
+        ``widths`` are the channels at each size, the full one first. Family ``unet`` is complex; ``real_unet`` is its
+        twin, with real and imaginary part as two channels and about as many real numbers, and LeakyReLU in place of
+        the activation.
+    """
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.complex = settings.family == "unet"
+        self.settings = settings
+        # A complex weight is two real numbers, so the twin has the root of two more channels.
+        widths = settings.widths if self.complex else tuple(round(width * 2**0.5) for width in settings.widths)
+        ends = 1 if self.complex else 2
+        self.down = nn.ModuleList(self._block(before, width) for before, width in pairwise((ends, *widths)))
+        steps = list(pairwise(reversed(widths)))
+        self.raise_ = nn.ModuleList(self._convolution(coarse, fine, 1) for coarse, fine in steps)
+        self.up = nn.ModuleList(self._block(2 * fine, fine) for _, fine in steps)
+        self.last = self._convolution(widths[0], ends, 3)
+        self.consistency = DataConsistency()
+
+    def _convolution(self, before: int, width: int, kernel: int) -> Conv2d:
+        return Conv2d(before, width, kernel, dtype=torch.complex64 if self.complex else torch.float32)
+
+    def _block(self, before: int, width: int) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for number in range(self.settings.convolutions):
+            layers.append(self._convolution(before if number == 0 else width, width, 3))
+            if self.complex:
+                layers += [ComplexGroupNorm(width, width), activation(self.settings.activation, width)]
+            else:
+                layers += [GroupNorm(width, width), nn.LeakyReLU(0.2)]
+        return nn.Sequential(*layers)
+
+    def _joined(self, one: Tensor, other: Tensor) -> Tensor:
+        """Return the channels of both; of complex ones all real parts stay before all imaginary parts."""
+        if not self.complex:
+            return torch.cat((one, other), dim=1)
+        (real, imaginary), (other_real, other_imaginary) = one.chunk(2, dim=1), other.chunk(2, dim=1)
+        return torch.cat((real, other_real, imaginary, other_imaginary), dim=1)
+
+    def correction(self, x: Tensor) -> Tensor:
+        """Return what is added to stacked images of shape (image, 2, row, column)."""
+        sizes = []
+        for number, block in enumerate(self.down):
+            x = block(functional.avg_pool2d(x, 2) if number else x)
+            sizes.append(x)
+        sizes.pop()
+        for narrow, block in zip(self.raise_, self.up, strict=True):
+            x = functional.interpolate(narrow(x), scale_factor=2, mode="nearest")
+            x = block(self._joined(x, sizes.pop()))
+        found: Tensor = self.last(x)
+        return found
+
+    def forward(self, kspace: Tensor) -> Tensor:
+        """Return magnitude images of shape (image, row, column) for k-space of shape (image, 1, ky, kx).
+
+        Lines that were not measured are zero in all rows. Every image is scaled by itself, so that the output has the
+        scale of the input, whatever it is.
+        """
+        measured = kspace[:, 0]
+        zero_filled = inverse_fourier(measured)
+        scale = zero_filled.abs().std(dim=AXES, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        x = stack((zero_filled / scale)[:, None])
+        image = unstack(x + self.correction(x))[:, 0]
+        found = self.consistency(image, measured / scale)
+        # The slope of a modulus at zero is not defined.
+        shown: Tensor = (found.real.square() + found.imag.square()).clamp_min(1e-12).sqrt() * scale
+        return shown
+
+
+def fourier(image: Tensor) -> Tensor:
+    """Transform complex images to centred k-space over the last two axes, as `zetadp.kspace.fourier.to_kspace`."""
+    shifted = torch.fft.ifftshift(image, dim=AXES)
+    found: Tensor = torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=AXES)
+    return found
+
+
+def inverse_fourier(kspace: Tensor) -> Tensor:
+    """Transform centred k-space to complex images over the last two axes, as `zetadp.kspace.fourier.to_image`."""
+    shifted = torch.fft.ifftshift(kspace, dim=AXES)
+    found: Tensor = torch.fft.fftshift(torch.fft.ifft2(shifted, norm="ortho"), dim=AXES)
+    return found

@@ -1,0 +1,69 @@
+"""Training of the public networks on simulated patients."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zetadp.backbone.encoder import Learning
+from zetadp.nn.models import build
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.reconstruction.examinations import Examinations
+from zetadp.tasks.reconstruction.public import PublicNetworks, PublicSettings
+from zetadp.tasks.reconstruction.simulated import examination
+
+if TYPE_CHECKING:
+    from zetadp.tasks.reconstruction.masks import MaskSettings
+
+logger = logging.getLogger(__name__)
+
+
+def fit(settings: PublicSettings, masks: MaskSettings, size: int) -> PublicNetworks:
+    """Train the public networks on simulated patients.
+
+    Parameters
+    ----------
+    settings
+        How.
+    masks
+        How lines are left out, as for the private patients.
+    size
+        Rows and columns of a slice.
+    """
+    kspace, target = public_slices(settings, size)
+    found = {family: _fitted(settings, family, masks, kspace, target) for family in settings.families}
+    return PublicNetworks(settings, found)
+
+
+def public_slices(settings: PublicSettings, size: int) -> tuple[Tensor, Tensor]:
+    """Return complete k-space and targets of all public patients, both of shape (slice, size, size)."""
+    common = replace(Examinations(**settings.examinations), size=size)
+    made = [examination(common, settings.seed, number, "public").slices(size) for number in range(settings.patients)]
+    logger.info("simulated %d public patients", settings.patients)
+    kspace, target = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*made, strict=True))
+    return kspace, target
+
+
+def _fitted(
+    settings: PublicSettings, family: str, masks: MaskSettings, kspace: Tensor, target: Tensor
+) -> dict[str, Tensor]:
+    """Return the weights of a network that learnt of some slices, each seen with ever new masks."""
+    random = stream(settings.seed, Purpose.PRETRAINING)
+    model = build(settings.network(family), 1, kspace.shape[-1], random)
+    steps = len(kspace) // settings.batch
+    learning = Learning(model, settings.learning_rate, settings.passes * steps)
+    for turn in range(settings.passes):
+        total = 0.0
+        for chosen in random.permutation(len(kspace))[: steps * settings.batch].reshape(steps, -1):
+            lines = np.stack([masks.draw(kspace.shape[-1], random) for _ in chosen])
+            seen = kspace[chosen] * torch.from_numpy(lines)[:, None]
+            loss = (model(seen[:, None]) - target[chosen]).abs().mean()
+            learning.step(loss)
+            total += float(loss.detach())
+        logger.info("%s, pass %d of %d: loss %.4f", family, turn + 1, settings.passes, total / steps)
+    return {name: value.detach() for name, value in model.state_dict().items()}

@@ -1,0 +1,54 @@
+"""How near a reconstructed volume is to its target: NMSE, PSNR and SSIM as fastMRI defines them.
+
+All three are of a volume (slice, row, column). PSNR and SSIM are scaled by the largest intensity of the target volume.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.ndimage import uniform_filter
+
+WINDOW = 7
+"""Side of the window of SSIM, in pixels (Wang et al., doi:10.1109/TIP.2003.819861)."""
+
+
+def nmse(target: np.ndarray, found: np.ndarray) -> float:
+    """Return the squared error in units of the target's squared norm."""
+    return float(np.square(target - found).sum() / np.square(target).sum())
+
+
+def psnr(target: np.ndarray, found: np.ndarray, peak: float | None = None) -> float:
+    """Return the peak signal-to-noise ratio in dB; ``peak`` is by default the largest intensity of the target."""
+    peak = float(target.max()) if peak is None else peak
+    return float(10 * np.log10(peak**2 / np.square(target - found).mean()))
+
+
+def ssim(target: np.ndarray, found: np.ndarray, peak: float | None = None) -> np.ndarray:
+    """Return the structural similarity of each slice; a volume's is their mean.
+
+    Parameters
+    ----------
+    target, found
+        Shape (slice, row, column).
+    peak
+        Largest intensity; by default that of the target.
+
+    Returns
+    -------
+    Shape (slice,): means over all windows that lie inside the image, with sample covariances.
+    """
+    peak = float(target.max()) if peak is None else peak
+    x, y = (np.asarray(values, dtype=np.float64) for values in (target, found))
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.asarray(uniform_filter(values, (0, WINDOW, WINDOW)))
+
+    sample = WINDOW**2 / (WINDOW**2 - 1)
+    of_x, of_y = mean(x), mean(y)
+    var_x, var_y = sample * (mean(x * x) - of_x**2), sample * (mean(y * y) - of_y**2)
+    covariance = sample * (mean(x * y) - of_x * of_y)
+    one, two = (0.01 * peak) ** 2, (0.03 * peak) ** 2
+    found_map = (2 * of_x * of_y + one) * (2 * covariance + two)
+    found_map /= (of_x**2 + of_y**2 + one) * (var_x + var_y + two)
+    edge = WINDOW // 2
+    return np.asarray(found_map[:, edge:-edge, edge:-edge].mean(axis=(1, 2)))

@@ -1,0 +1,122 @@
+"""Simulated examinations: complex images of the repository's phantom, with receiver phase, coil shading and noise.
+
+Brains, lesions, tissues and protocols are those of the simulated cohort (`zetadp.cohort.phantom`). Unlike its volumes,
+an examination here is what a scanner measures: k-space of a complex image, before any magnitude is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.ndimage import distance_transform_edt, gaussian_filter
+
+from zetadp.cohort.deformation import smooth_field
+from zetadp.cohort.grid import VoxelGrid
+from zetadp.cohort.populations import POPULATIONS
+from zetadp.cohort.scanners import CHANNELS
+from zetadp.cohort.tissues import draw_tissues
+from zetadp.kspace.fourier import to_kspace
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.reconstruction.volumes import Volume
+from zetadp.validation import UserError, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from zetadp.cohort.tissues import Tissues
+    from zetadp.tasks.reconstruction.examinations import Examinations
+
+PLACE = 11
+"""Tells the streams of these patients from those of other simulated cohorts."""
+APART = 4
+"""Millimetres between two slices."""
+PHASE_SPACING = 120.0
+COIL_SPACING = 150.0
+
+
+def examination(common: Examinations, seed: int, number: int, name: str = "phantom") -> Volume:
+    """Simulate the examination of a patient.
+
+    Parameters
+    ----------
+    common
+        What all examinations have in common.
+    seed, number
+        Seed of all of them, and number of the patient.
+    name
+        Begins the names of all patients.
+
+    Returns
+    -------
+    The same on every call.
+    """
+    try:
+        one_of(POPULATIONS, population=common.population)
+        for each in common.sequences:
+            one_of(CHANNELS, sequences=each)
+    except ValueError as error:
+        raise UserError(f"Simulated examinations: {error}") from error
+    random = stream(seed, Purpose.COHORT, PLACE, number)
+    sequence = CHANNELS.index(str(random.choice(list(common.sequences))))
+    clean = _image(common, random, sequence)
+    grid = VoxelGrid((common.size, common.size, 1))
+    phase = common.phase * smooth_field(random, grid, PHASE_SPACING)[..., 0].T + random.uniform(-np.pi, np.pi)
+    coil = np.exp(common.shading * smooth_field(random, grid, COIL_SPACING)[..., 0].T)
+    complete = _oversampled(clean * coil * np.exp(1j * phase))
+    sigma = common.noise * np.abs(clean[clean != 0]).mean()
+    parts = random.standard_normal((*complete.shape, 2), dtype=np.float32)
+    image = complete + np.float32(sigma) * (parts[..., 0] + 1j * parts[..., 1])
+    gain = np.float32(random.uniform(1e-5, 1e-4))
+    image = (gain * image).astype(np.complex64)
+    shown = image[:, common.size // 2 : common.size // 2 + common.size]
+    patient = f"{name}-{number:04d}"
+    return Volume(patient, patient, f"AX{CHANNELS[sequence]}", to_kspace(image), np.abs(shown))
+
+
+def _image(common: Examinations, random: np.random.Generator, sequence: int) -> np.ndarray:
+    """Return the signal of a head without phase, coil or noise, shape (slice, row, column)."""
+    population = POPULATIONS[common.population]
+    # The slices of a grid are a millimetre thick and lie a millimetre apart.
+    grid = VoxelGrid((common.size, common.size, APART * (common.slices - 1) + 1))
+    machine = population.scanner(random)
+    brain = population.brain(random, grid)
+    fractions = population.tissue(random, brain, 0.9)
+    tissues: Tissues = draw_tissues(random, machine.field_strength)
+    present = tissues.after_contrast() if CHANNELS[sequence] == "t1gd" else tissues
+    protocol = machine.protocols[sequence].jittered(random, 0.05)
+    signal = np.abs(protocol.signal(present).astype(np.float32) @ fractions)
+    volume = np.zeros(grid.shape, dtype=np.float32)
+    volume[brain.inside] = signal / signal.mean()
+    slices = np.moveaxis(volume[:, :, ::APART], (2, 1, 0), (0, 1, 2))
+    if not common.scalp:
+        return np.ascontiguousarray(slices)
+    inside = np.moveaxis(brain.inside[:, :, ::APART], (2, 1, 0), (0, 1, 2))
+    pixel = grid.voxel[0]
+    skull, skin = random.uniform(6, 10), random.uniform(4, 7)
+    bright = common.scalp * random.uniform(0.7, 1.3)
+    return np.stack([own + bright * _ring(mask, skull, skin, pixel) for own, mask in zip(slices, inside, strict=True)])
+
+
+def _ring(inside: np.ndarray, skull: float, skin: float, pixel: float) -> np.ndarray:
+    """Return the scalp around a brain: 1 where it lies, smooth at its borders."""
+    # The surface of a head has no folds.
+    filled = gaussian_filter(inside.astype(np.float32), 6 / pixel) > 0.4
+    distance = distance_transform_edt(~filled) * pixel
+    ring = (distance > skull) & (distance < skull + skin)
+    return np.asarray(gaussian_filter(ring.astype(np.float32), 0.5))
+
+
+def _oversampled(images: np.ndarray) -> np.ndarray:
+    """Return images between empty rows, twice as many in all."""
+    rows = images.shape[1]
+    return np.pad(images, ((0, 0), (rows // 2, rows - rows // 2), (0, 0)))
+
+
+def examinations(common: Examinations, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, Volume]]:
+    """Yield part and volume of simulated patients: those of training first, then those of testing."""
+    number = 0
+    for part, count in sizes.items():
+        for _ in range(count):
+            yield part, examination(common, seed, number)
+            number += 1

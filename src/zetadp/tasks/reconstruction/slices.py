@@ -1,0 +1,103 @@
+"""From the volumes of a cohort to what networks see of them: undersampled k-space, targets, and whose they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+
+from zetadp.storage import write_arrays
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from zetadp.tasks.reconstruction.masks import MaskSettings
+    from zetadp.tasks.reconstruction.volumes import Volume
+
+COLUMNS = ("patient", "record", "part")
+
+
+class Slices(NamedTuple):
+    """All slices of a cohort.
+
+    Attributes
+    ----------
+    table
+        One row a slice: patient, record (the volume), part (train or test), slice.
+    kspace
+        complex64, shape (slice, ky, kx), in units of the volume's largest intensity; missing lines are zero.
+    targets
+        float32, shape (slice, row, column), in the same units.
+    """
+
+    table: pd.DataFrame
+    kspace: np.ndarray
+    targets: np.ndarray
+
+    @classmethod
+    def of(cls, volumes: Iterable[tuple[str, Volume]], masks: MaskSettings, size: int) -> Self:
+        """Leave out lines of volumes, each by the mask that follows from its name."""
+        rows: list[tuple[str, str, str, int]] = []
+        seen, wanted = [], []
+        for part, volume in volumes:
+            kspace, target = volume.slices(size)
+            seen.append(kspace * masks.of_volume(volume.name, size))
+            wanted.append(target)
+            rows += [(volume.patient, volume.name, part, number) for number in range(len(kspace))]
+        table = pd.DataFrame(rows, columns=[*COLUMNS, "slice"])
+        return cls(table, np.concatenate(seen), np.concatenate(wanted))
+
+    def cohort(self, declared: Mapping[str, int]) -> pd.DataFrame:
+        """Return one row a volume, or refuse another cohort than the declared one.
+
+        Parameters
+        ----------
+        declared
+            Number of patients of each part.
+        """
+        found = self.table[list(COLUMNS)].drop_duplicates(ignore_index=True)
+        twice = found["record"][found["record"].duplicated()]
+        if len(twice):
+            raise UserError(f"Expected volumes with names of their own, found {twice.iloc[0]} twice.")
+        both = found.groupby("patient")["part"].nunique()
+        if (both > 1).any():
+            raise UserError(
+                f"Expected each patient in one part, found {both.idxmax()} in both. Move that patient's files to one "
+                "folder."
+            )
+        for part, wanted in declared.items():
+            patients = found["patient"][found["part"] == part].nunique()
+            if patients != wanted:
+                raise UserError(
+                    f"Expected cohort.{part}_patients to be the number of patients of the files, {patients}, found "
+                    f"{wanted}. Declare that number: it enters the guarantee as a public constant."
+                )
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write the slices to HDF5."""
+        arrays = {"kspace": self.kspace, "targets": self.targets, "slice": self.table["slice"].to_numpy()}
+        names = {column: tuple(self.table[column]) for column in COLUMNS}
+        about = {"axes": ["slice", "ky", "kx"], "units": "largest intensity of the volume"}
+        write_arrays(path, arrays, names, about, {})
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote.
+
+        Raises
+        ------
+        UserError
+            If the file is absent, damaged or another one.
+        """
+        import h5py
+
+        try:
+            with h5py.File(path, "r") as file:
+                table = pd.DataFrame({column: file[column].asstr()[()] for column in COLUMNS})
+                return cls(table.assign(slice=file["slice"][()]), file["kspace"][()], file["targets"][()])
+        except (OSError, KeyError) as error:
+            raise UserError(f"Cannot read the slices {path}: {error}. Delete the file and run again.") from error

@@ -1,0 +1,187 @@
+"""Reconstruct images from accelerated single-coil k-space (Ziller et al., section 5.5). The unit is the patient.
+
+The paper protects a slice. A patient has many, so here all slices of a patient make one contribution, clipped once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from zetadp.core.metrics import LEVEL, REPLICATES, accuracy_interval
+from zetadp.core.task import Held, Words
+from zetadp.randomness import Purpose, stream
+from zetadp.tasks.reconstruction.examinations import Examinations
+from zetadp.tasks.reconstruction.masks import MaskSettings
+from zetadp.tasks.reconstruction.slices import Slices
+from zetadp.validation import UserError, in_range
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+    from zetadp.tasks.reconstruction.public import PublicNetworks
+
+Settings = TypeVar("Settings")
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Magnitude images from k-space with missing lines, learnt by absolute error.
+
+    Attributes
+    ----------
+    size
+        Rows and columns of a slice; larger ones are cut.
+    mask
+        How lines are left out (`zetadp.tasks.reconstruction.masks.MaskSettings`).
+    examinations
+        What simulated patients are (`zetadp.tasks.reconstruction.examinations.Examinations`).
+    public
+        How the public networks are made (`zetadp.tasks.reconstruction.public.PublicSettings`).
+    """
+
+    size: int = 96
+    mask: Mapping[str, Any] = field(default_factory=dict)
+    examinations: Mapping[str, Any] = field(default_factory=dict)
+    public: Mapping[str, Any] = field(default_factory=dict)
+
+    outputs = 1
+    metric = "SSIM"
+    simulates = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        in_range(16, 1024, size=self.size)
+        self.masks()
+        self.common()
+
+    def masks(self) -> MaskSettings:
+        """Return how lines are left out."""
+        return _settings(MaskSettings, "mask", self.mask)
+
+    def common(self) -> Examinations:
+        """Return what simulated patients are."""
+        return _settings(Examinations, "examinations", {**self.examinations, "size": self.size})
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean absolute error of each image, in units of the volume's largest intensity."""
+        return (outputs - targets).abs().mean(dim=(1, 2))
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the structural similarity of each slice."""
+        import torch  # takes seconds, and every start of the workflow makes a task
+
+        from zetadp.tasks.reconstruction.quality import ssim
+
+        found = ssim(targets.cpu().numpy(), outputs.detach().cpu().numpy(), peak=1.0)
+        return torch.from_numpy(found).float().to(outputs.device)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
+        """Return structural similarity of each slice, squared error, the target's square, and number of pixels."""
+        wanted, found = targets.cpu().double(), outputs.cpu().double()
+        return {
+            "ssim": self.scores(outputs, targets).cpu().numpy(),
+            "error": (found - wanted).square().sum(dim=(1, 2)).numpy(),
+            "square": wanted.square().sum(dim=(1, 2)).numpy(),
+            "pixels": np.full(len(wanted), wanted[0].numel()),
+        }
+
+    def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
+        """Return SSIM, NMSE and PSNR as fastMRI has them, means over volumes, with intervals over patients.
+
+        Targets have largest intensity one in each volume, so that a volume's PSNR follows from its squared error.
+        """
+        if predictions.empty or not np.isfinite(predictions["error"]).all():
+            raise UserError("Expected finite images of at least one volume, found others. Train the run again.")
+        volumes = predictions.groupby(["patient", "volume"])
+        sums = volumes[["error", "square", "pixels"]].sum()
+        found = pd.DataFrame(
+            {
+                "SSIM": volumes["ssim"].mean(),
+                "NMSE": sums["error"] / sums["square"],
+                "PSNR": 10 * np.log10(sums["pixels"] / sums["error"].clip(lower=1e-12)),
+            }
+        )
+        own = found.groupby("patient")
+        patients, counts = own.mean(), own.size()
+        metrics: dict[str, Any] = {}
+        for name in found:
+            weighted = patients[name].to_numpy() * counts.to_numpy()
+            low, high = accuracy_interval(weighted, counts.to_numpy(), stream(0, Purpose.BOOTSTRAP))
+            metrics[str(name)] = float(found[name].mean())
+            metrics[f"{name}_interval"] = {
+                "level": LEVEL,
+                "low": None if np.isnan(low) else low,
+                "high": None if np.isnan(high) else high,
+                "method": "percentile bootstrap over patients",
+                "replicates": REPLICATES,
+            }
+        return {
+            "metric": self.metric,
+            "items_called": "volumes",
+            "images": len(found),
+            "patients": len(patients),
+            **metrics,
+            "per_patient": patients["SSIM"].to_dict(),
+            "per_patient_images": counts.to_dict(),
+            "per_patient_nmse": patients["NMSE"].to_dict(),
+            "per_patient_psnr": patients["PSNR"].to_dict(),
+        }
+
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+        """Return the slices of the volumes with one role (`zetadp.core.task.PipelineTask.load`)."""
+        import torch
+
+        from zetadp.core.records import Records
+
+        (file,) = files
+        own = Slices.read(file)
+        rows = partition[partition["role"] == role].reset_index(drop=True)
+        places = own.table.reset_index(names="place").groupby("record")["place"].apply(list)
+        if not set(rows["record"]) <= set(places.index):
+            raise UserError(
+                f"Expected all {len(rows)} volumes of the partition in {file}, found fewer. Run the data stages again."
+            )
+        chosen = [place for record in rows["record"] for place in places[record]]
+        items = own.table.loc[chosen, ["record", "slice"]].merge(rows, on="record", how="left", validate="many_to_one")
+        inputs, targets = torch.from_numpy(own.kspace[chosen][:, None]), torch.from_numpy(own.targets[chosen])
+        return Held(Records(inputs, targets).to(device), items.assign(volume=items["record"]))
+
+    def backbone(self, file: Path, device: torch.device) -> PublicNetworks:
+        """Return the public networks."""
+        from zetadp.tasks.reconstruction.public import PublicNetworks
+
+        return PublicNetworks.load(file, device)
+
+    def words(self, network: Mapping[str, Any]) -> Words:
+        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        kind = "complex" if network["family"] == "unet" else "real-valued"
+        return Words(
+            title="Reconstruction of accelerated MRI",
+            about=f"A {kind} U-Net with data consistency. It reconstructs images from single-coil k-space of which "
+            "most lines were not measured.",
+            inputs=f"k-space of a slice, {self.size} x {self.size}, centred, missing lines zero.",
+            outputs="The magnitude image, in the scale of the input.",
+            usage="from zetadp.core.pretrained import load_model",
+            limits=(
+                "A test bed for methods: its images are not for diagnosis.",
+                "It can show structures that are not there, and hide some that are.",
+            ),
+        )
+
+
+def _settings(kind: type[Settings], name: str, section: Mapping[str, Any]) -> Settings:
+    try:
+        return kind(**section)
+    except TypeError as error:
+        raise UserError(f"task.settings.{name}: {error}.") from error
+
+
+task = Reconstruction

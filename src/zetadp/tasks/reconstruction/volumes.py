@@ -1,0 +1,184 @@
+"""Single-coil volumes of k-space in the HDF5 layout of fastMRI (Knoll et al., doi:10.1148/ryai.2020190007).
+
+A file is one examination. It holds ``kspace`` (slice, ky, kx), complex64, fully sampled; ``reconstruction_esc`` (slice,
+row, column), float32, the magnitude image that a network should reconstruct; ``ismrmrd_header``, XML with the sizes
+of both; and the attributes ``patient_id``, ``acquisition``, ``max`` and ``norm``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zetadp.kspace.fourier import to_image, to_kspace
+from zetadp.storage import written_whole
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PARTS = {"train": "singlecoil_train", "test": "singlecoil_val"}
+"""Folder of the volumes of each part. The official test folder holds no complete k-space, so nothing can be tested."""
+_SIZE = r"<{0}>.*?<matrixSize>\s*<x>\s*(\d+)\s*</x>\s*<y>\s*(\d+)\s*</y>"
+
+
+@dataclass(frozen=True)
+class Volume:
+    """One examination.
+
+    Attributes
+    ----------
+    name
+        Name of the file without its ending.
+    patient
+        Key of the patient; examinations of one patient share it.
+    acquisition
+        Name of the pulse sequence.
+    kspace
+        complex64, shape (slice, ky, kx), in the convention of `zetadp.kspace.fourier`. The readout direction ``ky``
+        is sampled finely for free; ``kx`` counts the lines that take time.
+    target
+        float32, shape (slice, row, column): magnitude of the image, cut to the size that is shown.
+    """
+
+    name: str
+    patient: str
+    acquisition: str
+    kspace: np.ndarray
+    target: np.ndarray
+
+    @property
+    def maximum(self) -> float:
+        """Largest intensity of the target, by which PSNR and SSIM are scaled."""
+        return float(self.target.max())
+
+    def slices(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return complete k-space and target of a square field of view.
+
+        Parameters
+        ----------
+        size
+            Rows and columns of the field of view.
+
+        Returns
+        -------
+        k-space, complex64, and target, float32, both of shape (slice, size, size), in units of `maximum`. Cutting
+        the image and transforming it back gives the k-space of a scan with a smaller field of view, whose lines can
+        be left out one by one.
+        """
+        if min(self.target.shape[1:]) < size:
+            raise UserError(
+                f"Expected volumes of at least {size} x {size} pixels (task.settings.size), found "
+                f"{self.target.shape[1]} x {self.target.shape[2]} in {self.name}. Lower task.settings.size."
+            )
+        image = cut(to_image(self.kspace), size, size) / np.float32(self.maximum)
+        return to_kspace(image).astype(np.complex64), cut(self.target, size, size) / np.float32(self.maximum)
+
+    def write(self, folder: Path) -> None:
+        """Write the volume to a folder, whole or not at all."""
+        import h5py
+
+        with (
+            written_whole(folder / f"{self.name}.h5") as temporary,
+            h5py.File(temporary.name, "w", driver="core", backing_store=False) as file,
+        ):
+            for name, values in (("kspace", self.kspace), ("reconstruction_esc", self.target)):
+                file.create_dataset(name, data=values, track_times=False)
+            encoded, shown = self.kspace.shape[1:], self.target.shape[1:]
+            file.create_dataset("ismrmrd_header", data=header(encoded, shown), dtype=h5py.string_dtype())
+            file.attrs.update(
+                patient_id=self.patient,
+                acquisition=self.acquisition,
+                max=self.maximum,
+                norm=float(np.linalg.norm(self.target)),
+            )
+            file.flush()
+            temporary.write_bytes(file.id.get_file_image())
+
+
+def cut(images: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Return the middle of images of shape (..., row, column)."""
+    top, left = (images.shape[-2] - rows) // 2, (images.shape[-1] - columns) // 2
+    return images[..., top : top + rows, left : left + columns]
+
+
+def header(encoded: tuple[int, ...], shown: tuple[int, ...]) -> str:
+    """Return the part of an ISMRMRD header that says the sizes of k-space and image, each as (rows, columns)."""
+
+    def space(name: str, size: tuple[int, ...]) -> str:
+        return f"<{name}><matrixSize><x>{size[0]}</x><y>{size[1]}</y><z>1</z></matrixSize></{name}>"
+
+    spaces = space("encodedSpace", encoded) + space("reconSpace", shown)
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n<ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">'
+        f"<encoding>{spaces}</encoding></ismrmrdHeader>\n"
+    )
+
+
+def sizes(text: str) -> dict[str, tuple[int, int]]:
+    """Return ``encodedSpace`` and ``reconSpace``, as (rows, columns), of an ISMRMRD header; those that it has."""
+    # Two numbers are all that is needed of a file from elsewhere: an XML parser would expand its entities.
+    found = {name: re.search(_SIZE.format(name), text, re.DOTALL) for name in ("encodedSpace", "reconSpace")}
+    return {name: (int(match[1]), int(match[2])) for name, match in found.items() if match}
+
+
+def read_volume(path: Path) -> Volume:
+    """Read one examination.
+
+    Raises
+    ------
+    UserError
+        If the file is absent, damaged, of another layout, or if it holds values that are not finite.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            kspace, target = file["kspace"][()], file["reconstruction_esc"][()]
+            text = file["ismrmrd_header"][()]
+            patient, acquisition = str(file.attrs["patient_id"]), str(file.attrs["acquisition"])
+    except (OSError, KeyError) as error:
+        raise UserError(
+            f"Cannot read {path}: {error}. Expected a single-coil file in the layout of fastMRI with kspace, "
+            "reconstruction_esc, ismrmrd_header, and the attributes patient_id and acquisition."
+        ) from error
+    shown = sizes(text.decode() if isinstance(text, bytes) else str(text)).get("reconSpace")
+    problem = _problem(kspace, target, shown)
+    if problem:
+        raise UserError(f"{path}: {problem}. Remove the file from the folder, or replace it by a complete one.")
+    return Volume(path.stem, patient, acquisition, kspace.astype(np.complex64), target.astype(np.float32))
+
+
+def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | None) -> str | None:
+    """Return what is wrong with the arrays of a file."""
+    if kspace.ndim != 3 or target.ndim != 3 or len(kspace) != len(target):
+        return (
+            f"expected kspace (slice, ky, kx) of one coil and as many slices of reconstruction_esc, found shapes "
+            f"{kspace.shape} and {target.shape}"
+        )
+    if shown is not None and shown != target.shape[1:]:
+        return f"expected reconstruction_esc of {shown} pixels, as the header says, found {target.shape[1:]}"
+    if target.shape[1] > kspace.shape[1] or target.shape[2] > kspace.shape[2]:
+        return f"expected kspace of at least the size of reconstruction_esc, {target.shape[1:]}, found {kspace.shape}"
+    if not (np.isfinite(kspace).all() and np.isfinite(target).all() and target.max() > 0):
+        return "expected finite values and an image that is not empty, found others"
+    return None
+
+
+def read_folder(folder: Path) -> Iterator[tuple[str, Volume]]:
+    """Yield part (``train`` or ``test``) and volume of each file of a folder with the official names of `PARTS`.
+
+    Raises
+    ------
+    UserError
+        If a part has no files, or as `read_volume`.
+    """
+    for part, name in PARTS.items():
+        files = sorted((folder / name).glob("*.h5"))
+        if not files:
+            raise UserError(f"Expected HDF5 files of fastMRI in {folder / name}, found none.")
+        yield from ((part, read_volume(file)) for file in files)

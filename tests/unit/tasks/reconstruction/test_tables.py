@@ -1,0 +1,99 @@
+"""The tables and the figure of `make reconstruction`, on runs and images that are made up."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from zetadp.report.rendering import to_markdown
+from zetadp.tasks.reconstruction.task import Reconstruction
+
+ROOT = Path(__file__).parents[4]
+PATIENTS = [f"phantom-{number:04d}" for number in range(6)]
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    before = set(sys.modules)
+    yield importlib.import_module("reconstruction")
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "benchmarks")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def tested(benchmark):
+    targets = RANDOM.random((12, 16, 16)).astype(np.float32)
+    volumes = {who: np.arange(2 * place, 2 * place + 2) for place, who in enumerate(PATIENTS)}
+    return benchmark.Tested(Reconstruction(size=16), np.zeros((12, 16, 16), np.complex64), targets, volumes)
+
+
+def experiment(folder: Path, start: dict[str, dict[str, float]], shares: dict[tuple[str, str], float]):
+    """Return finished runs that lie the given shares of the way from the start to perfect images."""
+    goal = {"SSIM": 1.0, "NMSE": 0.0, "PSNR": 60.0}
+    keys = {"SSIM": "per_patient", "NMSE": "per_patient_nmse", "PSNR": "per_patient_psnr"}
+    runs = {}
+    for (network, epsilon), share in shares.items():
+        found = {
+            key: {who: value + share * (goal[metric] - value) for who, value in start[metric].items()}
+            for metric, key in keys.items()
+        }
+        runs[network, epsilon] = {0: found}
+        path = folder / f"runs/{network}/central/eps-{epsilon}/seed-0/privacy.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"epsilon": None if epsilon == "inf" else 0.99 * float(epsilon)}))
+    return SimpleNamespace(results=folder, metrics=lambda network, arm, epsilon: runs[network, epsilon])
+
+
+def test_the_table_says_how_much_of_the_way_private_training_goes(benchmark, tested, tmp_path, monkeypatch):
+    noisy = tested.targets + RANDOM.normal(0, 0.3, tested.targets.shape).astype(np.float32)
+    images = {"zero-filled": 0 * noisy, benchmark.PUBLIC: noisy}
+    start = tested.measured(noisy)
+    shares = {
+        ("tuned", "1"): 0.1,
+        ("tuned", "8"): 0.3,
+        ("tuned", "inf"): 0.4,
+        ("scratch", "8"): 0.0,
+        ("twin", "8"): 0.2,
+    }
+    found = benchmark.collected(experiment(tmp_path, start, shares), tested, images).set_index(["method", "epsilon"])
+    assert len(found) == len(images) + len(shares)
+    best = found.loc[benchmark.PRIVATE, "8"]
+    for metric in ("SSIM", "NMSE"):
+        assert best[f"way_{metric}"] == pytest.approx(0.75)
+        assert best[f"way_{metric}_low"] == pytest.approx(0.75)  # the same share of every patient's way
+    assert found.loc[benchmark.PRIVATE, "1"]["way_SSIM"] == pytest.approx(0.25)
+    assert best["epsilon_stated"] == pytest.approx(7.92)
+    public = found.loc[benchmark.PUBLIC, "0"]
+    assert public["NMSE"] == pytest.approx(np.mean(list(start["NMSE"].values())))
+    assert public["NMSE_low"] < public["NMSE"] < public["NMSE_high"]
+    shown = to_markdown(benchmark.sheet(found.reset_index(), len(PATIENTS), ("command: none",)))
+    assert "75 (75 to 75)" in shown
+    assert "6 test patients" in shown
+
+
+def test_the_figure_shows_every_method_and_the_target(benchmark, tested):
+    images = dict.fromkeys(("zero-filled", "compressed sensing", "public network alone"), tested.targets + 0.1)
+    figure = benchmark.drawn(tested, images, PATIENTS[2])
+    FigureCanvasAgg(figure).draw()
+    titles = [panel.get_title() for panel in figure.axes]
+    assert {*images, "target"} <= set(titles)
+    assert sum(title.startswith("NMSE") for title in titles) == len(images)
+
+
+def test_a_patient_of_the_paper_has_a_multiple_of_a_slices_epsilon(benchmark, monkeypatch):
+    # The exact figures per slice take seconds and are tested with those of the other papers.
+    monkeypatch.setattr(benchmark.accounting, "epsilon", lambda mechanisms, delta: 0.13)
+    found = benchmark.of_the_paper().set_index("noise")
+    assert found.loc["as stated", "per_patient"] == pytest.approx(6.75, abs=0.01)
+    assert found.loc["as added", "per_patient"] == pytest.approx(15.17, abs=0.01)
+    assert "about 15.2" in to_markdown(benchmark.paper_sheet(found.reset_index(), ()))

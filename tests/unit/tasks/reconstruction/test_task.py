@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from zetadp.core.evaluation import predict
+from zetadp.core.task import task_of
+from zetadp.nn.models import build
+from zetadp.nn.settings import NetworkSettings
+from zetadp.tasks.reconstruction.baselines import zero_filled
+from zetadp.tasks.reconstruction.examinations import Examinations
+from zetadp.tasks.reconstruction.masks import MaskSettings
+from zetadp.tasks.reconstruction.pretraining import fit
+from zetadp.tasks.reconstruction.public import PublicSettings
+from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
+from zetadp.tasks.reconstruction.simulated import examination, examinations
+from zetadp.tasks.reconstruction.slices import Slices
+from zetadp.tasks.reconstruction.task import Reconstruction
+from zetadp.tasks.reconstruction.volumes import PARTS
+from zetadp.validation import UserError
+
+ROOT = Path(__file__).parents[4]
+SIZE = 32
+SIZES = {"train": 2, "test": 3}
+EXAMINATIONS = Examinations(population="procedural", size=SIZE, slices=3, scalp=1.0)
+TASK = Reconstruction(size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Return a folder in the layout of fastMRI; the third patient of five has two examinations."""
+    found = tmp_path_factory.mktemp("volumes")
+    for name in PARTS.values():
+        (found / name).mkdir()
+    for part, volume in examinations(EXAMINATIONS, 0, SIZES):
+        volume.write(found / PARTS[part])
+    replace(examination(EXAMINATIONS, 0, 9), name="again", patient="phantom-0002").write(found / PARTS["test"])
+    return found
+
+
+def undersampled(folder: Path, target: Path, **sizes: int) -> tuple[Path, Path]:
+    script = runpy.run_path(str(ROOT / "scripts/undersample.py"))["main"]
+    made = target / "slices.h5", target / "index.csv"
+    script(volumes=folder, slices=made[0], table=made[1], mask={}, size=SIZE, sizes={**SIZES, **sizes})
+    return made
+
+
+def test_volumes_become_slices_whose_missing_lines_are_zero(folder, tmp_path):
+    slices, table = undersampled(folder, tmp_path)
+    index = pd.read_csv(table)
+    assert index.groupby("part")["patient"].nunique().to_dict() == {"test": 3, "train": 2}
+    assert index["sha256"].nunique() == len(index) == 6
+    role = index.rename(columns={"part": "role"}).assign(node="a")
+    held = TASK.load([slices], role, "test", torch.device("cpu"))
+    assert [len(own) for own in held.units()] == [6, 3, 3]  # both examinations of a patient are one unit
+    for name, own in held.items.groupby("volume"):
+        line = (held.records.inputs[own.index, 0] != 0).any(dim=1)
+        assert (line == torch.from_numpy(MaskSettings().of_volume(str(name), SIZE))).all()
+        assert held.records.targets[own.index].max() == 1
+    with pytest.raises(UserError, match=r"cohort\.train_patients .* 2, found 4"):
+        undersampled(folder, tmp_path, train=4)
+    both = Slices.read(slices)
+    both.table.loc[both.table["patient"] == "phantom-0004", "patient"] = "phantom-0000"
+    with pytest.raises(UserError, match="found phantom-0000 in both"):
+        both.cohort({"train": 2, "test": 2})
+
+
+def test_metrics_are_of_volumes_and_intervals_over_patients(folder, tmp_path):
+    slices, table = undersampled(folder, tmp_path)
+    role = pd.read_csv(table).rename(columns={"part": "role"}).assign(node="a")
+    held = TASK.load([slices], role, "test", torch.device("cpu"))
+    network = build(NetworkSettings("unet", widths=(4, 8)), 1, SIZE, np.random.default_rng(0)).eval()
+    found = predict(TASK, network, held.records, held.items)
+    said = TASK.summarise(found)
+    images, wanted = network(held.records.inputs).detach().numpy(), held.records.targets.numpy()
+    each = {name: [] for name in ("SSIM", "NMSE", "PSNR")}
+    for _, own in held.items.groupby("volume"):
+        target, image = wanted[own.index], images[own.index]
+        for name, value in zip(
+            each, (ssim(target, image).mean(), nmse(target, image), psnr(target, image)), strict=True
+        ):
+            each[name].append(value)
+    for name, values in each.items():
+        assert said[name] == pytest.approx(np.mean(values), rel=1e-5)
+        assert said[f"{name}_interval"]["low"] <= said[name] <= said[f"{name}_interval"]["high"]
+    assert (said["images"], said["patients"]) == (4, 3)
+    assert said["per_patient_images"]["phantom-0002"] == 2
+    whole = sum(said["per_patient"][who] * count for who, count in said["per_patient_images"].items())
+    assert whole / 4 == pytest.approx(said["SSIM"])
+    with pytest.raises(UserError, match="finite"):
+        TASK.summarise(found.assign(error=np.nan))
+
+
+def test_public_networks_learn_and_are_where_others_start(tmp_path):
+    settings = PublicSettings(
+        widths=(4, 8), patients=3, passes=8, batch=3, examinations={"population": "procedural", "slices": 3}
+    )
+    public = fit(settings, MaskSettings(), SIZE)
+    network = NetworkSettings(
+        "unet", widths=(4, 8), convolutions=1, activation="crelu", start="public", trained="norms"
+    )
+    before, after = (build(network, 1, SIZE, np.random.default_rng(0)) for _ in range(2))
+    after.load_state_dict(public.start(network))
+    # Other patients of the public population.
+    own = Slices.of(examinations(replace(EXAMINATIONS, scalp=0.0), 5, SIZES), MaskSettings(), SIZE)
+    inputs, targets = torch.from_numpy(own.kspace)[:, None], torch.from_numpy(own.targets)
+    drawn, learnt = (float(TASK.losses(model(inputs), targets).mean().detach()) for model in (before, after))
+    zero = float(np.abs(zero_filled(own.kspace) - own.targets).mean())
+    assert drawn == pytest.approx(zero, rel=1e-3)  # a network starts from the zero-filled image
+    assert learnt < 0.99 * zero
+    public.save(tmp_path / "networks.safetensors")
+    again = TASK.backbone(tmp_path / "networks.safetensors", torch.device("cpu"))
+    assert again.start(network).keys() == after.state_dict().keys()
+    assert all(torch.equal(value, after.state_dict()[name]) for name, value in again.start(network).items())
+    for other in (replace(network, family="real_unet"), replace(network, widths=(4, 16))):
+        with pytest.raises(UserError, match=r"public family \(unet\)"):
+            public.start(other)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mask": {"kind": "radial"}}, "radial"),
+        ({"mask": {"centres": 1}}, r"task\.settings\.mask"),
+        ({"examinations": {"noise": -1}}, "noise"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    with pytest.raises((UserError, ValueError), match=message):
+        task_of({"name": "reconstruction", **settings})

@@ -1,0 +1,84 @@
+# Reconstruction: single-coil volumes, simulated or from a folder in the layout of fastMRI, to undersampled slices.
+
+from zetadp.config.configured import task_content
+from zetadp.core.task import task_of
+
+RECONSTRUCTION = task_of(task_content(config))
+PUBLIC_COHORT = "fastMRI"
+SIMULATED = config["cohort"]["source"] == "simulated"
+VOLUMES = f"{COHORT}/volumes" if SIMULATED else config["cohort"]["folder"]
+BACKBONE = "resources/public-volumes/networks.safetensors"
+INPUTS = {"kspace": [f"{COHORT}/slices.h5"]}
+# The attacks on the training code are about no task; those of the default experiment serve this one as well.
+OF_TASK = []
+# Images have no classes.
+CLASSES = False
+FIGURES = [f"{RESULTS}/figures/{name}.svg" for name in ("accuracy", "curves")]
+PATIENTS = {part: config["cohort"][f"{part}_patients"] for part in ("train", "test")}
+
+
+if SIMULATED:
+
+    rule simulate_volumes:
+        output:
+            volumes=directory(VOLUMES),
+        log:
+            "logs/simulate_volumes.log",
+        conda:
+            "../../../envs/data.yaml"
+        resources:
+            mem_mb=4000,
+            runtime="2h",
+        params:
+            examinations={
+                **RECONSTRUCTION.examinations,
+                "size": RECONSTRUCTION.size,
+            },
+            seed=config["cohort"]["simulated"]["seed"],
+            sizes=PATIENTS,
+            code=code_of("scripts/simulate_volumes.py"),
+        script:
+            "../../../scripts/simulate_volumes.py"
+
+
+rule undersample:
+    input:
+        volumes=VOLUMES,
+    output:
+        slices=INPUTS["kspace"][0],
+        table=INDEX,
+    log:
+        "logs/undersample.log",
+    conda:
+        "../../../envs/data.yaml"
+    resources:
+        mem_mb=8000,
+        runtime="2h",
+    params:
+        mask=dict(RECONSTRUCTION.mask),
+        size=RECONSTRUCTION.size,
+        sizes=PATIENTS,
+        code=code_of("scripts/undersample.py"),
+    script:
+        "../../../scripts/undersample.py"
+
+
+rule fit_public_networks:
+    output:
+        networks=BACKBONE,
+    log:
+        "logs/fit_public_networks.log",
+    conda:
+        "../../../envs/reconstruction.yaml"
+    # Convolutions this small gain nothing from more.
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime="4h",
+    params:
+        settings=dict(RECONSTRUCTION.public),
+        mask=dict(RECONSTRUCTION.mask),
+        size=RECONSTRUCTION.size,
+        code=code_of("scripts/fit_public_networks.py"),
+    script:
+        "../../../scripts/fit_public_networks.py"
