@@ -6,9 +6,12 @@ import json
 
 import h5py
 import numpy as np
+import pytest
 from checkouts import SMOKE
 
 from zetadp.cli.commands import main
+
+pytestmark = pytest.mark.slow
 
 ROWS = """
 networks:
