@@ -8,6 +8,9 @@ from zetadp.kspace.fourier import to_image
 from zetadp.validation import UserError
 
 ITERATIONS = 100
+SQUARED_NORM = 9
+"""Squared norm of what measures an image (1, as the Fourier transform is unitary) and takes its differences along two
+axes (8). Left to itself, sigpy estimates it from a random start, and gives another image each time."""
 
 
 def zero_filled(kspace: np.ndarray) -> np.ndarray:
@@ -41,7 +44,14 @@ def compressed_sensing(kspace: np.ndarray, weight: float, iterations: int = ITER
     for number, own in enumerate(kspace):
         scale = np.abs(to_image(own)).max()
         app = TotalVariationRecon(
-            (own / scale)[None], everywhere, weight, max_iter=iterations, show_pbar=False, leave_pbar=False
+            (own / scale)[None],
+            everywhere,
+            weight,
+            max_iter=iterations,
+            tau=1 / SQUARED_NORM,
+            sigma=1,
+            show_pbar=False,
+            leave_pbar=False,
         )
         found[number] = np.abs(app.run()) * scale
     return found

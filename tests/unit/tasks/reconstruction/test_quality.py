@@ -55,6 +55,7 @@ def test_compressed_sensing_improves_on_zero_filling():
     zero, sparse = zero_filled(measured), compressed_sensing(measured, 0.03, iterations=40)
     assert sparse.shape == target.shape
     assert nmse(target, sparse) < 0.95 * nmse(target, zero)
+    np.testing.assert_array_equal(compressed_sensing(measured, 0.03, iterations=40), sparse)
     # Both keep the scale of what was measured.
     np.testing.assert_allclose(
         compressed_sensing(10 * measured, 0.03, iterations=40), 10 * sparse, rtol=1e-3, atol=1e-3
