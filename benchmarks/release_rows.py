@@ -19,7 +19,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records
 from zetadp.core.round import Site, do_round
-from zetadp.feature_release.release import HOLDER, Wanted
+from zetadp.feature_release.release import HOLDER, ReleaseSettings
 from zetadp.privacy.ledger import Ledger
 from zetadp.report.provenance import machine
 
@@ -33,7 +33,7 @@ def main() -> None:
     random = np.random.default_rng(0)
     features = random.standard_normal((given.people, given.components), dtype=np.float32)
     labels = torch.from_numpy(random.integers(0, 10, given.people))
-    plan = Wanted(1, 1e-5, people=given.people, classes=10).plan(real=True)
+    plan = ReleaseSettings(1, 1e-5, people=given.people, classes=10).plan(real=True)
     records = Records(torch.from_numpy(features).to(torch.complex64)[:, None, None], labels)
     parts = Assembly.of(plan, records)
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.jsonl") as ledger:

@@ -16,6 +16,7 @@ _PUBLIC = {
     "Performance": "zetadp.core.settings",
     "Plan": "zetadp.core.plan",
     "Records": "zetadp.core.records",
+    "ReleaseSettings": "zetadp.feature_release.release",
     "RunName": "zetadp.core.plan",
     "Terms": "zetadp.privacy.statement",
     "TrainingData": "zetadp.core.training",
@@ -25,6 +26,7 @@ _PUBLIC = {
     "noise_of_plan": "zetadp.privacy.calibration",
     "promise_of": "zetadp.privacy.calibration",
     "recorded_runs": "zetadp.privacy.exposure",
+    "release_features": "zetadp.feature_release.release",
     "total_statement": "zetadp.privacy.statement",
     "train": "zetadp.core.training",
 }

@@ -68,7 +68,7 @@ def _add_statement(commands: Any) -> None:  # noqa: ANN401
 def _release(given: argparse.Namespace) -> None:
     import numpy as np
 
-    from zetadp.feature_release.release import Wanted, release_features
+    from zetadp.feature_release.release import ReleaseSettings, release_features
     from zetadp.privacy.wording import plain_text
 
     try:
@@ -78,7 +78,7 @@ def _release(given: argparse.Namespace) -> None:
         raise UserError(
             f"Expected {given.features} to be a NumPy file (.npz) with features and labels: {error}."
         ) from error
-    wanted = Wanted(
+    settings = ReleaseSettings(
         given.epsilon,
         given.delta,
         people=given.people,
@@ -90,7 +90,7 @@ def _release(given: argparse.Namespace) -> None:
         cohort=given.features.stem,
     )
     ledger = given.ledger or given.file.with_suffix(".jsonl")
-    print(plain_text(release_features(features, labels, wanted, ledger=ledger, file=given.file)), end="")
+    print(plain_text(release_features(features, labels, settings, ledger=ledger, file=given.file)), end="")
 
 
 def _statement(given: argparse.Namespace) -> None:

@@ -33,7 +33,7 @@ HOLDER = "central"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReleaseSettings:
     """What a release is to be: public constants, chosen without a look at the data.
 
     Attributes
@@ -91,7 +91,7 @@ class Wanted:
 
 
 def release_features(
-    features: np.ndarray, labels: np.ndarray, wanted: Wanted, *, ledger: Path, file: Path, noise: str = "os"
+    features: np.ndarray, labels: np.ndarray, settings: ReleaseSettings, *, ledger: Path, file: Path, noise: str = "os"
 ) -> dict[str, Any]:
     """Release features as rows that mix people, and return the privacy statement, which stands in the file as well.
 
@@ -105,7 +105,7 @@ def release_features(
         saw none of these people.
     labels
         Class of each person, from 0, shape (person,).
-    wanted
+    settings
         What the release is to be.
     ledger
         File where the release is recorded before it is made; keep it with the data.
@@ -126,39 +126,40 @@ def release_features(
     >>> random = np.random.default_rng(0)
     >>> labels = random.integers(0, 2, 500)
     >>> features = np.eye(2)[labels] + 0.1 * random.standard_normal((500, 2))
+    >>> settings = ReleaseSettings(epsilon=1, delta=1e-5, people=500, classes=2)
     >>> statement = release_features(
-    ...     features, labels, Wanted(1, 1e-5, people=500, classes=2), ledger=folder / "l.jsonl", file=folder / "rows.h5"
+    ...     features, labels, settings, ledger=folder / "rows.jsonl", file=folder / "rows.h5"
     ... )
     >>> statement["guarantee"], round(statement["epsilon"], 2)
     ('holds', 1.0)
     """
-    if features.ndim != 2 or labels.shape != (len(features),) or len(features) != wanted.people:
+    if features.ndim != 2 or labels.shape != (len(features),) or len(features) != settings.people:
         raise UserError(
-            f"Expected features of shape ({wanted.people}, component) and as many labels, as declared, found shapes "
+            f"Expected features of shape ({settings.people}, component) and as many labels, as declared, found shapes "
             f"{features.shape} and {labels.shape}."
         )
-    if labels.min() < 0 or labels.max() >= wanted.classes:
-        raise UserError(f"Expected labels from 0 to {wanted.classes - 1}, found {labels.min()} to {labels.max()}.")
-    plan = wanted.plan(real=not np.iscomplexobj(features), noise=noise)
+    if labels.min() < 0 or labels.max() >= settings.classes:
+        raise UserError(f"Expected labels from 0 to {settings.classes - 1}, found {labels.min()} to {labels.max()}.")
+    plan = settings.plan(real=not np.iscomplexobj(features), noise=noise)
     inputs = torch.from_numpy(features.astype(np.complex64))[:, None, None]
     data = Records(inputs, torch.from_numpy(labels.astype(np.int64)))
     files = TrainingFiles(
-        ledger, ledger.with_suffix(".checkpoint.safetensors"), Permission(wanted.delta) if noise == "os" else None
+        ledger, ledger.with_suffix(".checkpoint.safetensors"), Permission(settings.delta) if noise == "os" else None
     )
-    units = [[person] for person in range(wanted.people)]
+    units = [[person] for person in range(settings.people)]
     trained = train(plan, TrainingData(data, [Holding(units)]), files)
     attempts = read_ledger(ledger)
     statement = run_statement(
         run_of(plan.label, attempts[-1]),
-        Terms(wanted.delta, "patient", "os" if noise == "os" else "seeded"),
+        Terms(settings.delta, "patient", "os" if noise == "os" else "seeded"),
         weights={HOLDER: 1.0},
-        target_epsilon=wanted.epsilon,
+        target_epsilon=settings.epsilon,
         earlier=[run_of(f"attempt {n}", attempt) for n, attempt in enumerate(attempts[:-1]) if attempt.events],
     )
-    mixture = mixture_of(plan, Classification(wanted.classes), features.shape[1])
+    mixture = mixture_of(plan, Classification(settings.classes), features.shape[1])
     if trained.released is None:
         raise RuntimeError("Expected rows of a plan that releases them, found none.")
-    names = [str(number) for number in range(wanted.classes)]
+    names = [str(number) for number in range(settings.classes)]
     write_release(file, mixture.examples(trained.released), Release(statement, plan.to_json(), names))
     files.finish()
     return statement

@@ -12,13 +12,13 @@ import pytest
 
 from zetadp.cli.commands import main
 from zetadp.feature_release.file import read_statement
-from zetadp.feature_release.release import Wanted, release_features
+from zetadp.feature_release.release import ReleaseSettings, release_features
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError
 
 PEOPLE, CLASSES, COMPONENTS = 2000, 4, 6
-WANTED = Wanted(8, 1e-5, people=PEOPLE, classes=CLASSES, active=0.5)
+SETTINGS = ReleaseSettings(8, 1e-5, people=PEOPLE, classes=CLASSES, active=0.5)
 
 CLASSIFIER = """
 import sys, importlib.util
@@ -41,7 +41,7 @@ def people(seed: int, *, real: bool = False) -> tuple[np.ndarray, np.ndarray]:
     return features if real else features * np.exp(1j * np.pi / 3), labels
 
 
-def released(folder, wanted: Wanted = WANTED, **more) -> dict:
+def released(folder, wanted: ReleaseSettings = SETTINGS, **more) -> dict:
     features, labels = people(0)
     return release_features(features, labels, wanted, ledger=folder / "rows.jsonl", file=folder / "rows.h5", **more)
 
@@ -120,7 +120,7 @@ def test_what_is_not_as_declared_is_refused_before_anything_is_released(tmp_path
     from dataclasses import replace
 
     with pytest.raises(UserError, match=message):
-        released(tmp_path, replace(WANTED, **change))
+        released(tmp_path, replace(SETTINGS, **change))
     assert not (tmp_path / "rows.jsonl").exists()
 
 
