@@ -139,7 +139,8 @@ class NodeHistory:
         How many releases of each kind, replays included.
     unshielded
         The part of `mechanisms` released in rounds that were not clean: some node released twice, or not at all. Those
-        rounds are never credited with the noise of other nodes, because differences of two sums can cancel it.
+        rounds are never credited with the noise of other nodes, because differences of two sums can cancel it. Nor are
+        several releases at once, such as rows: each of them is shown by itself.
     rounds
         How many different rounds there were; fewer than releases after a replay.
     least_noise
@@ -195,7 +196,8 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
     distinct: Counter[str] = Counter()
     for entries in by_round.values():
         nodes = {entry.node for entry in entries}
-        clean = len(entries) == len(nodes) == len(constants)
+        # Of several releases at once, each is shown by itself, and not in an average with those of other nodes.
+        clean = len(entries) == len(nodes) == len(constants) and all(entry.count == 1 for entry in entries)
         distinct.update(nodes)
         for entry in entries:
             mechanisms[entry.node][entry.mechanism] += entry.count
