@@ -82,6 +82,11 @@ class Run:
             )
 
     @property
+    def rows(self) -> bool:
+        """Whether nodes released rows, each of which is shown by itself."""
+        return any(history.count > 1 for history in self.nodes.values())
+
+    @property
     def private(self) -> bool:
         """Whether every release of every node carried noise."""
         return all(sigma > 0 for history in self.nodes.values() for _, sigma in history.mechanisms)

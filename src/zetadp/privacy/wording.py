@@ -90,6 +90,9 @@ def claim_sentence(
     if guarantee == "none":
         return "No guarantee: without noise, a model may reveal whom it was trained on."
     against = adversary("local", None, 0) if run is None else adversary(run.threat, run.colluding, len(run.nodes))
+    what = "Training"
+    if run is not None and run.rows:
+        what, against = "The release", "against whoever has the rows"
     claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, {against}"
     if alone is not None:
         return (
@@ -98,8 +101,8 @@ def claim_sentence(
             f"epsilon is {_shown(alone['epsilon'])}."
         )
     if guarantee == "simulated":
-        return f"Simulated, protecting nobody: with noise that is not from a seed, training would be {claim}."
-    return f"Training was {claim}."
+        return f"Simulated, protecting nobody: with noise that is not from a seed, {what.lower()} would be {claim}."
+    return f"{what} was {claim}."
 
 
 def whole_sentence(whole: Mapping[str, Any] | None) -> str:
