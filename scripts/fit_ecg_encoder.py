@@ -4,8 +4,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.backbone.encoder import settings_of
 from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
+from zetadp.validation import settings_of
 from zetadp.workflow import run
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.backbone.encoder import settings_of
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.pretraining import fit
 from zetadp.tasks.reconstruction.public import PublicSettings
+from zetadp.validation import settings_of
 from zetadp.workflow import run
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def main(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size: int) -> None:
     """Write the networks."""
-    chosen = settings_of(PublicSettings, settings)
+    chosen = settings_of(PublicSettings, settings, "public")
     logging.getLogger(__name__).info("learning from %d simulated patients", chosen.patients)
     fit(chosen, MaskSettings(**mask), size).save(networks)
 

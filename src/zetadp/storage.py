@@ -14,11 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    import h5py
 
 
 @contextmanager
@@ -227,17 +230,56 @@ def write_arrays(
     """
     import h5py
 
-    # Made in memory and written by Python: on a disk that fills up HDF5 ends the process with a segmentation fault.
-    with h5py.File(path.name, "w", driver="core", backing_store=False) as file:
+    with hdf5_written_whole(path) as file:
         data = [file.create_dataset(name, data=values, track_times=False) for name, values in arrays.items()]
         data[0].attrs.update(about)
         for name, texts in names.items():
             file.create_dataset(name, data=list(texts), dtype=h5py.string_dtype(), track_times=False)
         file.attrs["provenance"] = json.dumps(_plain(dict(provenance)), sort_keys=True)
+
+
+@contextmanager
+def hdf5_written_whole(path: Path) -> Iterator[h5py.File]:
+    """Yield an HDF5 file that is written, whole or not at all, when the block ends without an error.
+
+    It is made in memory and written by Python: on a disk that fills up HDF5 ends the process with a segmentation fault.
+    """
+    import h5py
+
+    with h5py.File(path.name, "w", driver="core", backing_store=False) as file:
+        yield file
         file.flush()
         content = file.id.get_file_image()
     with written_whole(path) as temporary:
         temporary.write_bytes(content)
+
+
+def read_arrays(
+    path: Path, called: str, arrays: Sequence[str], names: Sequence[str]
+) -> tuple[list[np.ndarray], list[tuple[str, ...]]]:
+    """Return arrays and lists of names that `write_arrays` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+    called
+        What it holds, for errors.
+    arrays, names
+        Datasets that are wanted, of numbers and of texts.
+
+    Raises
+    ------
+    UserError
+        If the file is absent, damaged or another one.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            return [file[name][()] for name in arrays], [tuple(file[name].asstr()[()]) for name in names]
+    except (OSError, KeyError) as error:
+        raise UserError(f"Cannot read the {called} {path}: {error}. Delete the file and run again.") from error
 
 
 def read_stack(path: Path) -> ImageStack:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=str)
+Settings = TypeVar("Settings")
 
 
 class UserError(Exception):
@@ -46,3 +47,11 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the choice nearest to ``word``, or an empty string."""
     near = get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str = "encoder") -> Settings:
+    """Return the settings of a part of a task from the section of that name in the task's settings."""
+    try:
+        return kind(**section)
+    except TypeError as error:
+        raise UserError(f"task.settings.{name}: {error}.") from error

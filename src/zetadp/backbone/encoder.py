@@ -14,7 +14,6 @@ from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     import numpy as np
@@ -92,14 +91,6 @@ class PublicEncoder(ABC, Generic[Settings, Network]):
             raise UserError(
                 f"Expected {path} to be an encoder of {cls.of}, found another file of zetadp: {error}."
             ) from error
-
-
-def settings_of(kind: type[Settings], section: Mapping[str, Any]) -> Settings:
-    """Return an encoder's settings from a section of a configuration."""
-    try:
-        return kind(**section)
-    except TypeError as error:
-        raise UserError(f"task.settings.encoder: {error}.") from error
 
 
 def new(kind: type[Network], random: np.random.Generator) -> Network:

@@ -61,13 +61,7 @@ def summarise(
         "classes": list(names),
         "called": called,
         "accuracy": float(correct.mean()),
-        "accuracy_interval": {
-            "level": LEVEL,
-            "low": None if np.isnan(low) else low,
-            "high": None if np.isnan(high) else high,
-            "method": "percentile bootstrap over patients",
-            "replicates": REPLICATES,
-        },
+        "accuracy_interval": bootstrapped(low, high, "patients"),
         **of_confusion(confusion, names),
         "per_patient": dict(zip(patients.tolist(), (right / images).tolist(), strict=True)),
         "per_patient_images": dict(zip(patients.tolist(), images.tolist(), strict=True)),
@@ -188,3 +182,14 @@ def _check(predictions: pd.DataFrame, names: Sequence[str], called: str) -> None
         raise UserError(
             "Expected every probability in [0, 1], found one outside or missing. The network's output is not finite."
         )
+
+
+def bootstrapped(low: float, high: float, over: str, replicates: int = REPLICATES) -> dict[str, Any]:
+    """Return an interval of a percentile bootstrap as files of metrics say it; limits that are NaN become None."""
+    return {
+        "level": LEVEL,
+        "low": None if np.isnan(low) else low,
+        "high": None if np.isnan(high) else high,
+        "method": f"percentile bootstrap over {over}",
+        "replicates": replicates,
+    }

@@ -17,7 +17,7 @@ import numpy as np
 from zetadp.validation import UserError, did_you_mean, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -284,6 +284,33 @@ def _with(method: str, does: str, content: Mapping[str, Any]) -> Task:
     if not hasattr(found, method):
         raise UserError(f"Expected a task that {does}, found {content.get('name', 'none')}.")
     return found
+
+
+def places_of(wanted: Iterable[str], names: Iterable[str], called: str, file: Path) -> np.ndarray:
+    """Return where the items of some records lie in a file, record after record.
+
+    Parameters
+    ----------
+    wanted
+        Names of the records of a partition.
+    names
+        Record of each item of the file; those of one record may be several.
+    called, file
+        What records are called, and the file, for errors.
+
+    Raises
+    ------
+    UserError
+        If the file lacks a record.
+    """
+    import pandas as pd
+
+    records, index = pd.Index(wanted), pd.Index(names)
+    if not records.isin(index).all():
+        raise UserError(
+            f"Expected all {len(records)} {called} of the partition in {file}, found fewer. Run the data stages again."
+        )
+    return np.asarray(index.get_indexer_for(records))
 
 
 def _maker(name: str) -> Callable[..., Task]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from zetadp.storage import written_whole
+from zetadp.storage import hdf5_written_whole
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def write_release(path: Path, examples: RowExamples, release: Release) -> None:
     release
         What stands beside them.
     """
-    with written_whole(path) as temporary, h5py.File(temporary, "w") as file:
+    with hdf5_written_whole(path) as file:
         file.attrs.update(format=FORMAT, readme=README)
         file.attrs["statement"] = json.dumps(release.statement, indent=1)
         file.attrs["plan"] = json.dumps(release.plan, indent=1)
@@ -67,10 +67,10 @@ def write_release(path: Path, examples: RowExamples, release: Release) -> None:
             ("features", examples.features, ("row", "component")),
             ("labels", examples.labels.float(), ("row", "class")),
         ):
-            stored = file.create_dataset(name, data=values.cpu().numpy())  # noise does not compress
+            stored = file.create_dataset(name, data=values.cpu().numpy(), track_times=False)  # noise does not compress
             for place, axis in enumerate(axes):
                 stored.dims[place].label = axis
-        file.create_dataset("classes", data=np.array(release.classes, dtype=h5py.string_dtype()))
+        file.create_dataset("classes", data=np.array(release.classes, dtype=h5py.string_dtype()), track_times=False)
 
 
 def read_statement(path: Path) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def split_noise(noise_multiplier: float, balance: float = 1.0) -> tuple[float, f
     balance
         Noise :math:`\lambda` on labels relative to that on features.
 
-    RowExamples
+    Examples
     --------
     >>> split_noise(3.0, balance=0.75)
     (5.0, 3.75)

@@ -119,7 +119,7 @@ def release_features(
     UserError
         If the data are not as declared, or the guarantee cannot be met.
 
-    RowExamples
+    Examples
     --------
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())

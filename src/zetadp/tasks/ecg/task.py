@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.core.task import Held, Words
+from zetadp.core.metrics import bootstrapped
+from zetadp.core.task import Held, Words, places_of
 from zetadp.randomness import Purpose, stream
-from zetadp.tasks.ecg.ranking import LEVEL, REPLICATES, area, interval, of_patients, placements, replicates
+from zetadp.tasks.ecg.ranking import REPLICATES, area, interval, of_patients, placements, replicates
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS
 from zetadp.tasks.ecg.simulated import POPULATIONS
 from zetadp.tasks.ecg.values import read_values
@@ -101,13 +102,7 @@ class Ecg:
         return {
             "metric": self.metric,
             self.metric: value,
-            f"{self.metric}_interval": {
-                "level": LEVEL,
-                "low": None if np.isnan(low) else low,
-                "high": None if np.isnan(high) else high,
-                "method": "percentile bootstrap over patients of each label",
-                "replicates": REPLICATES,
-            },
+            f"{self.metric}_interval": bootstrapped(low, high, "patients of each label", REPLICATES),
             "replicates": [round(float(each), 6) for each in drawn],
             "items_called": "recordings",
             "images": len(predictions),
@@ -139,12 +134,7 @@ class Ecg:
         (file,) = files
         values, labels, names = read_values(file)
         rows = partition[partition["role"] == role].reset_index(drop=True)
-        places = pd.Index(names).get_indexer(pd.Index(rows["record"]))
-        if (places < 0).any():
-            raise UserError(
-                f"Expected all {len(rows)} recordings of the partition in {file}, found fewer. Run the data stages "
-                "again."
-            )
+        places = places_of(rows["record"], names, "recordings", file)
         inputs, targets = torch.from_numpy(values[places]), torch.from_numpy(labels[places].astype(np.float32))
         return Held(Records(inputs, targets).to(device), rows)
 

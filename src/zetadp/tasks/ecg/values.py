@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zetadp.storage import write_arrays
-from zetadp.validation import UserError
+from zetadp.storage import read_arrays, write_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +27,5 @@ def read_values(path: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     UserError
         If the file is absent, damaged or another one.
     """
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            return file["values"][()], file["labels"][()], tuple(file["records"].asstr()[()])
-    except (OSError, KeyError) as error:
-        raise UserError(f"Cannot read the recordings {path}: {error}. Delete the file and run again.") from error
+    (values, labels), (names,) = read_arrays(path, "recordings", ("values", "labels"), ("records",))
+    return values, labels, names

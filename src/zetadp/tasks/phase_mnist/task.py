@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.core.task import Classification, Held, Words
-from zetadp.storage import write_arrays
+from zetadp.core.task import Classification, Held, Words, places_of
+from zetadp.storage import read_arrays, write_arrays
 from zetadp.tasks.phase_mnist.digits import SIDE
-from zetadp.validation import UserError, in_range, one_of
+from zetadp.validation import in_range, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,11 +67,11 @@ class PhaseMnist(Classification):
         # The file of features is known by its name, which the task's rules give.
         if file.name == FEATURES:
             values, labels, names = _read(file, "values", "labels")
-            places = _places(rows, names, file)
+            places = places_of(rows["record"], names, "examples", file)
             inputs = values[places]
         else:
             examples = read_examples(file)
-            places = _places(rows, examples.names, file)
+            places = places_of(rows["record"], examples.names, "examples", file)
             inputs, labels = examples.values(places, plain=self.composite == "none"), examples.labels
         return Held(Records(torch.from_numpy(inputs), torch.from_numpy(labels[places])).to(device), rows)
 
@@ -93,15 +93,6 @@ class PhaseMnist(Classification):
             usage="from zetadp.core.pretrained import load_model",
             limits=("A test bed for methods: nothing here is about patients.",),
         )
-
-
-def _places(rows: pd.DataFrame, names: Sequence[str], file: Path) -> np.ndarray:
-    """Return where the records of some rows are in a file."""
-    places = pd.Index(names).get_indexer(pd.Index(rows["record"]))
-    if (places < 0).any():
-        msg = f"Expected all {len(rows)} examples of the partition in {file}, found fewer. Run the data stages again."
-        raise UserError(msg)
-    return np.asarray(places)
 
 
 @dataclass(frozen=True)
@@ -167,14 +158,8 @@ def write_features(path: Path, values: np.ndarray, labels: np.ndarray, names: Se
 
 def _read(path: Path, *arrays: str) -> tuple[Any, ...]:
     """Return some arrays of a file, and the names of its examples."""
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            return (*(file[name][()] for name in arrays), tuple(file["records"].asstr()[()]))
-    except (OSError, KeyError) as error:
-        msg = f"Cannot read the examples {path}: {error}. Delete the file and run again to make it anew."
-        raise UserError(msg) from error
+    found, (names,) = read_arrays(path, "examples", arrays, ("records",))
+    return (*found, names)
 
 
 task = PhaseMnist

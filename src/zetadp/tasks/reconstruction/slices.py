@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from zetadp.storage import write_arrays
+from zetadp.storage import read_arrays, write_arrays
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -93,11 +93,5 @@ class Slices(NamedTuple):
         UserError
             If the file is absent, damaged or another one.
         """
-        import h5py
-
-        try:
-            with h5py.File(path, "r") as file:
-                table = pd.DataFrame({column: file[column].asstr()[()] for column in COLUMNS})
-                return cls(table.assign(slice=file["slice"][()]), file["kspace"][()], file["targets"][()])
-        except (OSError, KeyError) as error:
-            raise UserError(f"Cannot read the slices {path}: {error}. Delete the file and run again.") from error
+        (kspace, targets, numbers), names = read_arrays(path, "slices", ("kspace", "targets", "slice"), COLUMNS)
+        return cls(pd.DataFrame(dict(zip(COLUMNS, names, strict=True))).assign(slice=numbers), kspace, targets)

@@ -6,18 +6,18 @@ The paper protects a slice. A patient has many, so here all slices of a patient 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from zetadp.core.metrics import LEVEL, REPLICATES, accuracy_interval
-from zetadp.core.task import Held, Words
+from zetadp.core.metrics import accuracy_interval, bootstrapped
+from zetadp.core.task import Held, Words, places_of
 from zetadp.randomness import Purpose, stream
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.slices import Slices
-from zetadp.validation import UserError, in_range
+from zetadp.validation import UserError, in_range, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.tasks.reconstruction.public import PublicNetworks
-
-Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,11 @@ class Reconstruction:
 
     def masks(self) -> MaskSettings:
         """Return how lines are left out."""
-        return _settings(MaskSettings, "mask", self.mask)
+        return settings_of(MaskSettings, self.mask, "mask")
 
     def common(self) -> Examinations:
         """Return what simulated patients are."""
-        return _settings(Examinations, "examinations", {**self.examinations, "size": self.size})
+        return settings_of(Examinations, {**self.examinations, "size": self.size}, "examinations")
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean absolute error of each image, in units of the volume's largest intensity."""
@@ -116,13 +114,7 @@ class Reconstruction:
             weighted = patients[name].to_numpy() * counts.to_numpy()
             low, high = accuracy_interval(weighted, counts.to_numpy(), stream(0, Purpose.BOOTSTRAP))
             metrics[str(name)] = float(found[name].mean())
-            metrics[f"{name}_interval"] = {
-                "level": LEVEL,
-                "low": None if np.isnan(low) else low,
-                "high": None if np.isnan(high) else high,
-                "method": "percentile bootstrap over patients",
-                "replicates": REPLICATES,
-            }
+            metrics[f"{name}_interval"] = bootstrapped(low, high, "patients")
         return {
             "metric": self.metric,
             "items_called": "volumes",
@@ -144,12 +136,7 @@ class Reconstruction:
         (file,) = files
         own = Slices.read(file)
         rows = partition[partition["role"] == role].reset_index(drop=True)
-        places = own.table.reset_index(names="place").groupby("record")["place"].apply(list)
-        if not set(rows["record"]) <= set(places.index):
-            raise UserError(
-                f"Expected all {len(rows)} volumes of the partition in {file}, found fewer. Run the data stages again."
-            )
-        chosen = [place for record in rows["record"] for place in places[record]]
+        chosen = places_of(rows["record"], own.table["record"], "volumes", file)
         items = own.table.loc[chosen, ["record", "slice"]].merge(rows, on="record", how="left", validate="many_to_one")
         inputs, targets = torch.from_numpy(own.kspace[chosen][:, None]), torch.from_numpy(own.targets[chosen])
         return Held(Records(inputs, targets).to(device), items.assign(volume=items["record"]))
@@ -175,13 +162,6 @@ class Reconstruction:
                 "It can show structures that are not there, and hide some that are.",
             ),
         )
-
-
-def _settings(kind: type[Settings], name: str, section: Mapping[str, Any]) -> Settings:
-    try:
-        return kind(**section)
-    except TypeError as error:
-        raise UserError(f"task.settings.{name}: {error}.") from error
 
 
 task = Reconstruction

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zetadp.kspace.fourier import to_image, to_kspace
-from zetadp.storage import written_whole
+from zetadp.storage import hdf5_written_whole
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -82,10 +82,7 @@ class Volume:
         """Write the volume to a folder, whole or not at all."""
         import h5py
 
-        with (
-            written_whole(folder / f"{self.name}.h5") as temporary,
-            h5py.File(temporary.name, "w", driver="core", backing_store=False) as file,
-        ):
+        with hdf5_written_whole(folder / f"{self.name}.h5") as file:
             for name, values in (("kspace", self.kspace), ("reconstruction_esc", self.target)):
                 file.create_dataset(name, data=values, track_times=False)
             encoded, shown = self.kspace.shape[1:], self.target.shape[1:]
@@ -96,8 +93,6 @@ class Volume:
                 max=self.maximum,
                 norm=float(np.linalg.norm(self.target)),
             )
-            file.flush()
-            temporary.write_bytes(file.id.get_file_image())
 
 
 def cut(images: np.ndarray, rows: int, columns: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from zetadp.storage import write_arrays
+from zetadp.storage import read_arrays, write_arrays
 from zetadp.tasks.speech_commands.clips import Clips, capped, is_tested
 from zetadp.validation import UserError
 
@@ -67,14 +67,9 @@ def write_clips(path: Path, clips: Clips) -> None:
 
 def read_written(path: Path) -> Clips:
     """Read what `write_clips` wrote."""
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            speakers, names = (np.array(file[column].asstr()[()]).astype(str) for column in ("speaker", "clip"))
-            return Clips(file["waves"][()], file["labels"][()], speakers, names)
-    except (OSError, KeyError) as error:
-        raise UserError(f"Cannot read the clips {path}: {error}. Delete the file and run again.") from error
+    (waves, labels), names = read_arrays(path, "clips", ("waves", "labels"), ("speaker", "clip"))
+    speakers, clips = (np.array(column).astype(str) for column in names)
+    return Clips(waves, labels, speakers, clips)
 
 
 def names_of(clips: Clips) -> pd.DataFrame:

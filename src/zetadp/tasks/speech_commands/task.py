@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.core.metrics import LEVEL
-from zetadp.core.task import Classification, Held, Words
+from zetadp.core.metrics import LEVEL, bootstrapped
+from zetadp.core.task import Classification, Held, Words, places_of
 from zetadp.randomness import Purpose, stream
+from zetadp.storage import read_arrays, write_arrays
 from zetadp.tasks.speech_commands.clips import WORDS
 from zetadp.tasks.speech_commands.discrimination import REPLICATES, auc_interval, auc_shares, macro_auc
-from zetadp.validation import UserError, one_of, positive
+from zetadp.validation import one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-UNITS = ("clip", "speaker")
+UNITS = NAMES = ("clip", "speaker")
 SCORES = [f"score_{word}" for word in WORDS]
 """Columns of predictions with the probability of each word."""
 
@@ -87,13 +88,7 @@ class SpeechCommands(Classification):
         return found | {
             "metric": self.metric,
             "auc": float(macro_auc(labels, scores)[0]),
-            "auc_interval": {
-                "level": LEVEL,
-                "low": None if np.isnan(low) else low,
-                "high": None if np.isnan(high) else high,
-                "method": "percentile bootstrap over speakers",
-                "replicates": REPLICATES,
-            },
+            "auc_interval": bootstrapped(low, high, "speakers", REPLICATES),
             "per_patient": {str(speaker): float(share) for speaker, share in shares.items()},
         }
 
@@ -107,13 +102,7 @@ class SpeechCommands(Classification):
         rows = partition[partition["role"] == role].reset_index(drop=True)
         values, labels, clips = read_inputs(file)
         clips["record"] = clips[self.unit]
-        places = clips.reset_index(names="place").groupby("record")["place"].apply(list)
-        if not set(rows["record"]) <= set(places.index):
-            raise UserError(
-                f"Expected the clips of all {len(rows)} units of the partition in {file}, found fewer. "
-                "Run the data stages again."
-            )
-        own = [place for record in rows["record"] for place in places[record]]
+        own = places_of(rows["record"], clips["record"], f"{self.unit}s", file)
         items = clips.loc[own].merge(rows, on="record", how="left", validate="many_to_one")
         records = Records(torch.from_numpy(values[own][:, None]), torch.from_numpy(labels[own]))
         return Held(records.to(device), items)
@@ -157,24 +146,15 @@ def write_inputs(path: Path, values: np.ndarray, labels: np.ndarray, clips: pd.D
     clips
         Columns ``clip`` and ``speaker``.
     """
-    from zetadp.storage import write_arrays
-
     about = {"axes": ["clip", "frame", "frequency"], "units": "1"}
-    names = {column: tuple(clips[column]) for column in ("clip", "speaker")}
+    names = {column: tuple(clips[column]) for column in NAMES}
     write_arrays(path, {"values": values, "labels": labels}, names, about, {})
 
 
 def read_inputs(path: Path) -> tuple[np.ndarray, np.ndarray, pd.DataFrame]:
     """Read what `write_inputs` wrote."""
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            clips = pd.DataFrame({column: file[column].asstr()[()] for column in ("clip", "speaker")})
-            return file["values"][()], file["labels"][()], clips
-    except (OSError, KeyError) as error:
-        msg = f"Cannot read the clips {path}: {error}. Delete the file and run again to make it anew."
-        raise UserError(msg) from error
+    (values, labels), names = read_arrays(path, "clips", ("values", "labels"), NAMES)
+    return values, labels, pd.DataFrame(dict(zip(NAMES, names, strict=True)))
 
 
 task = SpeechCommands

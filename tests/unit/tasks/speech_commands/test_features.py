@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.backbone.encoder import settings_of
 from zetadp.tasks.speech_commands import encoder as encoder_module
 from zetadp.tasks.speech_commands import word_network
 from zetadp.tasks.speech_commands.clips import LENGTH, RATE, WORDS
@@ -23,7 +22,7 @@ from zetadp.tasks.speech_commands.scattering import (
 from zetadp.tasks.speech_commands.simulated import simulated_words
 from zetadp.tasks.speech_commands.word_network import log_mel
 from zetadp.tensors import save_tensors
-from zetadp.validation import UserError
+from zetadp.validation import UserError, settings_of
 
 
 def tone(frequency: float, modulation: float = 0.0) -> np.ndarray:
