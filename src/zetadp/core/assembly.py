@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.round import Phase
-from zetadp.core.server import Receiver, Server, Solver
+from zetadp.core.server import Collector, Receiver, Server, Solver
 from zetadp.core.task import Classification, Task, task_of
 from zetadp.device.precision import set_tf32
-from zetadp.feature_release.collector import Collector
 from zetadp.feature_release.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.layers import updates
@@ -100,8 +99,8 @@ class Assembly:
         if self.solved is None:
             receiver = Server(weights, plan.training.optimiser, plan.training.rounds)
         elif isinstance(self.solved, Mixture):
-            receiver = Collector(weights, layout, self.solved, public="start" in plan.public)
-            receiver.learns = plan.training.mixing is not None and plan.training.mixing.learn
+            learns = plan.training.mixing is not None and plan.training.mixing.learn
+            receiver = Collector(weights, layout, self.solved, public="start" in plan.public, learns=learns)
         else:
             deviation = plan.training.clip * math.hypot(*(n.noise_multiplier / n.expected for n in plan.nodes))
             public = "start" in plan.public

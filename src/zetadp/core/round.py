@@ -226,7 +226,7 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
         everybody = replace(draw, members=np.arange(node.mechanism.population))
         choices.append(choose_items(node, everybody, records.strata, phase.items))
     inputs, targets = gather(records, np.concatenate(choices))
-    rows = nodes[0].mechanism.rows
+    rows = phase.rows
     starts = np.cumsum([0, *(len(choice) for choice in choices)])[:-1]
     groups = np.concatenate([place * rows + np.asarray(draw.rows) for place, draw in enumerate(draws)])
     members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])

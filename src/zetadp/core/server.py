@@ -8,6 +8,7 @@ a small head.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 from zetadp.core.settings import OptimiserSettings
+from zetadp.feature_release.heads import learnt_head
+from zetadp.feature_release.mixture import Mixture
 from zetadp.nn.closed_form import ClosedForm
 from zetadp.nn.parameters import Layout
 
@@ -161,8 +164,8 @@ class NAdam:
         return self.betas[0] * float(1 - 0.5 * 0.96 ** (step * self.decay))
 
 
-class Solver:
-    """The weights of a head, before and after its only round; takes the place of `zetadp.core.server.Server`.
+class HeadReceiver(ABC):
+    """The weights of a head, before and after its only round; takes the place of `Server`.
 
     Parameters
     ----------
@@ -170,32 +173,37 @@ class Solver:
         Starting weights, shape (dimension,), in the order of ``layout``.
     layout
         Where weight and bias lie in them.
-    statistic
-        What the nodes' messages are means of.
-    deviation
-        Standard deviation of the noise in each coordinate of the mean message.
     public
         Whether the starting weights are those of a public head, which then is what the head is drawn towards.
+
+    Attributes
+    ----------
+    start
+        Weight and bias of the public head; None where there is none.
     """
 
     released: Tensor | None = None
 
-    def __init__(
-        self, weights: Tensor, layout: Layout, statistic: ClosedForm, *, deviation: float, public: bool
-    ) -> None:
+    def __init__(self, weights: Tensor, layout: Layout, *, public: bool) -> None:
         self.weights = torch.nn.Parameter(weights.clone())
-        self.layout, self.statistic, self.deviation = layout, statistic, deviation
-        self.public = layout.unflatten(weights.clone())["affine.weight"] if public else None
+        self.layout = layout
+        start = layout.unflatten(weights.clone())
+        self.start = (start["affine.weight"], start["affine.bias"]) if public else None
 
     def learning_rate(self, round_number: int) -> float:
         """Return NaN: there is no rate."""
         return math.nan
 
     def step(self, messages: Tensor, round_number: int) -> None:
-        """Average the messages of all nodes, shape (node, dimension), with equal weight and solve for the head."""
-        weight, bias = self.statistic.head(messages.mean(dim=0), self.deviation, self.public)
-        found = {"affine.weight": weight.to(torch.complex64), "affine.bias": bias.to(torch.complex64)}
-        self.weights.data.copy_(self.layout.flatten(found))
+        """Take the messages of all nodes, shape (node, dimension), and the head that follows from them."""
+        if (head := self.head(messages)) is not None:
+            weight, bias = (part.to(torch.complex64) for part in head)
+            found = {"affine.weight": weight, "affine.bias": bias}
+            self.weights.data.copy_(self.layout.flatten(found))
+
+    @abstractmethod
+    def head(self, messages: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return weight and bias of the head that follows from messages; None where weights stay as they are."""
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed server needs, as tensors."""
@@ -205,3 +213,60 @@ class Solver:
         """Take over a state that `state` returned."""
         with torch.no_grad():
             self.weights.copy_(state["weights"])
+
+
+class Solver(HeadReceiver):
+    """A head that follows from the mean of the messages in closed form.
+
+    Parameters
+    ----------
+    weights, layout, public
+        As of `HeadReceiver`.
+    statistic
+        What the nodes' messages are means of.
+    deviation
+        Standard deviation of the noise in each coordinate of the mean message.
+    """
+
+    def __init__(
+        self, weights: Tensor, layout: Layout, statistic: ClosedForm, *, deviation: float, public: bool
+    ) -> None:
+        super().__init__(weights, layout, public=public)
+        self.statistic, self.deviation = statistic, deviation
+
+    def head(self, messages: Tensor) -> tuple[Tensor, Tensor]:
+        """Average the messages of all nodes with equal weight and solve for the head."""
+        public = None if self.start is None else self.start[0]
+        return self.statistic.head(messages.mean(dim=0), self.deviation, public)
+
+
+class Collector(HeadReceiver):
+    """A head that learns from rows, which are kept.
+
+    Parameters
+    ----------
+    weights, layout, public
+        As of `HeadReceiver`.
+    mixture
+        How rows are mixed.
+    learns
+        Whether a head learns from the rows here; else the weights stay as they are.
+    """
+
+    def __init__(self, weights: Tensor, layout: Layout, mixture: Mixture, *, public: bool, learns: bool) -> None:
+        super().__init__(weights, layout, public=public)
+        self.mixture, self.learns = mixture, learns
+
+    def head(self, messages: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Keep the rows of all nodes, one node after the other, and learn a head from them."""
+        self.released = messages.reshape(-1, self.mixture.dimension).cpu()
+        return learnt_head(self.mixture.examples(self.released), self.start) if self.learns else None
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that a resumed server needs, as tensors."""
+        return super().state() | ({} if self.released is None else {"released": self.released})
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a state that `state` returned."""
+        super().load(state)
+        self.released = state.get("released")

@@ -69,8 +69,10 @@ class Mixture(ABC):
     bound: float
     clipped: bool
 
-    schedule = None
-    """Which rows are open to which class, (row, class); None where all are to all."""
+    @property
+    def schedule(self) -> np.ndarray | None:
+        """Which rows are open to which class, boolean of shape (row, class); None where all are to all."""
+        return None
 
     @property
     @abstractmethod
@@ -155,12 +157,15 @@ class Labelled(Mixture):
         if not self.share_of_labels:
             return found
         classes = functional.one_hot(labels, self.classes).to(found.dtype).mean(dim=1)
-        return torch.cat((found, self.bound * math.sqrt(self.share_of_labels) * classes), dim=1)
+        return torch.cat((found, self._scale_of_labels * classes), dim=1)
 
     def examples(self, rows: Tensor) -> RowExamples:
         """Return one example of every row."""
-        labels = rows[:, self.numbers :] / (self.bound * math.sqrt(self.share_of_labels))
-        return RowExamples(self._features(rows), labels)
+        return RowExamples(self._features(rows), rows[:, self.numbers :] / self._scale_of_labels)
+
+    @property
+    def _scale_of_labels(self) -> float:
+        return self.bound * math.sqrt(self.share_of_labels)
 
     @property
     def _scale(self) -> float:
@@ -187,7 +192,7 @@ class OpenToClasses(Labelled):
     open_rows: int
 
     @property
-    def schedule(self) -> np.ndarray:  # type: ignore[override]
+    def schedule(self) -> np.ndarray:
         """Which rows are open to which class, boolean of shape (row, class)."""
         found = np.zeros((self.rows, self.classes), dtype=bool)
         for number in range(self.classes):
