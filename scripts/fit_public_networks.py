@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.pretraining import fit
-from zetadp.tasks.reconstruction.public import PublicSettings
+from zetadp.tasks.reconstruction.public import PublicNetworkSettings
 from zetadp.validation import settings_of
 from zetadp.workflow import run
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def main(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size: int) -> None:
     """Write the networks."""
-    chosen = settings_of(PublicSettings, settings, "public")
+    chosen = settings_of(PublicNetworkSettings, settings, "public")
     logging.getLogger(__name__).info("learning from %d simulated patients", chosen.patients)
     fit(chosen, MaskSettings(**mask), size).save(networks)
 

@@ -14,7 +14,7 @@ from zetadp.backbone.encoder import Learning
 from zetadp.nn.models import build
 from zetadp.randomness import Purpose, stream
 from zetadp.tasks.reconstruction.examinations import Examinations
-from zetadp.tasks.reconstruction.public import PublicNetworks, PublicSettings
+from zetadp.tasks.reconstruction.public import PublicNetworks, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import examination
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def fit(settings: PublicSettings, masks: MaskSettings, size: int) -> PublicNetworks:
+def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> PublicNetworks:
     """Train the public networks on simulated patients.
 
     Parameters
@@ -40,7 +40,7 @@ def fit(settings: PublicSettings, masks: MaskSettings, size: int) -> PublicNetwo
     return PublicNetworks(settings, found)
 
 
-def public_slices(settings: PublicSettings, size: int) -> tuple[Tensor, Tensor]:
+def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, Tensor]:
     """Return complete k-space and targets of all public patients, both of shape (slice, size, size)."""
     common = replace(Examinations(**settings.examinations), size=size)
     made = [examination(common, settings.seed, number, "public").slices(size) for number in range(settings.patients)]
@@ -50,7 +50,7 @@ def public_slices(settings: PublicSettings, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _fitted(
-    settings: PublicSettings, family: str, masks: MaskSettings, kspace: Tensor, target: Tensor
+    settings: PublicNetworkSettings, family: str, masks: MaskSettings, kspace: Tensor, target: Tensor
 ) -> dict[str, Tensor]:
     """Return the weights of a network that learnt of some slices, each seen with ever new masks."""
     random = stream(settings.seed, Purpose.PRETRAINING)

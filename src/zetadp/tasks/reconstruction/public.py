@@ -22,7 +22,7 @@ SHAPE = ("widths", "convolutions", "activation")
 
 
 @dataclass(frozen=True)
-class PublicSettings:
+class PublicNetworkSettings:
     """How the public networks are made.
 
     Attributes
@@ -80,7 +80,7 @@ class PublicNetworks:
         Weights of the network of each family.
     """
 
-    settings: PublicSettings
+    settings: PublicNetworkSettings
     weights: Mapping[str, Mapping[str, Tensor]]
 
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:
@@ -123,7 +123,9 @@ class PublicNetworks:
         tensors, content = load_tensors(path, device)
         try:
             own = content["public"]
-            settings = PublicSettings(**{**own, "families": tuple(own["families"]), "widths": tuple(own["widths"])})
+            settings = PublicNetworkSettings(
+                **{**own, "families": tuple(own["families"]), "widths": tuple(own["widths"])}
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"Expected {path} to hold public networks for reconstruction, found another file of zetadp: {error}."

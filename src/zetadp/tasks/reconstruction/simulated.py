@@ -18,7 +18,7 @@ from zetadp.cohort.scanners import CHANNELS
 from zetadp.cohort.tissues import draw_tissues
 from zetadp.kspace.fourier import to_kspace
 from zetadp.randomness import Purpose, stream
-from zetadp.tasks.reconstruction.volumes import Volume
+from zetadp.tasks.reconstruction.volumes import KspaceVolume
 from zetadp.validation import UserError, one_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PHASE_SPACING = 120.0
 COIL_SPACING = 150.0
 
 
-def examination(common: Examinations, seed: int, number: int, name: str = "phantom") -> Volume:
+def examination(common: Examinations, seed: int, number: int, name: str = "phantom") -> KspaceVolume:
     """Simulate the examination of a patient.
 
     Parameters
@@ -71,7 +71,7 @@ def examination(common: Examinations, seed: int, number: int, name: str = "phant
     image = (gain * image).astype(np.complex64)
     shown = image[:, common.size // 2 : common.size // 2 + common.size]
     patient = f"{name}-{number:04d}"
-    return Volume(patient, patient, f"AX{CHANNELS[sequence]}", to_kspace(image), np.abs(shown))
+    return KspaceVolume(patient, patient, f"AX{CHANNELS[sequence]}", to_kspace(image), np.abs(shown))
 
 
 def _image(common: Examinations, random: np.random.Generator, sequence: int) -> np.ndarray:
@@ -113,7 +113,7 @@ def _oversampled(images: np.ndarray) -> np.ndarray:
     return np.pad(images, ((0, 0), (rows // 2, rows - rows // 2), (0, 0)))
 
 
-def examinations(common: Examinations, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, Volume]]:
+def examinations(common: Examinations, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, KspaceVolume]]:
     """Yield part and volume of simulated patients: those of training first, then those of testing."""
     number = 0
     for part, count in sizes.items():

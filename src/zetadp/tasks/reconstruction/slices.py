@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zetadp.tasks.reconstruction.masks import MaskSettings
-    from zetadp.tasks.reconstruction.volumes import Volume
+    from zetadp.tasks.reconstruction.volumes import KspaceVolume
 
 COLUMNS = ("patient", "record", "part")
 
@@ -38,7 +38,7 @@ class Slices(NamedTuple):
     targets: np.ndarray
 
     @classmethod
-    def of(cls, volumes: Iterable[tuple[str, Volume]], masks: MaskSettings, size: int) -> Self:
+    def of(cls, volumes: Iterable[tuple[str, KspaceVolume]], masks: MaskSettings, size: int) -> Self:
         """Leave out lines of volumes, each by the mask that follows from its name."""
         rows: list[tuple[str, str, str, int]] = []
         seen, wanted = [], []

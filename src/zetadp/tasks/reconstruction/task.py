@@ -42,7 +42,7 @@ class Reconstruction:
     examinations
         What simulated patients are (`zetadp.tasks.reconstruction.examinations.Examinations`).
     public
-        How the public networks are made (`zetadp.tasks.reconstruction.public.PublicSettings`).
+        How the public networks are made (`zetadp.tasks.reconstruction.public.PublicNetworkSettings`).
     """
 
     size: int = 96

@@ -27,7 +27,7 @@ _SIZE = r"<{0}>.*?<matrixSize>\s*<x>\s*(\d+)\s*</x>\s*<y>\s*(\d+)\s*</y>"
 
 
 @dataclass(frozen=True)
-class Volume:
+class KspaceVolume:
     """One examination.
 
     Attributes
@@ -121,7 +121,7 @@ def sizes(text: str) -> dict[str, tuple[int, int]]:
     return {name: (int(match[1]), int(match[2])) for name, match in found.items() if match}
 
 
-def read_volume(path: Path) -> Volume:
+def read_volume(path: Path) -> KspaceVolume:
     """Read one examination.
 
     Raises
@@ -145,7 +145,7 @@ def read_volume(path: Path) -> Volume:
     problem = _problem(kspace, target, shown)
     if problem:
         raise UserError(f"{path}: {problem}. Remove the file from the folder, or replace it by a complete one.")
-    return Volume(path.stem, patient, acquisition, kspace.astype(np.complex64), target.astype(np.float32))
+    return KspaceVolume(path.stem, patient, acquisition, kspace.astype(np.complex64), target.astype(np.float32))
 
 
 def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | None) -> str | None:
@@ -164,7 +164,7 @@ def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | No
     return None
 
 
-def read_folder(folder: Path) -> Iterator[tuple[str, Volume]]:
+def read_folder(folder: Path) -> Iterator[tuple[str, KspaceVolume]]:
     """Yield part (``train`` or ``test``) and volume of each file of a folder with the official names of `PARTS`.
 
     Raises

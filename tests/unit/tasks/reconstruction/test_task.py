@@ -17,7 +17,7 @@ from zetadp.tasks.reconstruction.baselines import zero_filled
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.pretraining import fit
-from zetadp.tasks.reconstruction.public import PublicSettings
+from zetadp.tasks.reconstruction.public import PublicNetworkSettings
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
 from zetadp.tasks.reconstruction.simulated import examination, examinations
 from zetadp.tasks.reconstruction.slices import Slices
@@ -98,7 +98,7 @@ def test_metrics_are_of_volumes_and_intervals_over_patients(folder, tmp_path):
 
 
 def test_public_networks_learn_and_are_where_others_start(tmp_path):
-    settings = PublicSettings(
+    settings = PublicNetworkSettings(
         widths=(4, 8), patients=3, passes=8, batch=3, examinations={"population": "procedural", "slices": 3}
     )
     public = fit(settings, MaskSettings(), SIZE)

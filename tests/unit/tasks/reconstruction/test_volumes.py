@@ -9,7 +9,7 @@ import pytest
 from zetadp.kspace.fourier import to_image
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.simulated import examination
-from zetadp.tasks.reconstruction.volumes import Volume, cut, read_folder, read_volume, sizes
+from zetadp.tasks.reconstruction.volumes import KspaceVolume, cut, read_folder, read_volume, sizes
 from zetadp.validation import UserError
 
 EXAMINATIONS = Examinations(population="procedural", size=32, slices=2, scalp=1.0)
@@ -20,7 +20,7 @@ OFFICIAL = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/IS
 
 
 @pytest.fixture(scope="module")
-def volume() -> Volume:
+def volume() -> KspaceVolume:
     return examination(EXAMINATIONS, seed=0, number=3)
 
 
