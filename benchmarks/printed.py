@@ -16,8 +16,8 @@ import math
 import sys
 from dataclasses import dataclass
 
-from zetadp.feature_release.printed import central_limit_noise
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.accounting import central_limit_noise
 from zetadp.privacy.calibration import noise_for_epsilon
 
 

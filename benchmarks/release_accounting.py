@@ -27,10 +27,9 @@ from scipy.optimize import brentq, newton
 
 from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.feature_release.attack import THRESHOLD, HierarchicalAttack
+from zetadp.feature_release.degree import BEST_RATIO, best_mixed
 from zetadp.feature_release.printed import (
-    BEST_RATIO,
     PrintedRelease,
-    best_mixed,
     renyi_epsilon,
     split_noise,
     uniform_mu,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from itertools import product
 from statistics import median
 from typing import Any
@@ -146,15 +145,12 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
 def _mixed(own: Mapping[str, Any], sizes: list[int], epsilon: str, delta: float) -> tuple[dict[str, Any], list[float]]:
     """Return how rows are mixed, and the patients expected in a row of each node, by the theorem or as given."""
     from zetadp.epsilon import epsilon_value
-    from zetadp.feature_release.degree import best_degree
+    from zetadp.feature_release.degree import best_degree, usual_rows
 
-    settings = {key: value for key, value in own.items() if key not in {"rows", "degree"}}
-    share = Fraction(repr(own.get("active", 1)))
-    rows = own.get("rows")
-    if rows is None:
-        rows = math.ceil(median(sizes) / share.denominator) * share.denominator
+    active = own.get("active", 1)
+    rows = own.get("rows") or usual_rows(math.ceil(median(sizes)), active)
+    settings = {**{key: value for key, value in own.items() if key != "degree"}, "rows": rows}
     if (degree := own.get("degree")) is not None:
-        return {"rows": rows, **settings}, [float(degree)] * len(sizes)
+        return settings, [float(degree)] * len(sizes)
     target = epsilon_value(epsilon)
-    found = [best_degree(target, delta, population=size, rows=rows, share=float(share)) for size in sizes]
-    return {"rows": rows, **settings}, found
+    return settings, [best_degree(target, delta, population=size, rows=rows, share=active) for size in sizes]

@@ -9,14 +9,31 @@ arXiv:2202.06467, Theorem 3.2, with the argmax that its proof calls for: :math:`
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 from zetadp.privacy import gaussian
-from zetadp.validation import UserError
+from zetadp.validation import UserError, positive
 
-BEST = 0.5049762122
+BEST_RATIO = 0.5049762122
 """nu* in units of mu."""
 WITHOUT_NOISE = 10.0
 """Epsilon whose degree rows without noise are mixed by."""
+
+
+def best_mixed(mu: float, records: int, rounds: int, class_rate: float = 1.0) -> float:
+    r"""Return the mixup degree at which the bound of Theorem 3.2 is least, :math:`0.505 \mu n / \sqrt{T}`.
+
+    The paper prints the same formula once with "argmin" for argmax and once with :math:`n \sqrt{T}`. A class rate
+    below one applies the safe rule of Hierarchical Sampling, by which `mu` of all rows leaves :math:`\sqrt{p} \mu`.
+    """
+    positive(mu=mu, records=records, rounds=rounds)
+    return BEST_RATIO * mu * math.sqrt(class_rate / rounds) * records
+
+
+def usual_rows(population: int, active: float) -> int:
+    """Return how many rows to release where nobody says: as many as units, or a few more, so that shares are whole."""
+    whole = Fraction(repr(active)).denominator
+    return math.ceil(population / whole) * whole
 
 
 def best_degree(epsilon: float, delta: float, *, population: int, rows: int, share: float = 1.0) -> float:
@@ -38,10 +55,10 @@ def best_degree(epsilon: float, delta: float, *, population: int, rows: int, sha
     UserError
         If the theorem's degree is below one unit a row, where it means nothing.
     """
-    mu = gaussian.mu(min(epsilon, WITHOUT_NOISE), delta) * math.sqrt(share)
-    degree = BEST * mu * population / math.sqrt(rows)
+    mu = gaussian.mu(min(epsilon, WITHOUT_NOISE), delta)
+    degree = best_mixed(mu, population, rows, share)
     if degree < 1:
-        most = int((BEST * mu * population) ** 2)
+        most = int(best_mixed(mu, population, 1, share) ** 2)
         advice = f"rows up to {most}" if most else "a larger epsilon"
         usual = f", for example {population}" if 0 < population <= most else ""
         raise UserError(

@@ -16,10 +16,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp, ndtr
 
-from zetadp.privacy.accounting import Mechanisms, central_limit_mu
+from zetadp.privacy.accounting import Mechanisms, central_limit_mu, central_limit_noise
 from zetadp.validation import in_range, positive
 
 ORDERS = range(2, 257)
@@ -98,12 +97,6 @@ class PrintedRelease:
         return central_limit_noise(mu, self.rate_in_class, self.active_rounds)
 
 
-def central_limit_noise(mu: float, sampling_probability: float, rounds: int) -> float:
-    r"""Return :math:`1 / \sqrt{\ln(1 + \mu^2 / (p^2 T))}`, the inverse of `central_limit_mu`: NOT a bound."""
-    positive(mu=mu, sampling_probability=sampling_probability, rounds=rounds)
-    return 1 / math.sqrt(math.log1p((mu / sampling_probability) ** 2 / rounds))
-
-
 def split_noise(noise_multiplier: float, balance: float = 1.0) -> tuple[float, float]:
     r"""Return :math:`\sigma_x` and :math:`\sigma_y = \lambda \sigma_x` of a combined multiplier (Theorem 3.1).
 
@@ -179,23 +172,3 @@ def _log_moment(order: int, rate: float, noise_multiplier: float, *, misprint: b
     )  # fmt: skip
     none = (order - 1) * math.log1p(-rate) + math.log1p((order - 1) * rate)
     return float(logsumexp(np.append(terms, none)))
-
-
-def _best_ratio() -> float:
-    """Return nu / mu at which nu ln(1 + mu^2 / nu^2) is largest: with t = mu^2 / nu^2, ln(1 + t) = 2 t / (1 + t)."""
-    t = brentq(lambda t: math.log1p(t) - 2 * t / (1 + t), 1, 10, xtol=1e-14)
-    return 1 / math.sqrt(t)
-
-
-BEST_RATIO = _best_ratio()
-r"""The best :math:`m \sqrt{T} / n` is this times mu (Theorem 3.2): 0.5049762."""
-
-
-def best_mixed(mu: float, records: int, rounds: int, class_rate: float = 1.0) -> float:
-    r"""Return the mixup degree at which the bound of Theorem 3.2 is least, :math:`0.505 \mu n / \sqrt{T}`.
-
-    The paper prints the same formula once with "argmin" for argmax and once with :math:`n \sqrt{T}`. A class rate
-    below one applies the safe rule of Hierarchical Sampling, by which `mu` of all rows leaves :math:`\sqrt{p} \mu`.
-    """
-    positive(mu=mu, records=records, rounds=rounds)
-    return BEST_RATIO * mu * math.sqrt(class_rate / rounds) * records

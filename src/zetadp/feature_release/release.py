@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +14,13 @@ from zetadp.core.records import Records
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.task import Classification
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.feature_release.degree import best_degree
+from zetadp.feature_release.degree import best_degree, usual_rows
 from zetadp.feature_release.file import Release, write_release
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.account import Permission
 from zetadp.privacy.calibration import noise_of_plan
-from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import Terms, run_statement
+from zetadp.privacy.statement import last_statement
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -68,8 +65,7 @@ class ReleaseSettings:
 
     def plan(self, *, real: bool, noise: str = "os") -> Plan:
         """Return the plan, with the noise that the guarantee needs."""
-        whole = Fraction(repr(self.active)).denominator
-        rows = self.rows or math.ceil(self.people / whole) * whole
+        rows = self.rows or usual_rows(self.people, self.active)
         mixing = MixingSettings(rows, active=self.active, real=real, learn=False)
         degree = self.degree or best_degree(
             self.epsilon, self.delta, population=self.people, rows=rows, share=self.active
@@ -148,13 +144,8 @@ def release_features(
     )
     units = [[person] for person in range(settings.people)]
     trained = train(plan, TrainingData(data, [Holding(units)]), files)
-    attempts = read_ledger(ledger)
-    statement = run_statement(
-        run_of(plan.label, attempts[-1]),
-        Terms(settings.delta, "patient", "os" if noise == "os" else "seeded"),
-        weights={HOLDER: 1.0},
-        target_epsilon=settings.epsilon,
-        earlier=[run_of(f"attempt {n}", attempt) for n, attempt in enumerate(attempts[:-1]) if attempt.events],
+    statement = last_statement(
+        read_ledger(ledger), name=plan.label, epsilon=plan.run.epsilon, delta=settings.delta, unit="patient"
     )
     mixture = mixture_of(plan, Classification(settings.classes), features.shape[1])
     if trained.released is None:

@@ -170,6 +170,12 @@ def central_limit_mu(sampling_probability: float, noise_multiplier: float, round
     return sampling_probability * math.sqrt(rounds * math.expm1(min(noise_multiplier**-2, 700.0)))
 
 
+def central_limit_noise(mu: float, sampling_probability: float, rounds: int) -> float:
+    r"""Return :math:`1 / \sqrt{\ln(1 + \mu^2 / (p^2 T))}`, the inverse of `central_limit_mu`: NOT a bound."""
+    positive(mu=mu, sampling_probability=sampling_probability, rounds=rounds)
+    return 1 / math.sqrt(math.log1p((mu / sampling_probability) ** 2 / rounds))
+
+
 def trade_off(mechanisms: Exposure, alphas: Sequence[float]) -> list[float]:
     r"""Return for each false-alarm rate the least rate of misses of any attack on one patient's membership.
 

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from zetadp.epsilon import epsilon_value, rounded_up
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, epsilon
+from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, central_limit_noise, epsilon
 from zetadp.privacy.threat import NodeRelease, effective_noise
 from zetadp.validation import UserError, in_range, positive
 
@@ -207,7 +207,7 @@ def _noise(target: float, delta: float, sampling_probability: float, rounds: int
         noise = _rounded_up(math.sqrt(rounds) / mu)
     else:
         # The central limit is within a few per cent where rounds are many.
-        guess = -math.log(math.log1p((mu / sampling_probability) ** 2 / rounds)) / 2
+        guess = math.log(central_limit_noise(mu, sampling_probability, rounds))
         low, high, step = guess - 0.02, guess + 0.02, 0.05
         while excess(low) < 0:
             low, step = low - step, 2 * step

@@ -18,7 +18,7 @@ from zetadp.privacy import accounting, wording
 from zetadp.privacy.accounting import Exposure, Mechanisms
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, run_of, seen_by
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
 from zetadp.validation import UserError, one_of
 
@@ -194,15 +194,24 @@ def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: fl
             f"Expected {ledger} to record the training that made {model}, found another or none, or lines are missing "
             "at its end. Train the model again."
         )
-    happened = run_of(name, attempts[-1])
+    return last_statement(attempts, name=name, epsilon=epsilon, delta=delta, unit=unit)
+
+
+def last_statement(attempts: Sequence[Attempt], *, name: str, epsilon: str, delta: float, unit: Unit) -> dict[str, Any]:
+    """Return the statement of the last of a ledger's attempts; those before it released as well. Else as `account_run`.
+
+    All nodes have the same weight.
+    """
+    last = attempts[-1]
+    happened = run_of(name, last)
     earlier = [run_of(f"attempt {number}", attempt) for number, attempt in enumerate(attempts[:-1]) if attempt.events]
     return run_statement(
         happened,
-        Terms(delta, unit, attempts[-1].header["noise"]),
+        Terms(delta, unit, last.header["noise"]),
         weights=dict.fromkeys(happened.nodes, 1.0),
         target_epsilon=epsilon_value(epsilon),
         earlier=earlier,
-        backbone=attempts[-1].header.get("backbone"),
+        backbone=last.header.get("backbone"),
     )
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from zetadp.feature_release.degree import BEST, best_degree
+from zetadp.feature_release.degree import BEST_RATIO, best_degree
 from zetadp.validation import UserError
 
 
@@ -18,7 +18,7 @@ def test_the_constant_is_where_the_theorem_has_its_maximum():
     def gain(nu: float) -> float:
         return nu * math.log1p(1 / nu**2)
 
-    assert gain(BEST) > max(gain(BEST * 0.999), gain(BEST * 1.001))
+    assert gain(BEST_RATIO) > max(gain(BEST_RATIO * 0.999), gain(BEST_RATIO * 1.001))
 
 
 def test_rows_that_are_open_to_some_classes_mix_fewer():

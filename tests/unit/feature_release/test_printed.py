@@ -8,10 +8,9 @@ import pytest
 from release_figures import BEST_MIXED, CLASS_RATES, DELTA, HIERARCHICAL, IMAGENET, POISSON, ROW_NOISE, N
 from scipy.special import ndtr
 
+from zetadp.feature_release.degree import BEST_RATIO, best_mixed
 from zetadp.feature_release.printed import (
-    BEST_RATIO,
     PrintedRelease,
-    best_mixed,
     renyi_epsilon,
     split_noise,
     uniform_mu,
