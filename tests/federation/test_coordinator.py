@@ -83,6 +83,7 @@ METHODS = {
     "real k-space": {"network": NETWORKS["real k-space"]},
     "linear": {"network": NETWORKS["linear"]},
     "fourier": {"network": NETWORKS["complex fourier"]},
+    "dense": {"network": NetworkSettings("dense", "complex", widths=(6, 5), activation="cardioid")},
     "single images": {"unit": "image", "units_of_a_person": 8},
     "head": {"network": HEAD},
     "class means": {"network": HEAD, "estimator": CLASS_MEANS},

@@ -4,9 +4,10 @@ The trainings are made by `zetadp.core.training.train`. The attacker sees every 
 weights with a server of its own, and computes the canary's gradient at each of them. A message of a node that draws
 each patient with probability p projects on that gradient, in units of the clipping norm, as :math:`N(0, \sigma^2)`
 without the canary and as the mixture :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker adds up the
-projections over T rounds and says "took part" above p T / 2. By Neyman and Pearson the likelihood ratio is the best
-test where nothing is at fault; for noise of many clipping norms the sum is as good, and against less noise than the
-attacker believes the threshold of the sum is still right.
+evidence of each projection (`evidence`) over T rounds, and says "took part" where it exceeds half of what pT draws give
+without noise. By Neyman and Pearson the likelihood ratio is the best test where nothing is at fault. The evidence is
+its odd part, which is as good for noise of many clipping norms, nearly so for little noise, and has no mean without the
+canary whatever the noise: so the threshold is right against less noise than the attacker believes, too.
 
 Trials run side by side, each at one node of a training. They are independent all the same:
 noise is isotropic and the canary's gradient always reaches the clipping norm, so that a score does not depend on where
@@ -22,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.special import ndtr
-from scipy.stats import binom
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -60,6 +60,12 @@ SIDE_BY_SIDE = 192
 
 CANDIDATES = 4
 """Pairs of images, in both orders, that the canary is chosen from."""
+
+_REACH = 9.0
+"""Deviations of noise that count on each side."""
+_CELLS = 40_001
+_CELLS_OF_SPREAD = 4096
+"""Cells of a projection's law, and cells in a standard deviation of the sum of all rounds."""
 
 DRIFT = 5e-3
 """The weights drift by about this much in all rounds together, so that the canary's gradient stays what it was."""
@@ -116,7 +122,7 @@ def audit_training(
             Holding(items_of([[SILENT if place % 2 else CANARY], *others], CLASSES)) for place in range(together)
         ]
         records = _records(plan)
-        attacker = _Attacker(plan, records)
+        attacker = _Attacker(plan, records, audited)
         place = folder / f"training-{number:05d}"
         with only_errors("zetadp.core"):
             train(
@@ -134,19 +140,66 @@ def audit_training(
             claim = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         number += 1
         logger.info("%s: %d of %d trials a side", name, len(scores[True]), trials.count)
-    errors = count_errors(scores[False], scores[True], audited.probability * rounds / 2, confidence=trials.confidence)
+    threshold = threshold_of(audited.probability, noise_multiplier, rounds)
+    errors = count_errors(scores[False], scores[True], threshold, confidence=trials.confidence)
     result = result_of_epsilon(name, errors, claim, trials.delta)
     logger.info("%s: claimed epsilon %.3f, measured at least %.3f", name, result.claimed, result.measured)
     return result
 
 
-def error_rates(probability: float, noise_multiplier: float, rounds: int) -> tuple[float, float]:
-    """Return how often the sum of projections errs, (alpha, beta), where the noise is as given."""
-    drawn = np.arange(rounds + 1)
-    spread = noise_multiplier * math.sqrt(rounds)
-    threshold = probability * rounds / 2
-    missed = binom.pmf(drawn, rounds, probability) @ ndtr((threshold - drawn) / spread)
-    return float(ndtr(-threshold / spread)), float(missed)
+def evidence(projections: np.ndarray, probability: float, noise_multiplier: float) -> np.ndarray:
+    """Return what projections say for the canary: the odd part of the log-likelihood ratio, in units of a projection.
+
+    For noise of many clipping norms, and where everybody is drawn, it is the projection itself.
+
+    Parameters
+    ----------
+    projections
+        In units of the clipping norm, of any shape.
+    probability, noise_multiplier
+        The claimed mechanism of a round.
+    """
+    variance = noise_multiplier**2
+
+    def ratio(x: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.logaddexp(np.log1p(-probability), math.log(probability) + (x - 0.5) / variance))
+
+    return np.asarray((ratio(projections) - ratio(-projections)) * variance / (2 * probability))
+
+
+def threshold_of(probability: float, noise_multiplier: float, rounds: int) -> float:
+    """Return the sum of evidence above which the attacker says that the canary took part."""
+    return probability * rounds / 2 * float(evidence(np.ones(()), probability, noise_multiplier))
+
+
+def error_rates(probability: float, noise_multiplier: float, rounds: int, *, true_noise: float) -> tuple[float, float]:
+    """Return how often the attack errs, (alpha, beta), to about 0.001.
+
+    Parameters
+    ----------
+    probability, noise_multiplier, rounds
+        The claimed mechanism, which the attacker believes in.
+    true_noise
+        The noise multiplier of the mechanism that runs.
+    """
+    edges = np.linspace(-_REACH * true_noise, 1 + _REACH * true_noise, _CELLS)
+    middles = (edges[1:] + edges[:-1]) / 2
+    without = np.diff(ndtr(edges / true_noise))
+    with_canary = (1 - probability) * without + probability * np.diff(ndtr((edges - 1) / true_noise))
+    found = evidence(middles, probability, noise_multiplier)
+    mean = with_canary @ found
+    fineness = _CELLS_OF_SPREAD / math.sqrt(rounds * (with_canary @ found**2 - mean**2))
+    # The sum of all rounds lies on a circle of cells, long enough that what goes around is out of reach.
+    cells = np.rint(found * fineness).astype(np.int64)
+    size = 1 << math.ceil(math.log2(2 * (np.abs(cells).max() + rounds * mean * fineness) + 40 * _CELLS_OF_SPREAD))
+    above = np.fft.fftfreq(size, 1 / size) > threshold_of(probability, noise_multiplier, rounds) * fineness
+
+    def share_above(weights: np.ndarray) -> float:
+        one = np.bincount(cells % size, weights / weights.sum(), size)
+        return float(np.fft.irfft(np.fft.rfft(one) ** rounds, size)[above].sum())
+
+    return share_above(without), 1 - share_above(with_canary)
 
 
 def training_trials(
@@ -165,7 +218,7 @@ def training_trials(
     false_alarm
         As in `detection.trials_needed`.
     """
-    faulty = error_rates(probability, noise_multiplier / math.sqrt(2), rounds)
+    faulty = error_rates(probability, noise_multiplier, rounds, true_noise=noise_multiplier / math.sqrt(2))
     mechanisms = {(probability, noise_multiplier): rounds}
     return trials_for_curve(mechanisms, faulty, false_alarm=false_alarm)
 
@@ -173,11 +226,11 @@ def training_trials(
 class _Attacker:
     """Whoever sees all messages: follows the weights and adds up the evidence for the canary at each trial's node."""
 
-    def __init__(self, plan: Plan, records: Records) -> None:
+    def __init__(self, plan: Plan, records: Records, audited: Audited) -> None:
         self.model, self.layout, start = _start(plan)
         self.server = Server(start, plan.training.optimiser, plan.training.rounds)
         self.images, self.labels = record_of(records, CANARY)
-        self.node, self.clip = plan.nodes[0], plan.training.clip
+        self.node, self.clip, self.audited = plan.nodes[0], plan.training.clip, audited
         self.total: np.ndarray | float = 0.0
 
     def see(self, done: int, messages: Tensor) -> None:
@@ -189,7 +242,8 @@ class _Attacker:
                 f"Expected a canary whose gradient reaches the clipping norm {self.clip}, found {norm} in round {done}."
             )
         sums = messages.double().cpu().numpy() * (self.node.expected / self.clip)
-        self.total = self.total + sums @ (gradient / norm)
+        found = evidence(sums @ (gradient / norm), self.audited.probability, self.audited.noise_multiplier)
+        self.total = self.total + found
         self.server.step(messages, done - 1)
 
     def scores(self) -> list[float]:

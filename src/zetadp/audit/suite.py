@@ -158,7 +158,7 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
         trials = max(LEAST_TRIALS, min(wanted, settings.most_rounds // (2 * target.rounds)))
         if trials < wanted:
             logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", target.name, trials, wanted)
-        faulty = error_rates(target.probability, target.noise_multiplier / SHORTFALL, target.rounds)
+        faulty = error_rates(*mechanism, true_noise=target.noise_multiplier / SHORTFALL)
         claim = {(target.probability, target.noise_multiplier): target.rounds}
         audited = Audited(target.noise_multiplier, probability=target.probability, noise=noise)
         run = partial(audit_training, trials=tried(trials), audited=audited, rounds=target.rounds, name=target.name)

@@ -10,7 +10,8 @@ import torch
 from auditing import audit_training
 
 import zetadp.core.training
-from zetadp.audit.many_rounds import error_rates, training_trials
+from zetadp.audit.detection import power_of
+from zetadp.audit.many_rounds import error_rates, evidence, threshold_of, training_trials
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.mechanism import SampledGaussian
@@ -37,14 +38,35 @@ def test_trials_for_the_papers_trainings(epsilon, trials):
     assert training_trials(24 / 44, sigma, 917) == pytest.approx(trials, rel=0.03)
 
 
-@pytest.mark.parametrize(("probability", "sigma", "rounds"), [(0.5, 2.0, 6), (1.0, 3.0, 4), (0.1, 1.0, 30)])
-def test_error_rates_are_those_of_the_sum_of_projections(probability, sigma, rounds):
+# Many clipping norms of noise, and so little that the sum of projections alone would show less than is claimed.
+@pytest.mark.parametrize(
+    ("probability", "sigma", "rounds"), [(0.5, 2.0, 6), (1.0, 3.0, 4), (0.1, 1.0, 30), (0.05, 0.5, 200)]
+)
+@pytest.mark.parametrize("of_the_noise", [1.0, math.sqrt(0.5)])
+def test_error_rates_are_those_of_the_attack(probability, sigma, rounds, of_the_noise):
     random, trials = np.random.default_rng(0), 20_000
-    noise = sigma * random.standard_normal((2, trials, rounds))
-    sums = noise.sum(axis=2) + [[0.0], [1.0]] * random.binomial(rounds, probability, (2, trials))
-    threshold = probability * rounds / 2
+    projections = sigma * of_the_noise * random.standard_normal((2, trials, rounds))
+    projections[1] += random.random((trials, rounds)) < probability
+    sums = evidence(projections, probability, sigma).sum(axis=2)
+    threshold = threshold_of(probability, sigma, rounds)
     found = (sums[0] > threshold).mean(), (sums[1] <= threshold).mean()
-    assert found == pytest.approx(error_rates(probability, sigma, rounds), abs=4 * math.sqrt(0.25 / trials))
+    expected = error_rates(probability, sigma, rounds, true_noise=sigma * of_the_noise)
+    assert found == pytest.approx(expected, abs=4 * math.sqrt(0.25 / trials))
+
+
+def test_evidence_of_much_noise_or_of_everybody_is_the_projection():
+    projections = np.linspace(-100, 100, 7)
+    assert evidence(projections, 1.0, 0.7) == pytest.approx(projections)
+    assert evidence(projections, 0.3, 1e4) == pytest.approx(projections, rel=1e-3)
+
+
+@pytest.mark.parametrize(("probability", "sigma", "rounds"), [(0.01, 0.778, 1000), (0.01, 0.5, 1000), (1.0, 70.0, 100)])
+def test_the_attack_can_refute_half_the_variance_of_large_plans(probability, sigma, rounds):
+    trials = training_trials(probability, sigma, rounds)
+    faulty = error_rates(probability, sigma, rounds, true_noise=sigma / math.sqrt(2))
+    assert power_of({(probability, sigma): rounds}, faulty, trials) > 0.98
+    # Hardly any noise is found as well: few draws say more than half of those that are expected.
+    assert sum(error_rates(probability, sigma, rounds, true_noise=0.05)) < 0.1
 
 
 def test_honest_training_passes_and_shows_most_of_what_the_ledger_claims(tmp_path):
@@ -54,8 +76,9 @@ def test_honest_training_passes_and_shows_most_of_what_the_ledger_claims(tmp_pat
     assert (result.errors.trials_in, result.errors.trials_out) == (TRIALS, TRIALS)
     assert result.passed
     assert result.measured > 2.0
+    expected = error_rates(PROBABILITY, SIGMA, ROUNDS, true_noise=SIGMA)
     found = result.errors.alpha, result.errors.beta
-    assert found == pytest.approx(error_rates(PROBABILITY, SIGMA, ROUNDS), abs=4 * math.sqrt(0.25 / TRIALS))
+    assert found == pytest.approx(expected, abs=4 * math.sqrt(0.25 / TRIALS))
 
 
 def test_the_attacker_errs_as_it_should_with_all_patients_in_every_round(tmp_path):
