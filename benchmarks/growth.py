@@ -39,6 +39,7 @@ from zetadp.core.settings import OptimiserSettings
 from zetadp.device.memory import keep_freed_memory
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
+from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
@@ -69,7 +70,7 @@ RECORDS = 50
 """Different records: patients share them, as only their number matters here."""
 
 
-class Round:
+class Federation:
     """A small federation that repeats its round.
 
     Parameters
@@ -93,21 +94,16 @@ class Round:
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.ledger.start({"benchmark": "growth"})
         own = [range(place, patients, nodes) for place in range(nodes)]
+        sizes = [{"population": len(members), "expected": len(members)} for members in own]
+        events = [
+            Round.poisson(f"node-{place}", **size, noise_multiplier=42.55, clip=1.0) for place, size in enumerate(sizes)
+        ]
         self.nodes = [
             Node(
-                SampledGaussian(
-                    f"node-{place}",
-                    place,
-                    population=len(members),
-                    expected=len(members),
-                    noise_multiplier=42.55,
-                    clip=1.0,
-                    seed=0,
-                    ledger=self.ledger,
-                ),
+                SampledGaussian(event, place, seed=0, ledger=self.ledger),
                 items_of([(member % RECORDS,) for member in members], images),
             )
-            for place, members in enumerate(own)
+            for place, (event, members) in enumerate(zip(events, own, strict=True))
         ]
         self.images, self.number = images, 0
         with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -127,8 +123,8 @@ def point(task: dict[str, Any]) -> None:
     torch.set_num_threads(task["threads"])
     with tempfile.TemporaryDirectory() as folder:
         small, whole = Path(folder) / "small", Path(folder) / "whole"
-        Round(**{**USUAL, "patients": 1}, folder=small)()  # loads libraries and fills tables
-        one = Round(**task["sizes"], folder=whole)
+        Federation(**{**USUAL, "patients": 1}, folder=small)()  # loads libraries and fills tables
+        one = Federation(**task["sizes"], folder=whole)
         memory = added_memory(one, torch.device("cpu"))
         clock = time.thread_time if task["clock"] == "cpu" else time.perf_counter
         times = []

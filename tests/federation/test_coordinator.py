@@ -130,7 +130,7 @@ def test_with_exact_noise_they_sum_the_same_integers(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{module}.rounded_normal", lambda count, _: np.zeros(count, np.int64))
     monkeypatch.setattr(f"{module}.bernoulli_mask", lambda _, population: np.ones(population, bool))
     choices = f"{module}.ExactSampledGaussian.image_choices"
-    monkeypatch.setattr(choices, lambda self, number: np.random.default_rng([int(self.node[-2:]), number]))
+    monkeypatch.setattr(choices, lambda self, number: np.random.default_rng([int(self.event.node[-2:]), number]))
     plan = make_plan(nodes=3, rounds=4, noise="os")
     expected = simulated(plan, tmp_path)
     found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()

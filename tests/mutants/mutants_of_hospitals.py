@@ -45,7 +45,7 @@ def hospital_divides_by_the_realised_batch(original: Any) -> Any:
     def do_round(contribution: Any, site: Any, number: int) -> Any:
         messages, bad = original(contribution, site, number)
         mechanism = site.nodes[0].mechanism
-        return messages * mechanism.expected / max(1, len(mechanism.draw(number).members)), bad
+        return messages * mechanism.event.expected / max(1, len(mechanism.draw(number).members)), bad
 
     return do_round
 
@@ -53,7 +53,8 @@ def hospital_divides_by_the_realised_batch(original: Any) -> Any:
 @mutant(ROUND, check_hospitals_add_exact_noise_as_stated)
 def noise_divided_among_hospitals(original: Any) -> Any:
     def alter(node: Node) -> None:
-        node.mechanism.noise_multiplier /= 2**0.5
+        event = node.mechanism.event
+        node.mechanism.event = replace(event, noise_multiplier=event.noise_multiplier / 2**0.5)
 
     return _with_node(original, alter)
 
@@ -80,8 +81,8 @@ def hospitals_seeded_alike(original: Any) -> Any:
 @mutant(ROUND, check_a_hospitals_patients_add_up_to_the_clip_each)
 def hospital_without_noise_does_not_clip(original: Any) -> Any:
     def alter(node: Node) -> None:
-        if node.mechanism.noise_multiplier == 0:
-            node.mechanism.clip = float("inf")
+        if node.mechanism.event.noise_multiplier == 0:
+            node.mechanism.event = replace(node.mechanism.event, clip=float("inf"))
 
     return _with_node(original, alter)
 

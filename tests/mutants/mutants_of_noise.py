@@ -46,10 +46,10 @@ def _with_noise(original: Any, alter: Callable[[SampledGaussian, Tensor], Tensor
     """Return the shipped function with its noise, as it stands after the division by R, altered."""
 
     def privatised(self: SampledGaussian, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
-        if self.noise_multiplier == 0:
+        if self.event.noise_multiplier == 0:
             return torch.as_tensor(original(self, event, clipped_sum, again))
         noise = original(self, event, torch.zeros_like(clipped_sum), again)
-        return clipped_sum / self.expected + alter(self, noise)
+        return clipped_sum / self.event.expected + alter(self, noise)
 
     return privatised
 
@@ -69,7 +69,7 @@ def complex_normal_of_half_variance(original: Any) -> Any:
         # PyTorch's complex normal of unit variance, at a place of the stream that only this draw has.
         generator = torch.Generator().manual_seed(int(noise.abs().sum().view(torch.int32)))
         pairs = torch.randn(len(noise) // 2 + 1, dtype=torch.complex64, generator=generator)
-        scale = mechanism.noise_multiplier * mechanism.clip / mechanism.expected
+        scale = mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
         return scale * torch.view_as_real(pairs).flatten()[: len(noise)]
 
     return _with_noise(original, alter)
@@ -77,23 +77,23 @@ def complex_normal_of_half_variance(original: Any) -> Any:
 
 @mutant(SEEDED, check_audit_of_one_round)
 def noise_not_scaled_by_the_clip(original: Any) -> Any:
-    return _with_noise(original, lambda mechanism, noise: noise / mechanism.clip)
+    return _with_noise(original, lambda mechanism, noise: noise / mechanism.event.clip)
 
 
 @mutant(SEEDED, check_noise_is_as_stated)
 def noise_divided_twice(original: Any) -> Any:
-    return _with_noise(original, lambda mechanism, noise: noise / mechanism.expected)
+    return _with_noise(original, lambda mechanism, noise: noise / mechanism.event.expected)
 
 
 @mutant(SEEDED, check_noise_is_as_stated)
 def sigma_taken_for_the_variance(original: Any) -> Any:
-    return _with_noise(original, lambda mechanism, noise: noise / mechanism.noise_multiplier**0.5)
+    return _with_noise(original, lambda mechanism, noise: noise / mechanism.event.noise_multiplier**0.5)
 
 
 @mutant(SEEDED, check_noise_is_as_stated)
 def noise_cut_off_at_three_deviations(original: Any) -> Any:
     def alter(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
-        limit = 3 * mechanism.noise_multiplier * mechanism.clip / mechanism.expected
+        limit = 3 * mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
         return noise.clamp(-limit, limit)
 
     return _with_noise(original, alter)
@@ -111,7 +111,7 @@ def one_noise_for_both_parts(original: Any) -> Any:
 @mutant(SEEDED, check_noise_hides_the_low_bits)
 def noise_in_half_precision(original: Any) -> Any:
     def alter(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
-        scale = mechanism.noise_multiplier * mechanism.clip / mechanism.expected
+        scale = mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
         return (noise / scale).half().float() * scale
 
     return _with_noise(original, alter)
@@ -163,7 +163,7 @@ def replay_with_a_fresh_gradient_under_the_same_noise(original: Any) -> Any:
 @mutant(RELEASE, check_noise_is_as_stated)
 def divisor_is_the_realised_batch(original: Any) -> Any:
     def release(self: SampledGaussian, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Any:
-        return original(self, draw, clipped_sum, again=again) * self.expected / max(1, len(draw.members))
+        return original(self, draw, clipped_sum, again=again) * self.event.expected / max(1, len(draw.members))
 
     return release
 

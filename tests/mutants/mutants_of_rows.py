@@ -28,7 +28,7 @@ SUMS = "zetadp.core.round:_mixed_sums"
 def open_rows_accounted_as_if_all_were(original: Any) -> Any:
     def draw(self: SampledGaussian, round_number: int, *, again: int = 0) -> Draw:
         full: Draw = original(self, round_number, again=again)
-        rate = self.expected / self.population
+        rate = self.event.expected / self.event.population
         return replace(full, event=replace(full.event, sampling_probability=rate, count=self.rows))
 
     return draw

@@ -55,7 +55,7 @@ def shuffled_batches(original: Any) -> Any:
 def draw_cut_to_a_pad(original: Any) -> Any:
     def draw(self: SampledGaussian, round_number: int, *, again: int = 0) -> Draw:
         full: Draw = original(self, round_number, again=again)
-        return replace(full, members=full.members[: math.ceil(1.5 * self.expected)])
+        return replace(full, members=full.members[: math.ceil(1.5 * self.event.expected)])
 
     return draw
 
@@ -65,7 +65,7 @@ def rate_stated_as_one_over_the_number_of_batches(original: Any) -> Any:
     # 24 of 44 make two batches: stated 0.5, drawn 0.545. It bites where R does not divide N.
     def draw(self: SampledGaussian, round_number: int, *, again: int = 0) -> Draw:
         full: Draw = original(self, round_number, again=again)
-        batches = math.ceil(self.population / self.expected)
+        batches = math.ceil(self.event.population / self.event.expected)
         return replace(full, event=replace(full.event, sampling_probability=1 / batches))
 
     return draw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from zetadp.core.round import Phase
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
+from zetadp.privacy.events import Round
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from zetadp.privacy.events import Round
 
 CLASSES = 4
 CLIP = 2.0
@@ -116,7 +116,7 @@ class Federation(Messages):
     images_per_patient: int
 
     def __post_init__(self) -> None:
-        self.names = [node.mechanism.node for node in self.nodes]
+        self.names = [node.mechanism.event.node for node in self.nodes]
 
     def round(self, number: int) -> Tensor:
         """Return the messages of all nodes in a round, shape (node, dimension)."""
@@ -181,18 +181,14 @@ def federation(
             ledger.start({})
         nodes = []
         for place, own in enumerate(held):
-            constants: dict[str, Any] = {
-                "population": len(own),
-                "expected": expected,
-                "noise_multiplier": sigma,
-                "clip": clip,
-                "ledger": ledger,
-            }
+            event = Round.poisson(
+                f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=clip
+            )
             if exact:
                 grid = Grid.choose(clip, noise_multiplier=sigma, population=len(own), dimension=layout.dimension)
-                mechanism: SampledGaussian = ExactSampledGaussian(f"node-{place}", grid=grid, **constants)
+                mechanism: SampledGaussian = ExactSampledGaussian(event, grid=grid, ledger=ledger)
             else:
-                mechanism = kind(f"node-{place}", place, seed=SEED, **constants)
+                mechanism = kind(event, place, seed=SEED, ledger=ledger)
             each = items_each(data)
             nodes.append(Node(mechanism, items_of([[record] for record in own], each)))
         store = MessageStore(folder / "messages", ledger.identity) if exact else None

@@ -30,6 +30,7 @@ from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
+from zetadp.privacy.events import Round
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
@@ -103,14 +104,15 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
     with Ledger(tmp_path / "ledger.jsonl") as ledger, OneDevice():
         ledger.start({})
         constants = {"population": PATIENTS, "expected": PATIENTS, "noise_multiplier": 1.0, "clip": clip}
+        events = [Round.poisson(f"node-{place}", **constants) for place in range(2)]
         nodes = [
             Node(
-                SampledGaussian(f"node-{place}", place, seed=0, ledger=ledger, **constants)
+                SampledGaussian(event, place, seed=0, ledger=ledger)
                 if grid is None
-                else ExactSampledGaussian(f"node-{place}", grid=grid, ledger=ledger, **constants),
+                else ExactSampledGaussian(event, grid=grid, ledger=ledger),
                 items_of([[PATIENTS * place + patient] for patient in range(PATIENTS)], images_of_a_patient(CONFIG)),
             )
-            for place in range(2)
+            for place, event in enumerate(events)
         ]
         draws = [node.mechanism.draw(0) for node in nodes]
         chosen = [choose_items(node, draw, records.strata, each) for node, draw in zip(nodes, draws, strict=True)]

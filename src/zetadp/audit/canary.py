@@ -23,10 +23,11 @@ from zetadp.core.records import Node, Records, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
+from zetadp.privacy.events import Round
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import Constants, SampledGaussian
+from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.validation import one_of, positive
 
 CANARY, SILENT = range(2)
@@ -197,15 +198,14 @@ def canary_node(stub: Stub, ledger: Ledger, place: int, audited: Audited, *, pre
     """
     population, noise_multiplier, clip = audited.population, audited.noise_multiplier, audited.clip
     patients = items_of([[CANARY if present else SILENT], *[[SILENT]] * (population - 1)], CLASSES)
-    name = f"node-{place + 1:04d}"
-    constants: Constants = {
-        "population": population,
-        "expected": audited.expected,
-        "noise_multiplier": noise_multiplier,
-        "clip": clip,
-        "ledger": ledger,
-    }
+    event = Round.poisson(
+        f"node-{place + 1:04d}",
+        population=population,
+        expected=audited.expected,
+        noise_multiplier=noise_multiplier,
+        clip=clip,
+    )
     if audited.noise == "seeded":
-        return Node(SampledGaussian(name, place, seed=seed, **constants), patients)
+        return Node(SampledGaussian(event, place, seed=seed, ledger=ledger), patients)
     grid = Grid.choose(clip, noise_multiplier=noise_multiplier, population=population, dimension=stub.layout.dimension)
-    return Node(ExactSampledGaussian(name, grid=grid, **constants), patients)
+    return Node(ExactSampledGaussian(event, grid=grid, ledger=ledger), patients)

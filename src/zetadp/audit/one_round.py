@@ -116,7 +116,7 @@ class _Side:
     def __init__(self, stub: Stub, site: Site, nodes: int, view: str) -> None:
         self.stub, self.site, self.nodes, self.view = stub, site, nodes, view
         mechanism = site.nodes[0].mechanism
-        self.scale = mechanism.expected / mechanism.clip
+        self.scale = mechanism.event.expected / mechanism.event.clip
         self.rounds = 0
 
     def scores(self, trials: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import Constants, NodeMechanism, SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism, SampledGaussian
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
 
@@ -112,20 +112,10 @@ class Assembly:
 
     def mechanism(self, name: str, entropy: int, ledger: Ledger) -> NodeMechanism:
         """Return a node's mechanism: exact where the operating system gives the noise, else seeded with ``entropy``."""
-        place = self.plan.place(name)
-        node = self.plan.nodes[place]
-        constants: Constants = {
-            "population": node.population,
-            "expected": node.expected,
-            "noise_multiplier": node.noise_multiplier,
-            "clip": self.plan.clip,
-            "ledger": ledger,
-        }
-        if (mixing := self.plan.training.mixing) is not None:
-            constants |= {"rows": mixing.rows, "share": mixing.share}
+        event, rows = self.plan.event(name, 0), self.phase.rows
         if self.grid is not None:
-            return ExactSampledGaussian(name, grid=self.grid, **constants)
-        return SampledGaussian(name, place, seed=entropy, **constants)
+            return ExactSampledGaussian(event, grid=self.grid, ledger=ledger, rows=rows)
+        return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows)
 
     def header(self) -> dict[str, Any]:
         """Return what the ledger's first line of an attempt says: public constants only."""

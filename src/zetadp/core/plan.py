@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from zetadp.core.settings import MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.epsilon import UNCLIPPED
 from zetadp.nn.settings import DESCENT, MIXED_ROWS, NetworkSettings
-from zetadp.privacy.events import Mechanism, Round
+from zetadp.privacy.events import Mechanism, Round, sampling_probability
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 from zetadp.storage import read_json, write_json
 from zetadp.validation import UserError, in_range, one_of, positive
@@ -210,21 +210,21 @@ class Plan:
     def probability(self, name: str) -> Fraction:
         """Return the chance of each unit of a node to be drawn for a sum that it can be in."""
         node, mixing = self.nodes[self.place(name)], self.training.mixing
-        return Fraction(node.expected) / node.population / (1 if mixing is None else mixing.share)
+        return sampling_probability(node.population, node.expected, Fraction(1) if mixing is None else mixing.share)
 
     def event(self, name: str, round_number: int) -> Round:
         """Return what a node's ledger says of a round: public constants, the same for every round."""
-        node = self.nodes[self.place(name)]
-        return Round(
-            node=name,
-            round=round_number,
+        node, mixing = self.nodes[self.place(name)], self.training.mixing
+        first = Round.poisson(
+            name,
             population=node.population,
             expected=node.expected,
-            sampling_probability=float(self.probability(name)),
             noise_multiplier=node.noise_multiplier,
             clip=self.clip,
-            count=self.open_rows,
+            rows=1 if mixing is None else mixing.rows,
+            share=Fraction(1) if mixing is None else mixing.share,
         )
+        return replace(first, round=round_number)
 
     def events(self, name: str) -> Iterator[Round]:
         """Return all that a node will have released after the last round."""

@@ -199,10 +199,10 @@ def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSum
     if any(draw.rows is not None for draw in draws):
         return _mixed_sums(phase, site, draws, chunk)
     groups = [np.full(len(draw.members), place) for place, draw in enumerate(draws)]
-    if not (site.repeatable or all(node.mechanism.expected == node.mechanism.population for node in nodes)):
+    if not (site.repeatable or all(node.mechanism.event.expected == node.mechanism.event.population for node in nodes)):
         # The shape of a pass makes the last bits of what is in it, so it must not follow from who was drawn.
         if chunk >= CHEAP:
-            groups = [np.full(node.mechanism.population, len(nodes)) for node in nodes]
+            groups = [np.full(node.mechanism.event.population, len(nodes)) for node in nodes]
             for place, (own, draw) in enumerate(zip(groups, draws, strict=True)):
                 own[draw.members] = place
             draws = [replace(draw, members=np.arange(len(own))) for draw, own in zip(draws, groups, strict=True)]
@@ -223,7 +223,7 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
     nodes, records = site.nodes, site.records
     choices = []
     for node, draw in zip(nodes, draws, strict=True):
-        everybody = replace(draw, members=np.arange(node.mechanism.population))
+        everybody = replace(draw, members=np.arange(node.mechanism.event.population))
         choices.append(choose_items(node, everybody, records.strata, phase.items))
     inputs, targets = gather(records, np.concatenate(choices))
     rows = phase.rows
@@ -243,7 +243,7 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
 
 def _summed(phase: Phase, site: Site, drawn: Drawn, chunk: int) -> ClippedSums:
     mechanism = site.nodes[0].mechanism
-    bound = mechanism.clip if np.isfinite(mechanism.clip) else None
+    bound = mechanism.event.clip if np.isfinite(mechanism.event.clip) else None
     return clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
 
 

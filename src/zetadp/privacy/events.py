@@ -10,7 +10,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from fractions import Fraction
+from typing import Any, Self, TypeAlias
 
 from zetadp.validation import UserError, in_range, positive
 
@@ -69,6 +70,39 @@ class Round:
         if self.noise_multiplier > 0 or self.clip != math.inf:
             positive(clip=self.clip)
 
+    @classmethod
+    def poisson(
+        cls,
+        node: str,
+        *,
+        population: int,
+        expected: float,
+        noise_multiplier: float,
+        clip: float,
+        rows: int = 1,
+        share: Fraction = Fraction(1),
+    ) -> Self:
+        """Return the first round of a node that draws its patients by their expected number.
+
+        Parameters
+        ----------
+        node, population, expected, noise_multiplier, clip
+            As the attributes; at most `population` may be expected.
+        rows, share
+            Sums that are released together, each with a draw of its own, and the share of them that one patient can be
+            drawn for. In these the chance is R / N / share.
+        """
+        return cls(
+            node=node,
+            round=0,
+            population=population,
+            expected=expected,
+            sampling_probability=float(sampling_probability(population, expected, share)),
+            noise_multiplier=noise_multiplier,
+            clip=clip,
+            count=int(rows * share),
+        )
+
     @property
     def mechanism(self) -> Mechanism:
         """Sampling probability and noise multiplier."""
@@ -125,6 +159,11 @@ class Round:
             raise UserError(
                 f"A ledger entry is not a round: {error} Entry: {dict(content)}. The ledger is damaged: restore it."
             ) from error
+
+
+def sampling_probability(population: int, expected: float, share: Fraction = Fraction(1)) -> Fraction:
+    """Return R / N / share, exactly: the chance of each patient to be drawn (`Round.poisson`)."""
+    return Fraction(expected) / population / share
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from fractions import Fraction
 from functools import partial
-from typing import Unpack
 
 import numpy as np
 import torch
@@ -21,7 +20,8 @@ from zetadp.privacy.byte_source import ByteSource, random_bytes
 from zetadp.privacy.events import Round
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
-from zetadp.privacy.mechanism import Constants, NodeMechanism, drawn_places
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import NodeMechanism, drawn_places
 
 NOISY_AT_ONCE = 1 << 24
 """Numbers that noise is added to together."""
@@ -32,21 +32,18 @@ class ExactSampledGaussian(NodeMechanism):
 
     Parameters
     ----------
-    node, constants
-        As in `NodeMechanism`; noise multiplier and clip above zero and finite.
+    event, ledger, rows
+        As in `NodeMechanism`; with noise.
     grid
         The grid of the integer sums, a public constant of the run.
     """
 
     repeatable = False
 
-    def __init__(self, node: str, *, grid: Grid, **constants: Unpack[Constants]) -> None:
-        super().__init__(node, **constants)
-        if not self.noise_multiplier > 0 or grid.bound != self.clip:
-            raise ValueError(
-                f"Expected noise and a grid of bound {self.clip}, found noise_multiplier={self.noise_multiplier} and "
-                f"bound {grid.bound}."
-            )
+    def __init__(self, event: Round, *, grid: Grid, ledger: Ledger, rows: int = 1) -> None:
+        super().__init__(event, ledger=ledger, rows=rows)
+        if not event.noise_multiplier > 0 or grid.bound != event.clip:
+            raise ValueError(f"Expected noise and a grid of the bound that is clipped to, found {event} and {grid}.")
         self.grid: Grid = grid
 
     def image_choices(self, round_number: int) -> np.random.Generator:
@@ -54,7 +51,7 @@ class ExactSampledGaussian(NodeMechanism):
         return np.random.default_rng()
 
     def _drawn(self, event: Round, again: int) -> np.ndarray:
-        return drawn_places(self.rows * self.population, partial(bernoulli_mask, self.probability))
+        return drawn_places(self.rows * event.population, partial(bernoulli_mask, self.probability))
 
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
         """Add exact noise to the integer sum; conversion to float comes last and is post-processing."""

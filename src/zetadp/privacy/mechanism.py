@@ -12,16 +12,16 @@ noise of its eq. 2: ``torch.randn`` with a complex dtype would give half the var
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from zetadp.device.transfer import to_device
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Round, sampling_probability
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.randomness import Purpose, stream
@@ -53,18 +53,6 @@ class Draw:
     rows: np.ndarray | None = None
 
 
-class Constants(TypedDict):
-    """What every mechanism takes (`NodeMechanism`)."""
-
-    population: int
-    expected: float
-    noise_multiplier: float
-    clip: float
-    ledger: Ledger
-    rows: NotRequired[int]
-    share: NotRequired[Fraction]
-
-
 class NodeMechanism(ABC):
     """The mechanism of one node: who takes part in a round, and what the node then sends.
 
@@ -72,23 +60,19 @@ class NodeMechanism(ABC):
 
     Parameters
     ----------
-    node
-        Name of the node, as the ledger knows it.
-    population
-        Patients at the node, N; a public constant.
-    expected
-        Expected patients in a round, R; at most N.
-    noise_multiplier
-        sigma: standard deviation of the noise in each real component, in units of the clipping norm. Zero adds none
-        and guarantees nothing.
-    clip
-        The clipping norm B, infinite where gradients are not clipped.
+    event
+        The public constants of a round: what the ledger will say of every round, but for its number.
     ledger
         Where events must be recorded before anything is released.
     rows
-        Sums that are released together in a round, each with draws of its own.
-    share
-        Share of the rows that a patient can be drawn for, which is public; in these the chance is R / N / share.
+        Sums that are released together in a round, each with draws of its own. Their share that a patient can be drawn
+        for is public: it follows from the count of the event.
+
+    Raises
+    ------
+    ValueError
+        If noise is to be added to contributions without a bound, or if the event counts more rows than there are, or
+        names another chance than the one that follows from its other constants.
     """
 
     grid: Grid | None = None
@@ -96,33 +80,14 @@ class NodeMechanism(ABC):
     repeatable = True
     """Whether a round, computed again, releases the same bytes."""
 
-    def __init__(
-        self,
-        node: str,
-        *,
-        population: int,
-        expected: float,
-        noise_multiplier: float,
-        clip: float,
-        ledger: Ledger,
-        rows: int = 1,
-        share: Fraction = Fraction(1),
-    ) -> None:
-        if not 0 < expected <= population:
+    def __init__(self, event: Round, *, ledger: Ledger, rows: int = 1) -> None:
+        if event.noise_multiplier > 0 and not np.isfinite(event.clip):
+            raise ValueError(f"Expected a finite clipping norm where noise is added, found {event.clip=}.")
+        self.event, self.ledger, self.rows = event, ledger, rows
+        self.probability = sampling_probability(event.population, event.expected, Fraction(event.count, rows))
+        if event.count > rows or float(self.probability) != event.sampling_probability:
             raise ValueError(
-                f"Expected 0 < expected patients <= population at {node}, found expected={expected}, {population=}."
-            )
-        if noise_multiplier > 0 and not np.isfinite(clip):
-            raise ValueError(f"Expected a finite clipping norm where noise is added, found {clip=} at {node}.")
-        self.node, self.ledger = node, ledger
-        self.population, self.expected = population, expected
-        self.noise_multiplier, self.clip = noise_multiplier, clip
-        self.rows, self.share = rows, share
-        self.probability = Fraction(expected) / population / share
-        if not (0 < share <= 1 and (rows * share).denominator == 1 and self.probability <= 1):
-            raise ValueError(
-                f"Expected a share of the rows up to 1, a whole number of such rows, and a chance up to 1 in each, "
-                f"found {rows=}, {share=} and the chance {float(self.probability):g} at {node}."
+                f"Expected at most {rows} rows, drawn for with the chance {float(self.probability):g}, found {event}."
             )
         self._released: set[tuple[int, int]] = set()
 
@@ -131,20 +96,11 @@ class NodeMechanism(ABC):
 
         A round that was released ``again`` times before is drawn anew: the accountant takes releases as independent.
         """
-        event = Round(
-            node=self.node,
-            round=round_number,
-            population=self.population,
-            expected=self.expected,
-            sampling_probability=float(self.probability),
-            noise_multiplier=self.noise_multiplier,
-            clip=self.clip,
-            count=int(self.rows * self.share),
-        )
+        event = replace(self.event, round=round_number)
         found = self._drawn(event, again)
         if self.rows == 1:
             return Draw(event, found)
-        rows, members = np.divmod(found, self.population)
+        rows, members = np.divmod(found, event.population)
         return Draw(event, members, rows)
 
     @abstractmethod
@@ -178,7 +134,7 @@ class NodeMechanism(ABC):
             raise RuntimeError(f"Expected the ledger to hold {draw.event} before its release, {again + 1} times.")
         if (draw.event.round, again) in self._released:
             raise RuntimeError(
-                f"Round {draw.event.round} was released already at {self.node}: record it again, with other noise."
+                f"Round {draw.event.round} was released already at {self.event.node}: record it again, with new noise."
             )
         self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
@@ -197,7 +153,7 @@ class SampledGaussian(NodeMechanism):
 
     Parameters
     ----------
-    node, constants
+    event, ledger, rows
         As in `NodeMechanism`.
     place
         Number of the node, which sets its random streams apart from those of other nodes.
@@ -205,8 +161,8 @@ class SampledGaussian(NodeMechanism):
         Seed of the run. Seeded noise makes a simulation reproducible and protects nobody.
     """
 
-    def __init__(self, node: str, place: int, *, seed: int, **constants: Unpack[Constants]) -> None:
-        super().__init__(node, **constants)
+    def __init__(self, event: Round, place: int, *, seed: int, ledger: Ledger, rows: int = 1) -> None:
+        super().__init__(event, ledger=ledger, rows=rows)
         self.place, self.seed = place, seed
 
     def image_choices(self, round_number: int) -> np.random.Generator:
@@ -216,13 +172,13 @@ class SampledGaussian(NodeMechanism):
     def _drawn(self, event: Round, again: int) -> np.ndarray:
         repeated = (again,) if again else ()
         random = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated)
-        return drawn_places(self.rows * self.population, lambda n: random.random(n) < event.sampling_probability)
+        return drawn_places(self.rows * event.population, lambda n: random.random(n) < event.sampling_probability)
 
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
         if not event.noise_multiplier > 0:
-            return clipped_sum / self.expected
+            return clipped_sum / event.expected
         generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
-        return noisy_mean(clipped_sum, event.noise_multiplier * self.clip, self.expected, generator)
+        return noisy_mean(clipped_sum, event.noise_multiplier * event.clip, event.expected, generator)
 
 
 def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:

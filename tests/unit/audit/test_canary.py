@@ -68,8 +68,8 @@ def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, 
     for node in (there, away):
         assert type(node.mechanism) is kind
         assert node.mechanism.draw(0).event.sampling_probability == 0.5
-        assert (node.mechanism.population, node.mechanism.expected) == (4, 2)
-        assert (node.mechanism.noise_multiplier, node.mechanism.clip) == (1.5, 2.0)
+        assert (node.mechanism.event.population, node.mechanism.event.expected) == (4, 2)
+        assert (node.mechanism.event.noise_multiplier, node.mechanism.event.clip) == (1.5, 2.0)
 
 
 def test_unknown_choices_are_refused(tmp_path):

@@ -25,8 +25,9 @@ HOW = {"noise_multiplier": SIGMA, "probability": PROBABILITY, "rounds": ROUNDS}
 
 def faulty(monkeypatch, noise) -> None:
     def privatised(self, event, clipped_sum, again):
-        drawn = noise(self, event, len(clipped_sum)).astype(np.float32) * np.float32(self.noise_multiplier * self.clip)
-        return (clipped_sum + torch.from_numpy(drawn)) / self.expected
+        deviation = np.float32(event.noise_multiplier * event.clip)
+        drawn = noise(self, event, len(clipped_sum)).astype(np.float32) * deviation
+        return (clipped_sum + torch.from_numpy(drawn)) / event.expected
 
     monkeypatch.setattr(SampledGaussian, "_privatised", privatised)
 

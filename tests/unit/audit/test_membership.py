@@ -81,7 +81,7 @@ def test_claims_are_what_the_ledgers_recorded(audit):
 
 def test_noise_that_is_recorded_and_not_added_is_found(audit, monkeypatch):
     def without(self, event, clipped_sum, again):
-        return clipped_sum / self.expected
+        return clipped_sum / self.event.expected
 
     monkeypatch.setattr(SampledGaussian, "_privatised", without)
     monkeypatch.setattr(membership, "arms", lambda settings, delta: arms(settings, delta)[:1])

@@ -22,8 +22,9 @@ def faulty(monkeypatch, noise) -> None:
     """Replace the noise of the shipped mechanism: ``noise(mechanism, event, again, size)``, in units of the clip."""
 
     def privatised(self, event, clipped_sum, again):
-        drawn = np.asarray(noise(self, event, again, len(clipped_sum)), dtype=np.float32)
-        return (clipped_sum + torch.from_numpy(drawn * np.float32(self.noise_multiplier * self.clip))) / self.expected
+        drawn = np.array(noise(self, event, again, len(clipped_sum)), dtype=np.float32)
+        drawn *= np.float32(event.noise_multiplier * event.clip)
+        return (clipped_sum + torch.from_numpy(drawn)) / event.expected
 
     monkeypatch.setattr(SampledGaussian, "_privatised", privatised)
 
@@ -110,7 +111,7 @@ def test_a_part_without_noise_is_found(tmp_path, monkeypatch, bare, how):
 
 
 def test_noise_that_forgets_the_clip_is_found_with_a_clip_that_is_not_one(tmp_path, monkeypatch):
-    faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.clip)
+    faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.event.clip)
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     assert audit_one_round(tmp_path / "one", trials=300, clip=1.0).passed
@@ -118,7 +119,7 @@ def test_noise_that_forgets_the_clip_is_found_with_a_clip_that_is_not_one(tmp_pa
 
 
 def test_noise_that_is_divided_twice_is_found_where_the_divisor_is_not_one(tmp_path, monkeypatch):
-    faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.expected)
+    faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.event.expected)
     assert not audit_one_round(tmp_path, trials=100, population=3).passed
 
 

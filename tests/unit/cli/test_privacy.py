@@ -178,8 +178,8 @@ def write_own_ledger(path, header, rounds=7):
     """Train with the public classes alone, under a header of the user's own."""
     with Ledger(path) as ledger:
         ledger.start(header)
-        constants = {"population": 44, "expected": 24.0, "noise_multiplier": 8.0, "clip": 1.0}
-        mechanism = SampledGaussian("clinic", 0, seed=3, ledger=ledger, **constants)
+        event = Round.poisson("clinic", population=44, expected=24.0, noise_multiplier=8.0, clip=1.0)
+        mechanism = SampledGaussian(event, 0, seed=3, ledger=ledger)
         for number in range(rounds):
             draw = mechanism.draw(number)
             ledger.record([draw.event])

@@ -22,10 +22,8 @@ class NoLedger:
 
 
 def node(own: list[list[int]], place: int = 0, seed: int = 1) -> Node:
-    mechanism = SampledGaussian(
-        "a", place, population=len(own), expected=1, noise_multiplier=0, clip=1, seed=seed, ledger=NoLedger()
-    )
-    return Node(mechanism, own)
+    event = Round.poisson("a", population=len(own), expected=1, noise_multiplier=0, clip=1)
+    return Node(SampledGaussian(event, place, seed=seed, ledger=NoLedger()), own)
 
 
 def draw_of(holder: Node, members: list[int], number: int = 0) -> Draw:

@@ -16,6 +16,7 @@ from zetadp.core.round import Phase, Site, do_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
+from zetadp.privacy.events import Round
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
@@ -41,17 +42,8 @@ def ledger(path):
 def node(
     ledger: Ledger, own: list[list[int]], place: int = 0, *, expected: float, sigma: float = 0.0, each: int = CLASSES
 ) -> Node:
-    mechanism = SampledGaussian(
-        f"node-{place}",
-        place,
-        population=len(own),
-        expected=expected,
-        noise_multiplier=sigma,
-        clip=CLIP,
-        seed=SEED,
-        ledger=ledger,
-    )
-    return Node(mechanism, items_of(own, each))
+    event = Round.poisson(f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=CLIP)
+    return Node(SampledGaussian(event, place, seed=SEED, ledger=ledger), items_of(own, each))
 
 
 def one_round(
@@ -224,11 +216,14 @@ def test_a_round_that_was_recorded_and_never_sent_is_released_once_with_the_same
 def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
     """Return two nodes of two patients each, all taking part, with noise that cannot be drawn again."""
     grid = Grid.choose(CLIP, noise_multiplier=sigma, population=2, dimension=Layout.of(network(TINY)).dimension)
-    constants = {"population": 2, "expected": 2, "noise_multiplier": sigma, "clip": CLIP, "grid": grid}
     own = [[[0], [1]], [[2], [3]]]
+    events = [
+        Round.poisson(f"node-{place}", population=2, expected=2, noise_multiplier=sigma, clip=CLIP)
+        for place in range(len(own))
+    ]
     return [
-        Node(ExactSampledGaussian(f"node-{place}", **constants, ledger=ledger), items_of(patients, CLASSES))
-        for place, patients in enumerate(own)
+        Node(ExactSampledGaussian(event, grid=grid, ledger=ledger), items_of(patients, CLASSES))
+        for event, patients in zip(events, own, strict=True)
     ]
 
 
@@ -340,7 +335,7 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
         name = "-".join(map(str, members))
         with Ledger(tmp_path / f"{name}.jsonl") as ledger:
             ledger.start({})
-            mechanism = ExactSampledGaussian("node", **constants, grid=grid, ledger=ledger)
+            mechanism = ExactSampledGaussian(Round.poisson("node", **constants), grid=grid, ledger=ledger)
             monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.array(members, dtype=np.int64))
             holder = Node(mechanism, items_of([[i] for i in range(population)], CLASSES))
             site = Site([holder], data, ledger, MessageStore(tmp_path / name, "x"), chunk=64)

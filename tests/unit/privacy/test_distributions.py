@@ -24,6 +24,7 @@ from scipy.special import ndtr
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
 from zetadp.nn.parameters import Layout
+from zetadp.privacy.events import Round
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
@@ -46,13 +47,16 @@ class Everything:
         return True
 
 
-def mechanism(source: str, place: int = 0, *, dimension: int = SIZE, **changes: float) -> SampledGaussian:
+def mechanism(
+    source: str, place: int = 0, *, dimension: int = SIZE, seed: int = SEED, **changes: float
+) -> SampledGaussian:
     constants = {"population": POPULATION, "expected": EXPECTED, "noise_multiplier": SIGMA, "clip": CLIP} | changes
+    event = Round.poisson(f"node-{place}", **constants)
     if source == "os":
         sizes = {"population": int(constants["population"]), "dimension": dimension}
         grid = Grid.choose(constants["clip"], noise_multiplier=constants["noise_multiplier"], **sizes)
-        return ExactSampledGaussian(f"node-{place}", **constants, grid=grid, ledger=Everything())
-    return SampledGaussian(f"node-{place}", place, **({"seed": SEED} | constants), ledger=Everything())
+        return ExactSampledGaussian(event, grid=grid, ledger=Everything())
+    return SampledGaussian(event, place, seed=seed, ledger=Everything())
 
 
 def released_noise(holder: SampledGaussian, size: int = SIZE, number: int = 0, again: int = 0) -> torch.Tensor:
@@ -218,11 +222,12 @@ def test_a_resumed_process_continues_the_noise_and_the_draws_of_an_uninterrupted
     """Streams are named by seed, node and round: what was drawn before plays no part."""
     code = f"""
 import torch
+from zetadp.privacy.events import Round
 from zetadp.privacy.mechanism import SampledGaussian
 class Everything:
     def holds(self, *_): return True
-one = SampledGaussian("node-1", 1, population={POPULATION}, expected={EXPECTED}, noise_multiplier={SIGMA}, clip={CLIP},
-                      seed={SEED}, ledger=Everything())
+event = Round.poisson("node-1", population={POPULATION}, expected={EXPECTED}, noise_multiplier={SIGMA}, clip={CLIP})
+one = SampledGaussian(event, 1, seed={SEED}, ledger=Everything())
 for number in (3, 4):
     draw = one.draw(number)
     print(draw.members.tolist(), one.release(draw, torch.zeros(1000)).numpy().tobytes().hex())
@@ -243,7 +248,7 @@ for number in (3, 4):
 
 def masks_of(source: str, place: int = 0, *, again: int = 0, **changes: float) -> np.ndarray:
     holder = mechanism(source, place, **changes)
-    masks = np.zeros((ROUNDS, holder.population), dtype=np.int64)
+    masks = np.zeros((ROUNDS, holder.event.population), dtype=np.int64)
     for number in range(ROUNDS):
         masks[number, holder.draw(number, again=again).members] = 1
     return masks

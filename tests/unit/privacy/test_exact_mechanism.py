@@ -27,16 +27,13 @@ class Recorded:
         return self.everything
 
 
+def event(**changes: float) -> Round:
+    constants = {"population": 8, "expected": EXPECTED, "noise_multiplier": SIGMA, "clip": CLIP}
+    return Round.poisson("a", **(constants | changes))
+
+
 def mechanism(ledger: Recorded | None = None, *, population: int = 8) -> ExactSampledGaussian:
-    return ExactSampledGaussian(
-        "a",
-        population=population,
-        expected=EXPECTED,
-        noise_multiplier=SIGMA,
-        clip=CLIP,
-        grid=GRID,
-        ledger=ledger or Recorded(),
-    )
+    return ExactSampledGaussian(event(population=population), grid=GRID, ledger=ledger or Recorded())
 
 
 def nothing() -> torch.Tensor:
@@ -44,10 +41,9 @@ def nothing() -> torch.Tensor:
 
 
 def test_it_takes_no_seed():
-    constants = {"population": 8, "expected": EXPECTED, "noise_multiplier": SIGMA, "clip": CLIP, "ledger": Recorded()}
-    ExactSampledGaussian("a", grid=GRID, **constants)
+    ExactSampledGaussian(event(), grid=GRID, ledger=Recorded())
     with pytest.raises(TypeError, match="seed"):
-        ExactSampledGaussian("a", grid=GRID, seed=0, **constants)
+        ExactSampledGaussian(event(), grid=GRID, ledger=Recorded(), seed=0)
 
 
 def test_a_released_zero_has_the_variance_that_is_accounted():
@@ -84,9 +80,8 @@ def test_patients_are_drawn_with_their_probability():
 
 def test_a_grid_of_another_bound_or_no_noise_is_refused():
     for change in ({"clip": 1.0}, {"noise_multiplier": 0.0}):
-        settings = {"population": 8, "expected": 3.0, "noise_multiplier": SIGMA, "clip": CLIP, "grid": GRID}
         with pytest.raises(ValueError, match="Expected"):
-            ExactSampledGaussian("a", **(settings | change), ledger=Recorded())
+            ExactSampledGaussian(event(**change), grid=GRID, ledger=Recorded())
 
 
 @pytest.mark.parametrize("bound", [1e-3, 1.0, 0.37, 1e3])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,7 +30,8 @@ class HoldsEverything:
 
 def mechanism(place: int = 0, *, seed: int = 5, ledger: object = None, **changes: float) -> SampledGaussian:
     settings = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
-    return SampledGaussian(f"node-{place}", place, seed=seed, ledger=ledger or HoldsEverything(), **settings)
+    event = Round.poisson(f"node-{place}", **settings)
+    return SampledGaussian(event, place, seed=seed, ledger=ledger or HoldsEverything())
 
 
 def noise(mechanism: SampledGaussian, size: int, round_number: int = 0, again: int = 0) -> torch.Tensor:
@@ -217,8 +219,15 @@ def test_no_release_is_made_twice():
 
 @pytest.mark.parametrize("expected", [0, -1, 44.5])
 def test_expected_patients_beyond_the_population_are_refused(expected):
-    with pytest.raises(ValueError, match="expected patients <= population"):
+    with pytest.raises(ValueError, match="Expected"):
         mechanism(expected=expected)
+
+
+@pytest.mark.parametrize("change", [{"sampling_probability": 0.5}, {"count": 2}, {"expected": 12.0}])
+def test_an_event_that_says_another_chance_than_is_drawn_with_is_refused(change):
+    event = replace(mechanism().event, **change)
+    with pytest.raises(ValueError, match="drawn for with the chance"):
+        SampledGaussian(event, 0, seed=5, ledger=HoldsEverything())
 
 
 def test_noise_without_a_clipping_norm_is_refused():

@@ -60,16 +60,10 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
         ledger.start({})
         messages = []
         for place, (size, expected) in enumerate(UNEQUAL):
-            mechanism = SampledGaussian(
-                f"node-{place}",
-                place,
-                population=size,
-                expected=expected,
-                noise_multiplier=sigma,
-                clip=clip,
-                seed=5,
-                ledger=ledger,
+            event = Round.poisson(
+                f"node-{place}", population=size, expected=expected, noise_multiplier=sigma, clip=clip
             )
+            mechanism = SampledGaussian(event, place, seed=5, ledger=ledger)
             draw = mechanism.draw(0)
             ledger.record([draw.event])
             messages.append(mechanism.release(draw, torch.zeros(dimension)))
