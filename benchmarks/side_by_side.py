@@ -23,7 +23,6 @@ import pandas as pd
 import torch
 from step import NETWORKS, Bench, declared, ratio
 
-from zetadp.core.round import Phase, images_in_a_pass
 from zetadp.device.memory import keep_freed_memory
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
@@ -40,7 +39,7 @@ def run(network: str, patients: int, images: int, threads: int, pipe: Connection
     keep_freed_memory()
     torch.set_num_threads(threads)
     bench = Bench.make(NETWORKS[network], patients, images, torch.device("cpu"))
-    step = partial(bench.private, images_in_a_pass(Phase.of(bench.model, images), bench.images))
+    step = partial(bench.private, bench.pass_size())
     while steps := pipe.recv():
         for _ in range(steps):
             step()

@@ -1,17 +1,17 @@
 """Time a private step against the fastest non-private one of the same network on the same data.
 
 A step is everything from images on the device to moved weights: loss, gradient and optimiser, and for the private step
-also one clipped gradient a patient, sums, and noise for every node. The floor is the fastest non-private step that we
-can write: every trick of the private one is tried on it too (passes of several sizes, the written-out normalisation and
-activation, the written-out weight gradients, memory that is kept), and the quickest counts. Beside it stand the step
-with real and imaginary parts stacked by ordinary automatic differentiation, and the one in PyTorch's complex64.
+also one clipped gradient a patient, sums, and noise for every node. It is the shipped one: its passes are as large as
+training makes them. The floor is the fastest non-private step that we can write, in passes of the same size: with the
+shipped layers, with the written-out weight gradients of the private step, and with the complex normalisation compiled
+by PyTorch. Beside it stand the step with real and imaginary parts stacked by ordinary automatic differentiation, and
+the one in PyTorch's complex64.
 
-All steps of a case take turns in one process, a few times. The quickest two floors and the quickest two private steps,
-which differ in the size of their passes, then take turns in further processes: where memory happens to lie makes one
-process faster than another, by more than repetitions within one differ. Of both kinds the one with the smaller median
-over all processes counts. The ratio is the median over processes of the ratio of medians; its interval is a bootstrap
-over processes and the repetitions in each (95 %). The first rounds of a process are not counted: memory that is kept
-for the next step is first asked of the system there.
+All steps of a case take turns in one process, a few times. The private step and the quickest two floors then take turns
+in further processes: where memory happens to lie makes one process faster than another, by more than repetitions within
+one differ. The floor with the smaller median over all processes counts. The ratio is the median over processes of the
+ratio of medians; its interval is a bootstrap over processes and the repetitions in each (95 %). The first rounds of a
+process are not counted: memory that is kept for the next step is first asked of the system there.
 
 Memory is what a step adds to a process of its own at its highest, for private and floor in passes of the same number of
 images.
@@ -42,7 +42,7 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.core.round import side_by_side
+from zetadp.core.round import Phase, images_in_a_pass, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.device.memory import keep_freed_memory
@@ -61,7 +61,7 @@ from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor, nn
 
@@ -76,11 +76,8 @@ NETWORKS = {
 NODES = {24: 1, 264: 11}
 CPU_CASES = ((24, 4), (24, 20), (264, 4))
 GPU_CASES = ((264, 20), (264, 80))
-CHUNKS = (64, 96, 528)
-GPU_CHUNKS = (96, 512, 2048)
-"""Micro-batches beside the pass of everybody, which is tried too where it fits."""
 FINALISTS = 2
-"""Floors, and private steps, that are timed in processes of their own."""
+"""Floors that are timed in processes of their own."""
 EPSILON = 1e-5
 WARM = 3
 """Rounds that fill tables, caches and kept memory before any is counted."""
@@ -132,6 +129,11 @@ class Bench:
         labels = torch.arange(images).remainder(4).repeat(patients, 1)
         values = torch.complex(parts[0], parts[1]) if network.domain == "kspace" else parts[0]
         return cls(model, layout, server, values.to(device), labels.to(device), NODES.get(patients, 1), gradient)
+
+    def pass_size(self) -> int:
+        """Return how many images training takes in a pass of this network."""
+        images = self.images.flatten(0, 1)
+        return min(len(images), images_in_a_pass(Phase.of(self.model, self.images.shape[1]), images))
 
     def non_private(self, forward: Callable[[Tensor], Tensor], chunk: int) -> None:
         """Take one step along the ordinary gradient of the mean loss, in passes of ``chunk`` images."""
@@ -292,28 +294,18 @@ def _walk(
     return x
 
 
-def steps_of(bench: Bench, chunks: Sequence[int], private_chunks: Sequence[int], *, compiled: bool) -> dict[str, Step]:
-    """Return all steps to be timed, by name: floors, private steps with the size of their passes, and others."""
-    whole = bench.labels.numel()
-    steps: dict[str, Step] = {}
-    sizes = sorted({min(chunk, whole) for chunk in (*chunks, whole)})
-    for chunk in sizes:
-        steps[f"floor {chunk}"] = partial(bench.non_private, bench.model, chunk)
-        steps[f"floor written out {chunk}"] = partial(bench.written_out, chunk)
+def steps_of(bench: Bench, chunk: int, *, compiled: bool) -> dict[str, Step]:
+    """Return all steps to be timed, by name: floors, the private step, and others, in passes of ``chunk`` images."""
+    steps: dict[str, Step] = {
+        "floor": partial(bench.non_private, bench.model, chunk),
+        "floor written out": partial(bench.written_out, chunk),
+        "private": partial(bench.private, chunk),
+        "plain stacked": partial(bench.non_private, partial(plain_stacked, bench.model), chunk),
+        "native complex64": partial(bench.non_private, partial(native, bench.model), chunk),
+    }
     if compiled:
-        # Every other size would be compiled anew, and so would a last pass of another size.
-        even = [chunk for chunk in sizes if whole % chunk == 0 and chunk <= max(private_chunks)]
-        for chunk in even[-1:]:
-            steps[f"floor compiled {chunk}"] = partial(
-                with_compiled_norms, partial(bench.non_private, bench.model), chunk
-            )
-    for chunk in private_chunks:
-        steps[f"private {chunk}"] = partial(bench.private, chunk)
-    if compiled and private_chunks:
-        chunk = max(private_chunks)
-        steps[f"private compiled {chunk}"] = partial(with_compiled_norms, bench.private, chunk)
-    steps[f"plain stacked {sizes[0]}"] = partial(bench.non_private, partial(plain_stacked, bench.model), sizes[0])
-    steps[f"native complex64 {sizes[0]}"] = partial(bench.non_private, partial(native, bench.model), sizes[0])
+        steps["floor compiled"] = partial(with_compiled_norms, partial(bench.non_private, bench.model), chunk)
+        steps["private compiled"] = partial(with_compiled_norms, bench.private, chunk)
     return steps
 
 
@@ -358,17 +350,14 @@ def timed(
 
 
 def finalists(tried: dict[str, np.ndarray]) -> list[str]:
-    """Return the names of the quickest floors and private steps, given seconds of a few turns."""
-
+    """Return the names of the quickest floors, given seconds of a few turns, and of the private step."""
     # Of few turns the least tells more than the median: what disturbs a step makes it longer, never shorter.
-    def least(name: str) -> float:
-        return float(tried[name].min())
-
-    return [name for kind in ("floor", "private") for name in sorted(_of_kind(kind, tried), key=least)[:FINALISTS]]
+    return [*sorted(floors(tried), key=lambda name: float(tried[name].min()))[:FINALISTS], "private"]
 
 
-def _of_kind(kind: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(kind)]
+def floors(names: Iterable[str]) -> list[str]:
+    """Return which of some steps are floors."""
+    return [name for name in names if name.startswith("floor")]
 
 
 def ratio(times: np.ndarray) -> tuple[float, float, float]:
@@ -410,8 +399,7 @@ def measure_times(task: str) -> None:
     torch.set_num_threads(threads)
     device = torch.device(kind)
     bench = Bench.make(NETWORKS[network], patients, images, device)
-    chunks = [int(name.split()[-1]) for name in names]
-    steps = steps_of(bench, chunks, chunks, compiled=any("compiled" in name for name in names))
+    steps = steps_of(bench, bench.pass_size(), compiled=True)
     times = timed({name: steps[name] for name in names}, repetitions, device, CLOCKS[clock], WARM)
     print(json.dumps(np.stack([times[name] for name in names], axis=1).tolist()))
 
@@ -455,20 +443,19 @@ def measure_memory(task: str) -> None:
     kind, network, patients, images, chunk, device, threads = json.loads(task)
     torch.set_num_threads(threads)
     bench = Bench.make(NETWORKS[network], patients, images, torch.device(device))
-    name = f"{kind} {min(chunk, patients * images) if kind == 'floor' else chunk}"
     # A first step on one patient loads libraries and fills tables.
     small = Bench.make(NETWORKS[network], 1, 4, torch.device(device))
     small.private(4)
     small.non_private(small.model, 4)
-    print(added_memory(steps_of(bench, [chunk], [chunk], compiled=False)[name], torch.device(device)))
+    print(added_memory(steps_of(bench, chunk, compiled=False)[kind], torch.device(device)))
 
 
 def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, device: torch.device) -> dict[str, object]:
     """Time one case, print all its steps, and return its line of the table."""
     bench = Bench.make(NETWORKS[network], *case, device)
     check_equal(bench)
-    private_chunks = {min(chunk, bench.labels.numel()) for chunk in (*chosen.private_chunks, bench.labels.numel())}
-    steps = steps_of(bench, chosen.chunks, sorted(private_chunks), compiled=chosen.compile)
+    chunk = bench.pass_size()
+    steps = steps_of(bench, chunk, compiled=not chosen.no_compile)
     if device.type == "cuda":
         steps = affordable(steps)
     tried = timed(steps, chosen.tries, device, CLOCKS[chosen.clock])
@@ -480,9 +467,8 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     middles = dict(zip(names, np.median(times, axis=(0, 1)).tolist(), strict=True))
     for name in names:
         print(f"  {name:28} {1e3 * middles[name]:9.1f} ms  ({len(times)} processes of {times.shape[1]})", flush=True)
-    floor, private = (min(_of_kind(kind, names), key=middles.__getitem__) for kind in ("floor", "private"))
-    chunk = int(private.split()[-1])
-    times = times[:, :, [names.index(floor), names.index(private)]]
+    floor = min(floors(names), key=middles.__getitem__)
+    times = times[:, :, [names.index(floor), names.index("private")]]
     middle, low, high = ratio(times)
     floor_ms, private_ms = 1e3 * np.median(times, axis=(0, 1))
     memory = float("nan")
@@ -494,6 +480,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "threads": chosen.threads,
         "clock": chosen.clock,
+        "floor": floor,
         "chunk": chunk,
         "processes": chosen.processes,
         "floor_ms": round(float(floor_ms), 2),
@@ -504,7 +491,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
         "memory_ratio": round(memory, 3),
     }
     each = " ".join(f"{value:.3f}" for value in np.sort(np.divide(*np.median(times, axis=1).T[::-1])))
-    print(f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) of '{private}' to '{floor}', memory {memory:.2f}")
+    print(f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) to '{floor}', memory {memory:.2f}")
     print(f"  by process: {each}", flush=True)
     return line
 
@@ -526,14 +513,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3, help="in each process, at least (%(default)s)")
     parser.add_argument("--seconds", type=float, default=8, help="for them in each process, at least (%(default)s)")
     parser.add_argument("--tries", type=int, default=3, help="repetitions of all steps (%(default)s)")
-    parser.add_argument("--chunks", type=int, nargs="+", help="images in one pass of the floor, to try")
-    parser.add_argument("--private-chunks", type=int, nargs="+", help="the same of the private step")
     parser.add_argument("--tf32", action="store_true", help="let a GPU round in convolutions, of all steps alike")
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile the normalisation of the private step, and try it on the floor (needs a C++ compiler)",
-    )
+    parser.add_argument("--no-compile", action="store_true", help="compile nothing (else a C++ compiler is needed)")
     parser.add_argument("--no-memory", action="store_true", help="leave memory out")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
@@ -543,8 +524,6 @@ def main() -> None:
         parser.error("--clock cpu needs --threads 1 and --device cpu")
     keep_freed_memory()
     set_tf32(convolutions=chosen.tf32)
-    usual_chunks = CHUNKS if chosen.device == "cpu" else GPU_CHUNKS
-    chosen.chunks, chosen.private_chunks = chosen.chunks or usual_chunks, chosen.private_chunks or usual_chunks
     if chosen.memory_of:
         measure_memory(chosen.memory_of)
         return
