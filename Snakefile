@@ -37,6 +37,7 @@ rule all:
         FIGURES,
         OF_TASK,
         collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
+        collect(f"{RESULTS}/{RUN}/risk.html", run=RUNS),
         collect(f"{RESULTS}/{RUN}/release.h5", run=RELEASES),
 
 

@@ -59,7 +59,7 @@ class Reference:
     def check_whole(self, script: str, folder: Path) -> None:
         """Check after a crash: each declared output is whole or absent, and none is there without its companions."""
         stage = STAGES[script]
-        there = [name for name in stage.outputs.values() if (folder / name).exists()]
+        there = [name for name in stage.made if (folder / name).exists()]
         for name in there:
             self.check_same(folder, name)
         if there:

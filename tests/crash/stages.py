@@ -75,11 +75,16 @@ class Stage:
     """
 
     script: str
-    outputs: dict[str, str]
+    outputs: dict[str, Any]
     inputs: dict[str, Any] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     threads: int | None = None
     companions: tuple[str, ...] = ()
+
+    @property
+    def made(self) -> list[str]:
+        """Names of all files that it declares to make."""
+        return [name for files in self.outputs.values() for name in ([files] if isinstance(files, str) else files)]
 
     @property
     def call(self) -> dict[str, Any]:
@@ -223,6 +228,16 @@ STAGES = {
             inputs={"ledgers": [SEALED], "table": INDEX},
             outputs={"total": TOTAL, "text": f"{RESULTS}/privacy_total.txt"},
             params={"ledger_folder": str(Path(LEDGER).parent), "others": "", "delta": DELTA, "unit": "patient"},
+        ),
+        Stage(
+            "write_risk",
+            inputs={"ledgers": [SEALED], "statements": [PRIVACY], "audit": []},
+            outputs={
+                "pages": [f"{RUN}/risk.html"],
+                "texts": [f"{RUN}/risk.md"],
+                "pictures": [f"{RUN}/risk.svg"],
+            },
+            params={"delta": DELTA, "unit": "patient"},
         ),
         Stage(
             "make_tables",

@@ -156,7 +156,7 @@ def test_training_names_the_folder_that_is_read_only_and_loses_nothing(zygote, r
 @pytest.mark.parametrize("script", STAGES)
 def test_a_folder_in_the_place_of_an_output_ends_a_stage_in_one_message(zygote, reference, tmp_path, script):
     place = reference.prepare(script, tmp_path / "place")
-    taken = place / list(STAGES[script].outputs.values())[-1]
+    taken = place / STAGES[script].made[-1]
     taken.mkdir(parents=True)
     failed = zygote.run(call_as_job, job(script), cwd=place)
     assert taken.relative_to(place).as_posix() in check_one_message(failed)

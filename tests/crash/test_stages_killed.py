@@ -57,7 +57,7 @@ def test_a_killed_stage_leaves_nothing_half_written_and_ends_the_same_when_run_a
             killed += 1
             if outputs == "deleted":
                 # So does Snakemake after a job that failed. Where it was killed itself, they stay.
-                for name in stage.outputs.values():
+                for name in stage.made:
                     (place / name).unlink(missing_ok=True)
         done = zygote.run(call, stage.call, cwd=place)
         assert done.status == 0, done.log
@@ -75,7 +75,7 @@ def test_a_stage_killed_between_two_of_its_files(zygote, reference, tmp_path, sc
     stage = STAGES[script]
     points = zygote.run(call, stage.call, cwd=reference.prepare(script, tmp_path / "dry"), points=True).points
     chosen = ["before:replace#1", *(point for point in points if point.startswith("after:replace"))]
-    assert len(chosen) > len(stage.outputs)
+    assert len(chosen) > len(stage.made)
     place = reference.prepare(script, tmp_path / "place")
     for point in chosen:
         dead = zygote.run(call, stage.call, cwd=place, kill_at=point)

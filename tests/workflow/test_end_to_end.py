@@ -34,6 +34,9 @@ OF_A_RUN = (
     "privacy.json",
     "privacy.txt",
     "MODEL_CARD.md",
+    "risk.html",
+    "risk.md",
+    "risk.svg",
 )
 
 

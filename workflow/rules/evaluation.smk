@@ -72,6 +72,36 @@ rule account_total:
         "../../scripts/account_total.py"
 
 
+# What each run may give away of a person, on one page.
+rule write_risk:
+    input:
+        ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
+        statements=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
+        # Where the experiment attacks its code, the pages say what was found.
+        audit=[
+            f"{RESULTS}/audit/audit.{kind}"
+            for kind in ("csv", "svg")
+            if f"{RESULTS}/audit/audit.svg" in OF_TASK
+        ],
+    output:
+        pages=collect(f"{RESULTS}/{RUN}/risk.html", run=RUNS),
+        texts=collect(f"{RESULTS}/{RUN}/risk.md", run=RUNS),
+        pictures=collect(f"{RESULTS}/{RUN}/risk.svg", run=RUNS),
+    log:
+        "logs/write_risk.log",
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        mem_mb=4000,
+        runtime="1h",
+    params:
+        delta=config["privacy"]["delta"],
+        unit=config["cohort"]["unit"],
+        code=code_of("scripts/write_risk.py"),
+    script:
+        "../../scripts/write_risk.py"
+
+
 # What a run released to be learnt from, as a file that opens without this project.
 rule write_release:
     input:

@@ -12,6 +12,7 @@ from pathlib import Path
 from zetadp.cli.federation import add_commands as add_federation
 from zetadp.cli.privacy import add_commands
 from zetadp.cli.release import add_commands as add_release
+from zetadp.cli.risk import add_commands as add_risk
 from zetadp.validation import UserError
 
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_report(commands.add_parser("report", help="print the table of an experiment and where its files are"))
     add_commands(commands)
     add_release(commands)
+    add_risk(commands)
     add_federation(commands)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

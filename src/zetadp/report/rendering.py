@@ -196,8 +196,8 @@ def to_html(*sheets: Sheet) -> str:
     return (
         "<!DOCTYPE html>\n"
         f'<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        f"<title>{title}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(_html_table(sheet) for sheet in sheets)
+        f"<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(html_table(sheet) for sheet in sheets)
         + "\n</body>\n</html>\n"
     )
 
@@ -247,7 +247,9 @@ def _latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def _html_table(sheet: Sheet) -> str:
+def html_table(sheet: Sheet) -> str:
+    """Render a sheet as a table of HTML, with its notes as a list below."""
+
     def row(cells: tuple[str, ...], tag: str) -> str:
         marked = [
             f'<th scope="row">{escape(cell)}</th>'
@@ -273,7 +275,7 @@ def _html_table(sheet: Sheet) -> str:
     return "\n".join(lines)
 
 
-_STYLE = """\
+STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 1.5rem; max-width: 70rem; }
 table { border-collapse: collapse; border-top: 2px solid #1a1a1a; border-bottom: 2px solid #1a1a1a; }
 caption { text-align: left; font-weight: 600; padding-bottom: .5rem; }

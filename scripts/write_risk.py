@@ -1,0 +1,38 @@
+"""Write a page for each run on what it may give away of a person."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zetadp.privacy.risk import Risk
+from zetadp.privacy.statement import Unit
+from zetadp.report.riskpage import Evidence, write_risk
+from zetadp.storage import read_json
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(
+    *,
+    ledgers: list[Path],
+    statements: list[Path],
+    audit: list[Path],
+    pages: list[Path],
+    texts: list[Path],
+    pictures: list[Path],
+    delta: float,
+    unit: Unit,
+) -> None:
+    """Write the pages: one job for all, because each takes less time than starting up for it.
+
+    ``texts`` and ``pictures`` lie beside ``pages``.
+    """
+    evidence = Evidence.of(audit)
+    for ledger, statement, page in zip(ledgers, statements, pages, strict=True):
+        found = Risk.of(ledger, delta=delta, name=read_json(statement)["name"])
+        write_risk(found, unit, delta, page.parent, str(ledger), evidence)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

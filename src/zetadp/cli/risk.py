@@ -1,0 +1,63 @@
+"""``zetadp risk``: one page on what a training or a release may give away of a person."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from zetadp.cli.privacy import delta
+from zetadp.validation import UserError
+
+LEDGER = "ledger.jsonl"
+OF_AN_EXPERIMENT = 5
+"""Folders from a run's own up to that of its experiment: runs/NETWORK/ARM/EPSILON/SEED."""
+
+
+def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add the command to a parser's sub-commands."""
+    risk = commands.add_parser(
+        "risk",
+        help="write one page on what a training may give away of a person",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=textwrap.fill(
+            "Write risk.html, risk.md and a picture from the ledger of a training or of a release: what the best "
+            "attack can learn of one person at most, what attacks on the code have shown, and what is not covered. "
+            "The page needs no network and can be printed.",
+            80,
+        ),
+        epilog="examples:\n  zetadp risk results/default/runs/pretrained/federated/eps-8/seed-0\n"
+        "  zetadp risk rows.jsonl --unit patient --delta 1e-5 --output report",
+    )
+    risk.add_argument("place", type=Path, metavar="RUN", help="folder of a finished run, or a ledger (.jsonl)")
+    risk.add_argument("--output", type=Path, help="folder for the page (default: beside the ledger)")
+    risk.add_argument("--delta", type=delta, help="delta of the statement (default: that of the run, else 1e-3)")
+    risk.add_argument(
+        "--unit",
+        choices=("patient", "record", "speaker"),
+        help="whom the ledger's units are (default: that of the run, else record)",
+    )
+    risk.add_argument("--audit", type=Path, help="folder of the audit (default: that of the run's experiment)")
+    risk.set_defaults(run=_risk)
+
+
+def _risk(given: argparse.Namespace) -> None:
+    from zetadp.privacy.risk import Risk
+    from zetadp.report.riskpage import Evidence, headline, write_risk
+    from zetadp.storage import read_json
+
+    place: Path = given.place
+    ledger = place / LEDGER if place.is_dir() else place
+    if not ledger.is_file():
+        raise UserError(f"Expected a finished run or a ledger, found no {ledger}.")
+    statement = ledger.with_name("privacy.json")
+    known = read_json(statement) if place.is_dir() and statement.is_file() else {}
+    unit, quoted = given.unit or known.get("unit", "record"), given.delta or known.get("delta", 1e-3)
+    parents = place.resolve().parents
+    audit = given.audit or (parents[OF_AN_EXPERIMENT - 1] / "audit" if len(parents) >= OF_AN_EXPERIMENT else place)
+    output = given.output or ledger.parent
+    found = Risk.of(ledger, delta=quoted, name=known.get("name"))
+    write_risk(found, unit, quoted, output, str(ledger), Evidence.of(audit.glob("*")))
+    print(headline(found, unit, quoted))
+    print(f"written to {output / 'risk.html'}")

@@ -1,0 +1,111 @@
+r"""What the releases of a training let anybody learn of one person, in figures that a hospital can weigh.
+
+All of them follow from the ledger alone and hold against every attack, whoever makes it and whatever else is known. A
+bound on membership is the trade-off curve. A bound on reconstruction follows from it: an attacker knows that a person's
+data are one of n candidates, all equally likely beforehand, and names one. Let Q be the law of everything released
+without the person, f the trade-off curve, and :math:`A_z` the releases after which z is named. These are disjoint, so
+:math:`\sum_z Q(A_z) \le 1`, and with :math:`1 - f` being concave the mean of :math:`P_z(A_z) \le 1 - f(Q(A_z))` is at
+most :math:`1 - f(1/n)` (Hayes, Mahloujifar and Balle 2023, arXiv:2302.07225, for Gaussians).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.events import Mechanism
+from zetadp.privacy.exposure import Run, noise_of, over_runs, recorded_runs
+from zetadp.validation import UserError, in_range
+
+CANDIDATES = (2, 10, 100, 1000)
+"""Numbers of equally likely candidates of which an attacker names one."""
+DELTAS = (1e-3, 1e-5, 1e-6)
+FALSE_ALARMS = (0.01, 0.05, 0.1)
+_ONE_UNIT = ("sampling probability", "noise multiplier")
+_MOST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True)
+class Risk:
+    """What was released of the people of one training, and what follows from it.
+
+    Attributes
+    ----------
+    name
+        Of the training: its ledger's.
+    runs
+        The trainings that the ledger records; of all but one only what they released counts.
+    exposure
+        What the person who is worst off was exposed to. Every message lies open.
+    guarantee
+        ``holds``; ``simulated`` where noise came from a seed, which protects nobody; ``none`` without noise.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    exposure: Exposure
+    guarantee: str
+
+    @classmethod
+    def of(cls, ledger: Path, *, delta: float, name: str | None = None) -> Risk:
+        """Read a ledger.
+
+        Parameters
+        ----------
+        ledger
+            A run's ledger, or that of a release.
+        delta
+            Whoever is worst off at this delta is whom the figures are of.
+        name
+            Of the training; by default the ledger's.
+
+        Raises
+        ------
+        UserError
+            If the ledger cannot be read or records nothing.
+        """
+        runs = recorded_runs(ledger)
+        if not runs:
+            raise UserError(f"Expected records of released rounds in {ledger}, found none.")
+        if not all(run.private for run in runs):
+            return cls(name or runs[-1].name, tuple(runs), Counter[Mechanism](), "none")
+        worst = max(over_runs(runs, delta).values(), key=lambda total: accounting.epsilon(total, delta))
+        return cls(name or runs[-1].name, tuple(runs), worst, "holds" if noise_of(runs) == "os" else "simulated")
+
+    def epsilon(self, delta: float) -> float:
+        """Return epsilon at a delta."""
+        return math.inf if self.guarantee == "none" else accounting.epsilon(self.exposure, delta)
+
+    def odds(self, delta: float) -> float:
+        """Return how many times the odds that a person took part can rise at most, but for the chance delta."""
+        epsilon = self.epsilon(delta)
+        return math.exp(epsilon) if epsilon < _MOST_EXPONENT else math.inf
+
+    def right_guesses(self, candidates: int, delta: float) -> float:
+        r"""Return how often at most an attacker names the right one of so many equally likely candidates.
+
+        Of people with many images that are drawn by themselves no curve is known. Then it is :math:`e^\epsilon / n +
+        \delta`, which bounds the same.
+        """
+        in_range(1, math.inf, candidates=candidates)
+        if self.guarantee == "none":
+            return 1.0
+        if self.curved:
+            return min(1.0, 1 - accounting.trade_off(self.exposure, [1 / candidates])[0])
+        return min(1.0, self.odds(delta) / candidates + delta)
+
+    def misses(self, false_alarms: Sequence[float]) -> list[float] | None:
+        """Return for rates of false alarms the least rates of misses; None where no curve is known."""
+        if self.guarantee == "none":
+            return [0.0] * len(false_alarms)
+        return accounting.trade_off(self.exposure, list(false_alarms)) if self.curved else None
+
+    @property
+    def curved(self) -> bool:
+        """Whether the trade-off curve can be computed."""
+        return all(len(kind) == len(_ONE_UNIT) for kind in self.exposure)

@@ -1,0 +1,321 @@
+"""One page on what a training may give away of a person: for a data-protection officer, and for an engineer."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from zetadp.epsilon import rounded_up
+from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk
+from zetadp.privacy.statement import Unit
+from zetadp.privacy.wording import does_not_cover
+from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
+from zetadp.report.rendering import MISSING, STYLE, Sheet, html_table, to_markdown
+from zetadp.storage import write_text
+
+TEN = 10
+"""Candidates of the first sentence."""
+PICTURE = "risk.svg"
+_MOST_ODDS = 1e6
+_SHOWN = {
+    "audit.svg": "Attacks on the training code: what each showed, against what is claimed",
+    "membership.svg": "Attempts to tell from finished models who took part, on simulated patients",
+}
+_STRONG, _PALE, _GREY = "#0072B2", "#C4D9EA", "#777777"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What attacks on the code have shown, in the experiment that a run belongs to.
+
+    Attributes
+    ----------
+    audits
+        The table of audits (rule ``audit``), if there is one.
+    pictures
+        Files of pictures (SVG), with what they show.
+    """
+
+    audits: pd.DataFrame | None = None
+    pictures: dict[str, Path] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, files: Iterable[Path]) -> Evidence:
+        """Return what files of an experiment's audit show; others are left aside."""
+        named = {path.name: path for path in files}
+        pictures = {text: named[name] for name, text in _SHOWN.items() if name in named}
+        return cls(pd.read_csv(named["audit.csv"], comment="#") if "audit.csv" in named else None, pictures)
+
+
+@dataclass(frozen=True)
+class _Section:
+    heading: str
+    paragraphs: Sequence[str] = ()
+    points: Sequence[str] = ()
+    tables: Sequence[Sheet] = ()
+    pictures: dict[str, Path] = field(default_factory=dict)
+
+
+def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, evidence: Evidence) -> None:
+    """Write ``risk.html``, ``risk.md`` and their picture.
+
+    Parameters
+    ----------
+    risk
+        What was released.
+    unit
+        Whose contribution is hidden.
+    delta
+        The delta that epsilon is quoted at.
+    folder
+        Where the files go.
+    ledger
+        The ledger's path, for the commands that the page prints.
+    evidence
+        Attacks that were made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    save_svg(risk_figure(risk, unit), folder / PICTURE)
+    title = f"What may be learnt of one {unit}: {risk.name}"
+    sections = list(_sections(risk, unit, delta, ledger, evidence, folder / PICTURE))
+    write_text(folder / "risk.html", _html(title, sections))
+    write_text(folder / "risk.md", _markdown(title, sections, folder))
+
+
+def headline(risk: Risk, unit: Unit, delta: float) -> str:
+    """Say first of all, in one sentence, what a hospital must know."""
+    if risk.guarantee == "none":
+        return f"Nothing limits what these models tell about a {unit}: at least one was released without noise."
+    guess = _percent_up(risk.right_guesses(TEN, delta))
+    claim = (
+        f"Someone who has the data of {TEN} candidates, and knows that exactly one of them took part, names the right "
+        f"one at most {guess} of the time, also with everybody else's data at hand; {_percent(1 / TEN)} is guessing."
+    )
+    if risk.guarantee == "simulated":
+        claim = claim[0].lower() + claim[1:]
+        return f"This was a simulation and protects nobody. With noise that does not come from a seed, {claim}"
+    return claim
+
+
+def risk_figure(risk: Risk, unit: Unit) -> Figure:
+    """Draw how often candidates are named rightly, and the trade-off curve where it is known."""
+    with figure_style():
+        figure, panels = panel_grid(2, 2, 3.6)
+        _candidates(panels[0], risk)
+        _curve(panels[1], risk, unit)
+        set_title(figure, f"The most that any attack can do against one {unit}")
+        figure.set_figwidth(WIDTH)
+    return figure
+
+
+def _candidates(panel: Axes, risk: Risk) -> None:
+    places = np.arange(len(CANDIDATES))
+    found = [risk.right_guesses(number, min(DELTAS)) for number in CANDIDATES]
+    panel.barh(places, found, height=0.55, color=_PALE, edgecolor=_STRONG, label="with all that was released")
+    panel.barh(places, [1 / n for n in CANDIDATES], height=0.55, color=_STRONG, label="by guessing")
+    for place, share in enumerate(found):
+        panel.text(min(share, 0.8) + 0.01, place, _percent_up(share), va="center", fontsize=9)
+    panel.set_yticks(places, [f"1 of {number}" for number in CANDIDATES])
+    panel.invert_yaxis()
+    panel.set_xlim(0, 1)
+    panel.set_xticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    panel.set_title("Naming the right candidate: at most", loc="left")
+    panel.legend(frameon=False, loc="lower right")
+
+
+def _curve(panel: Axes, risk: Risk, unit: Unit) -> None:
+    rates = np.concatenate(([0.0], np.geomspace(1e-3, 1, 60)))
+    misses = risk.misses(rates.tolist())
+    panel.plot([0, 1], [1, 0], color=_GREY, linewidth=0.8, label="guessing")
+    if misses is None:
+        panel.text(0.5, 0.5, "not computed: many images a person", ha="center", va="center")
+    else:
+        panel.fill_between(rates, misses, 0, color=_PALE, label="no attack gets here")
+        panel.plot(rates, misses, color=_STRONG)
+    panel.set_xlim(0, 1)
+    panel.set_ylim(0, 1)
+    ticks = [0, 0.5, 1]
+    panel.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
+    panel.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
+    panel.set_xlabel(f"{unit}s who took no part and are suspected")
+    panel.set_ylabel("participants who are missed")
+    panel.set_title("Telling who took part", loc="left")
+    panel.legend(frameon=False, loc="upper right")
+
+
+def _sections(
+    risk: Risk, unit: Unit, delta: float, ledger: str, evidence: Evidence, picture: Path
+) -> Iterator[_Section]:
+    command = f"zetadp ledger {ledger} --unit {'patient' if unit == 'patient' else 'record'} --delta"
+    recorded = _counted(len(risk.runs), "training or release", "trainings or releases")
+    yield _Section("In one sentence", [headline(risk, unit, delta)])
+    yield _Section(
+        "Who is protected, and how far",
+        [
+            f"Protected is each training {unit}. The figures bound what all of the {unit}'s data together add. They "
+            "hold for every attack, also by somebody who knows everybody else's data, and against whoever sees all "
+            "that left the holder of the data: the messages of every round and all models.",
+            f"Counted is what this ledger records, {recorded}. What other ledgers record of the same {unit}s adds to "
+            "it.",
+        ],
+        pictures={f"The most that any attack can do against one {unit}": picture},
+    )
+    if risk.guarantee != "none":
+        yield _Section("Figures", tables=[_candidates_sheet(risk, delta), *_curve_sheets(risk, unit), _odds(risk)])
+    yield from _attacks(evidence)
+    yield _Section("What is not covered", points=does_not_cover(unit))
+    yield _Section(
+        "How to check this page",
+        points=[
+            f"`{command} {delta:g}` prints epsilon and the trade-off curve; with another delta, the other epsilons.",
+            f"`zetadp risk {ledger}` makes this page again, from the ledger alone.",
+            *(["`snakemake audit` repeats the attacks on the code."] if evidence.audits is not None else []),
+        ],
+    )
+
+
+def _candidates_sheet(risk: Risk, delta: float) -> Sheet:
+    rows = tuple(
+        (f"1 of {number}", _percent(1 / number), _percent_up(risk.right_guesses(number, delta)))
+        for number in CANDIDATES
+    )
+    notes = (
+        "The bound on reconstruction of Hayes, Mahloujifar and Balle (2023), from the trade-off curve. Candidates are "
+        "equally likely beforehand; an attacker who knows more begins with a better guess.",
+    )
+    if not risk.curved:
+        notes = (f"e^ε / n + δ, with δ = {delta:g}: no trade-off curve is known of people with many images.",)
+    return Sheet("Naming the right one of several candidates", ("candidates", "guessing", "at most"), rows, notes)
+
+
+def _curve_sheets(risk: Risk, unit: Unit) -> list[Sheet]:
+    misses = risk.misses(FALSE_ALARMS)
+    if misses is None:
+        return []
+    rows = tuple((_percent(rate), _percent_up(1 - missed)) for rate, missed in zip(FALSE_ALARMS, misses, strict=True))
+    columns = (f"suspects wrongly, of {unit}s who took no part", "finds at most, of those who did")
+    return [Sheet("Telling who took part", columns, rows)]
+
+
+def _odds(risk: Risk) -> Sheet:
+    rows = tuple((f"{delta:g}", rounded_up(risk.epsilon(delta), 3), _times(risk.odds(delta))) for delta in DELTAS)
+    notes = (
+        "The odds that someone took part rise by this factor at most, whatever is seen, but for a chance of δ. Large "
+        "factors are no attacks: the two tables above say more.",
+    )
+    return Sheet("Epsilon and odds", ("δ", "ε", "odds rise at most"), rows, notes)
+
+
+def _attacks(evidence: Evidence) -> Iterator[_Section]:
+    table = evidence.audits
+    text = ["No attack on this training's own people was made. A bound holds for the code as it should be."]
+    if table is None and not evidence.pictures:
+        yield _Section("Measured attacks", [*text, "No audit of the code lies beside this run: `snakemake audit`."])
+        return
+    sheets = []
+    if table is not None:
+        stands = int((table["verdict"] == "stands").sum())
+        text.append(
+            f"{len(table)} attacks on the code that ran, with simulated people, looked for leaks beyond the claim: "
+            f"{stands} found none, {len(table) - stands} refuted a claim."
+        )
+        rows = tuple(
+            (
+                str(row["audit"]),
+                f"{_sign(row)} ≤ {rounded_up(row['claimed'], 3)}",
+                f"{_sign(row)} ≥ {row['measured']:.2f}",
+                MISSING if math.isnan(row["power"]) else f"{row['power']:.2f}",
+                str(row["verdict"]),
+            )
+            for _, row in table.iterrows()
+        )
+        columns = ("attack", "claimed", "measured", "power", "verdict")
+        notes = ("Power: the chance that the attack would have found the fault that it looks for.",)
+        sheets = [Sheet("Attacks on the code", columns, rows, notes)]
+    yield _Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
+
+
+def _sign(row: pd.Series) -> str:
+    return "μ" if row["figure"] == "mu" else "ε"
+
+
+def _percent_up(share: float) -> str:
+    """Return a share in percent, rounded up: it is a bound."""
+    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):.1f} %"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def _times(odds: float) -> str:
+    if odds >= _MOST_ODDS:
+        return "over a million times"
+    return f"{math.ceil(odds):,} times" if odds >= TEN else f"{rounded_up(odds, 3)} times"
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
+
+
+def _html(title: str, sections: Sequence[_Section]) -> str:
+    body = [f"<h1>{escape(title)}</h1>"]
+    for place, section in enumerate(sections):
+        body.append(f"<h2>{escape(section.heading)}</h2>")
+        mark = ' class="first"' if place == 0 else ""
+        body += [f"<p{mark}>{_code(text)}</p>" for text in section.paragraphs]
+        body += [_image(text, path) for text, path in section.pictures.items()]
+        body += [html_table(sheet) for sheet in section.tables]
+        if section.points:
+            body += ["<ul>", *(f"<li>{_code(text)}</li>" for text in section.points), "</ul>"]
+    return (
+        '<!DOCTYPE html>\n<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}{_MORE_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _code(text: str) -> str:
+    """Escape a text and set what stands in backticks as code."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
+
+
+def _image(text: str, path: Path) -> str:
+    content = base64.b64encode(path.read_bytes()).decode()
+    return f'<figure><img alt="{escape(text)}" src="data:image/svg+xml;base64,{content}"/></figure>'
+
+
+def _markdown(title: str, sections: Sequence[_Section], folder: Path) -> str:
+    lines = [f"# {title}", ""]
+    for section in sections:
+        lines += [f"## {section.heading}", ""]
+        lines += [line for text in section.paragraphs for line in (text, "")]
+        for text, path in section.pictures.items():
+            lines += [f"![{text}]({os.path.relpath(path, folder)})", ""]
+        lines += [line for sheet in section.tables for line in (to_markdown(sheet), "")]
+        lines += [f"- {text}" for text in section.points]
+        lines += [""] if section.points else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_MORE_STYLE = """\
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 1.8rem; }
+p, li { max-width: 46rem; }
+p.first { font-size: 1.15rem; border-left: 4px solid #1a1a1a; padding-left: .8rem; }
+figure { margin: 1rem 0; } img { max-width: 100%; }
+table { margin: 1rem 0; } caption { white-space: normal; }
+tbody td, thead th { white-space: normal; }
+@media print { body { margin: 0; font-size: 11pt; } figure, table { break-inside: avoid; } }
+"""

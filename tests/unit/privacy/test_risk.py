@@ -1,0 +1,180 @@
+"""What releases let anybody learn of one person, and the page that says it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+
+from zetadp.cli.commands import main
+from zetadp.privacy import gaussian
+from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.risk import CANDIDATES, Risk
+from zetadp.report.riskpage import Evidence, headline, risk_figure, write_risk
+
+PROBABILITY, SIGMA, ROUNDS = 0.5, 6.0, 20
+
+
+def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
+    """Record attempts, each a list of (expected of 10 patients, noise multiplier, rounds)."""
+    of_images = {} if images is None else {"unit": "image", "images_of_a_patient": images}
+    with Ledger(folder / f"{name}.jsonl") as ledger:
+        for expected, sigma, rounds in attempts:
+            ledger.start(
+                {"run": {"epsilon": "8"}, "training": {"rounds": rounds, "clip": 1.0}, "noise": noise, **of_images}
+            )
+            first = Round.poisson("clinic", population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
+            ledger.record([first])
+            for number in range(1, rounds):
+                ledger.record([Round(**{**first.to_json(), "round": number})])
+    return folder / f"{name}.jsonl"
+
+
+@pytest.mark.parametrize(("epsilon", "shares"), [(1, (0.186, 0.026, 0.0034)), (8, (0.789, 0.404, 0.157))])
+def test_of_candidates_under_one_gaussian_the_printed_shares_are_named_rightly(epsilon, shares, tmp_path):
+    """Hayes et al. (2023) for Gaussians: Phi(Phi^-1(kappa) + mu); figures computed independently."""
+    mu = gaussian.mu(epsilon, 1e-3)
+    risk = Risk.of(write_ledger(tmp_path, (10, 1 / mu, 1)), delta=1e-3)
+    found = [risk.right_guesses(number, 1e-3) for number in (10, 100, 1000)]
+    assert found == pytest.approx(shares, rel=0.03)
+    assert found == pytest.approx([norm.cdf(norm.ppf(1 / n) + mu) for n in (10, 100, 1000)])
+
+
+def test_no_guess_of_a_sampled_gaussian_is_right_more_often_than_the_bound(tmp_path):
+    """The best guess, by likelihood, of which of n orthogonal contributions was in a sum that may have drawn nobody."""
+    ledger = write_ledger(tmp_path, (5, 1.0, 1))
+    risk, random = Risk.of(ledger, delta=1e-3), np.random.default_rng(0)
+    for candidates in (2, 10, 100):
+        sums = random.standard_normal((20_000, candidates))
+        sums[:, 0] += random.random(20_000) < PROBABILITY
+        right = (sums.argmax(axis=1) == 0).mean()
+        bound = risk.right_guesses(candidates, 1e-3)
+        assert 1 / candidates < right < bound + 4 * math.sqrt(0.25 / 20_000)
+        # What it is worth: without noise nearly every drawn contribution would be named.
+        assert bound < 0.9
+
+
+def test_earlier_attempts_count(tmp_path):
+    once = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), name="once"), delta=1e-3)
+    twice = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), (5, SIGMA, ROUNDS), name="twice"), delta=1e-3)
+    double = Risk.of(write_ledger(tmp_path, (5, SIGMA, 2 * ROUNDS), name="double"), delta=1e-3)
+    assert once.right_guesses(10, 1e-3) < twice.right_guesses(10, 1e-3) == double.right_guesses(10, 1e-3)
+    assert twice.epsilon(1e-5) == double.epsilon(1e-5)
+
+
+def test_without_noise_in_any_attempt_nothing_is_promised(tmp_path):
+    risk = Risk.of(write_ledger(tmp_path, (10, 0.0, 2), (10, 5.0, 2)), delta=1e-3)
+    assert risk.guarantee == "none"
+    assert risk.epsilon(1e-3) == risk.odds(1e-3) == math.inf
+    assert [risk.right_guesses(number, 1e-3) for number in CANDIDATES] == [1.0] * len(CANDIDATES)
+    assert headline(risk, "patient", 1e-3).startswith("Nothing limits")
+
+
+def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
+    risk = Risk.of(write_ledger(tmp_path, (5, 60.0, 4), images=2), delta=1e-3)
+    assert risk.misses([0.1]) is None
+    bound = math.exp(risk.epsilon(1e-3)) / 10 + 1e-3
+    assert 0.1 < risk.right_guesses(10, 1e-3) == pytest.approx(bound)
+    assert risk_figure(risk, "patient").axes
+
+
+def audit(folder):
+    """Return the files of an audit with one attack that stands and one that refuted a claim."""
+    folder.mkdir()
+    rows = [
+        {"audit": "one round", "figure": "mu", "claimed": 1.0, "measured": 0.8, "power": 0.99, "verdict": "stands"},
+        {"audit": "training", "figure": "epsilon", "claimed": 8, "measured": 9, "power": np.nan, "verdict": "refuted"},
+    ]
+    pd.DataFrame(rows).to_csv(folder / "audit.csv", index=False)
+    (folder / "audit.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>')
+    return folder
+
+
+@pytest.fixture
+def page(tmp_path):
+    ledger = write_ledger(tmp_path, (5, SIGMA, ROUNDS))
+    found = Risk.of(ledger, delta=1e-3)
+    write_risk(
+        found, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence.of(audit(tmp_path / "audit").glob("*"))
+    )
+    return found, tmp_path / "page"
+
+
+def test_the_page_begins_with_the_figure_of_the_ledger_and_says_what_attacks_found(page):
+    risk, folder = page
+    share = math.ceil(1000 * risk.right_guesses(10, 1e-3)) / 10
+    for name in ("risk.html", "risk.md"):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert f"at most {share:.1f} % of the time" in text
+        assert "1 found none, 1 refuted a claim" in text
+        assert text.index("In one sentence") < text.index("Who is protected") < text.index("not covered")
+        assert "simulation" not in text[: text.index("Who is protected")]
+    (odds,) = re.findall(r"\| 0.001 \| [\d.]+ \| ([\d.]+) times", (folder / "risk.md").read_text())
+    assert float(odds) >= math.exp(risk.epsilon(1e-3))
+    assert "(../audit/audit.svg)" in (folder / "risk.md").read_text()
+
+
+def test_the_page_needs_no_other_file_and_is_well_formed(page):
+    _, folder = page
+    root = ET.parse(folder / "risk.html").getroot()
+    images = [each.get("src") for each in root.iter("{http://www.w3.org/1999/xhtml}img")]
+    assert len(images) == 2
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in images)
+    assert "http" not in (folder / "risk.html").read_text().replace("http://www.w3.org/1999/xhtml", "")
+
+
+def test_a_browser_shows_the_page_without_an_error(page):
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        reason = "needs the program chromium (Debian: chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    _, folder = page
+    shown = folder / "shown.png"
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        "--window-size=1000,1400",
+    ]
+    command += [f"--user-data-dir={folder / 'profile'}", f"--screenshot={shown}", (folder / "risk.html").as_uri()]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stderr
+    assert "CONSOLE" not in said
+    import matplotlib.image
+
+    pixels = matplotlib.image.imread(shown)[..., :3]
+    assert pixels.shape[:2] == (1400, 1000)
+    # Text and pictures leave dark and coloured marks.
+    assert 0.005 < (pixels.mean(axis=2) < 0.5).mean() < 0.5
+    assert (np.ptp(pixels, axis=2) > 0.2).mean() > 0.005
+
+
+def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
+    run = tmp_path / "results/x/runs/head/central/eps-8/seed-0"
+    run.mkdir(parents=True)
+    write_ledger(run, (5, SIGMA, ROUNDS), noise="seeded")
+    (run / "privacy.json").write_text('{"name": "head central", "unit": "patient", "delta": 0.01}')
+    audit(tmp_path / "results/x/audit")
+    assert main(["risk", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("This was a simulation and protects nobody.")
+    text = (run / "risk.md").read_text()
+    assert "head central" in text
+    assert "--delta 0.01" in text
+    assert "refuted a claim" in text
+    assert main(["risk", str(run / "ledger.jsonl"), "--output", str(tmp_path / "out"), "--unit", "record"]) == 0
+    assert "record" in (tmp_path / "out/risk.md").read_text()
+    assert main(["risk", str(tmp_path / "nothing")]) == 1
+    assert "Expected a finished run or a ledger" in capsys.readouterr().err
