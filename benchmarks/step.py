@@ -47,11 +47,10 @@ from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.device.memory import keep_freed_memory
 from zetadp.device.precision import set_tf32
-from zetadp.nn.layers import per_image
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.normalisation import ComplexGroupNorm
 from zetadp.nn.parameters import Layout
-from zetadp.nn.stacked import block_weight, stack
+from zetadp.nn.twice import TwiceDifferentiable, plain_norm, scale_and_shift
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, Gradient
 from zetadp.privacy.mechanism import noisy_mean
@@ -176,47 +175,6 @@ class Bench:
         self.server.step(torch.stack(messages), 0)
 
 
-def _plain_norm(x: Tensor, groups: int, g: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return the complex group normalisation of stacked images by ordinary steps."""
-    grouped = x.view(len(x), 2, groups, -1)
-    n = grouped.shape[-1]
-    real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(1)
-    a, b = (part.square().sum(-1, keepdim=True) / (n - 1) + EPSILON for part in (real, imaginary))
-    c = (real * imaginary).sum(-1, keepdim=True) / (n - 1)
-    s = torch.sqrt(a * b - c * c)
-    k = 1 / (s * torch.sqrt(a + b + 2 * s))
-    real, imaginary = ((b + s) * k * real - c * k * imaginary), ((a + s) * k * imaginary - c * k * real)
-    real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in (real, imaginary))
-    return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
-
-
-def _scale_and_shift(module: nn.Module, images: int) -> tuple[Tensor, ...]:
-    """Return real and imaginary parts of scale and shift, plain or of patients, shape (1 or image, channel, 1, 1)."""
-    spread = (per_image(p, images, 1)[..., None, None] for p in (module.scale, module.shift))
-    return tuple(part for z in spread for part in (z.real, z.imag))
-
-
-def plain_stacked(model: nn.Module, images: Tensor) -> Tensor:
-    """Return a network's scores by ordinary steps on stacked real and imaginary parts."""
-
-    def norm(module: nn.Module, x: Tensor) -> Tensor:
-        return _plain_norm(x, module.groups, *_scale_and_shift(module, len(x)))
-
-    def activate(x: Tensor) -> Tensor:
-        real, imaginary = functional.mish(x).chunk(2, dim=1)
-        return torch.cat((real - imaginary, real + imaginary), dim=1)
-
-    def convolve(module: nn.Module, x: Tensor) -> Tensor:
-        return functional.conv2d(x, block_weight(module.weight), padding=module.padding)
-
-    def linear(module: nn.Module, x: Tensor) -> Tensor:
-        return functional.linear(x, block_weight(module.weight), torch.cat((module.bias.real, module.bias.imag)))
-
-    x = _walk(model, stack(images), convolve, norm, activate, partial(functional.avg_pool2d, kernel_size=2), linear)
-    real, imaginary = x.chunk(2, dim=1)
-    return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
-
-
 def with_compiled_norms(step: Callable[[int], None], chunk: int) -> None:
     """Take a step with the complex normalisation, forward and backward, compiled by PyTorch for each shape.
 
@@ -225,8 +183,8 @@ def with_compiled_norms(step: Callable[[int], None], chunk: int) -> None:
 
     def forward(module: ComplexGroupNorm, x: Tensor) -> Tensor:
         # Copies, because PyTorch cannot compile what are views of complex weights.
-        parts = (part.clone() for part in _scale_and_shift(module, len(x)))
-        return _compiled_norm()(x, module.groups, *parts)
+        parts = (part.clone() for part in scale_and_shift(module, len(x)))
+        return _compiled_norm()(x, module.groups, module.epsilon, *parts)
 
     with patch.object(ComplexGroupNorm, "forward", forward):
         step(chunk)
@@ -235,7 +193,7 @@ def with_compiled_norms(step: Callable[[int], None], chunk: int) -> None:
 @cache
 def _compiled_norm() -> Callable[..., Tensor]:
     torch._dynamo.config.recompile_limit = 64  # every shape is a program of its own
-    compiled: Callable[..., Tensor] = torch.compile(_plain_norm, dynamic=False)
+    compiled: Callable[..., Tensor] = torch.compile(plain_norm, dynamic=False)
     return compiled
 
 
@@ -300,7 +258,7 @@ def steps_of(bench: Bench, chunk: int, *, compiled: bool) -> dict[str, Step]:
         "floor": partial(bench.non_private, bench.model, chunk),
         "floor written out": partial(bench.written_out, chunk),
         "private": partial(bench.private, chunk),
-        "plain stacked": partial(bench.non_private, partial(plain_stacked, bench.model), chunk),
+        "plain stacked": partial(bench.non_private, TwiceDifferentiable(bench.model), chunk),
         "native complex64": partial(bench.non_private, partial(native, bench.model), chunk),
     }
     if compiled:
@@ -327,7 +285,7 @@ def check_equal(bench: Bench) -> None:
     images = bench.images[0, :4]
     with torch.no_grad():
         expected = bench.model(images)
-        for scores in (plain_stacked(bench.model, images), native(bench.model, images)):
+        for scores in (TwiceDifferentiable(bench.model)(images), native(bench.model, images)):
             torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-3)
 
 

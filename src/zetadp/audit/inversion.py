@@ -1,0 +1,252 @@
+r"""Gradient inversion: find images whose gradient points where an observed one does.
+
+The attacker is honest but curious: weights, loss, labels and all that is done to images before training are known, and
+one message. Images x are sought that minimise
+
+.. math:: 1 - \frac{\langle g(x), \tilde g \rangle}{\|g(x)\| \|\tilde g\|},
+
+with the real inner product over all layers, of complex numbers as pairs (Geiping et al. 2020, arXiv:2003.14053), or
+the squared distance (Zhu et al. 2019, arXiv:1906.08935). Clipping one gradient does not change its direction. The
+images are real: attackers who know that k-space comes of real images need not guess its phases.
+
+Everything is in float64. In float32 the objective stops falling while the image is still a blur.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from zetadp.nn.twice import TwiceDifferentiable
+from zetadp.validation import one_of, positive
+
+Objective: TypeAlias = Literal["cosine", "euclidean"]
+Optimiser: TypeAlias = Literal["lbfgs", "adam", "signed"]
+
+DROPS = (3 / 8, 5 / 8, 7 / 8)
+"""Where the rate of Adam falls to a tenth, in shares of all steps."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How images are sought.
+
+    Attributes
+    ----------
+    steps
+        Steps of the optimiser; of L-BFGS each evaluates up to twenty gradients.
+    starts
+        Random starts; the image of the smallest objective is taken.
+    objective
+        ``cosine`` or ``euclidean``.
+    optimiser
+        ``lbfgs`` with line search; ``adam``; or ``signed``: Adam on the signs of the derivative.
+    rate
+        Of Adam.
+    """
+
+    steps: int = 20
+    starts: int = 1
+    objective: Objective = "cosine"
+    optimiser: Optimiser = "lbfgs"
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        positive(steps=self.steps, starts=self.starts, rate=self.rate)
+        one_of(("cosine", "euclidean"), objective=self.objective)
+        one_of(("lbfgs", "adam", "signed"), optimiser=self.optimiser)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an inversion found.
+
+    Attributes
+    ----------
+    images
+        float64, of the shape that was asked for.
+    objective
+        What is left of the objective.
+    """
+
+    images: Tensor
+    objective: float
+
+
+class Contributions:
+    """The mean of patients' clipped gradients, as a function of images that can be differentiated.
+
+    Parameters
+    ----------
+    model
+        The network with the weights of the round. It stays as it is.
+    labels
+        Class of each image, by patient, shape (patient, image).
+    prepare
+        What is done to images before the network sees them, shape (image, row, column).
+    clip
+        The clipping norm; infinite where gradients are not clipped.
+    """
+
+    def __init__(
+        self, model: nn.Module, labels: Tensor, prepare: Callable[[Tensor], Tensor], *, clip: float = math.inf
+    ) -> None:
+        self.model = TwiceDifferentiable(model)
+        self.weights = {
+            name: p.detach().to(torch.complex128 if p.is_complex() else torch.float64)
+            for name, p in self.model.named_parameters()
+        }
+        self.labels, self.prepare, self.clip = labels, prepare, clip
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the mean for real images of shape (patient, image, row, column): flat and real, as it is sent."""
+        found = [self._of_patient(own, labels) for own, labels in zip(images, self.labels, strict=True)]
+        return torch.stack(found).mean(dim=0)
+
+    def _of_patient(self, images: Tensor, labels: Tensor) -> Tensor:
+        weights = {name: value.clone().requires_grad_() for name, value in self.weights.items()}
+        scores = functional_call(self.model, weights, (self.prepare(images).unsqueeze(1),))
+        loss = functional.cross_entropy(scores, labels)
+        parts = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        flat = torch.cat([(torch.view_as_real(part) if part.is_complex() else part).flatten() for part in parts])
+        return flat if math.isinf(self.clip) else flat / torch.clamp(flat.norm() / self.clip, min=1)
+
+
+def invert(
+    observed: Tensor,
+    contributions: Callable[[Tensor], Tensor],
+    shape: Sequence[int],
+    search: Search,
+    generator: torch.Generator,
+) -> Found:
+    """Find real images whose contributions are closest to what was observed.
+
+    Parameters
+    ----------
+    observed
+        What the attacker saw, flat and real.
+    contributions
+        What the images would have sent (`Contributions`).
+    shape
+        Shape of the images sought.
+    search
+        How to look.
+    generator
+        Of the starts.
+    """
+    seen = observed.to(torch.float64)
+
+    def objective(images: Tensor) -> Tensor:
+        found = contributions(images)
+        if search.objective == "euclidean":
+            return (found - seen).square().sum()
+        return torch.sub(1, found @ seen / (found.norm() * seen.norm()))
+
+    results = []
+    for _ in range(search.starts):
+        start = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        results.append(_descended(start, objective, search))
+    # A search that left the range of numbers has found nothing.
+    return min(results, key=lambda found: found.objective if math.isfinite(found.objective) else math.inf)
+
+
+def _descended(start: Tensor, objective: Callable[[Tensor], Tensor], search: Search) -> Found:
+    images = start.clone().requires_grad_()
+    if search.optimiser == "lbfgs":
+        optimiser: torch.optim.Optimizer = torch.optim.LBFGS([images], history_size=20, line_search_fn="strong_wolfe")
+    else:
+        optimiser = torch.optim.Adam([images], lr=search.rate)
+    drops = torch.optim.lr_scheduler.MultiStepLR(optimiser, [round(share * search.steps) for share in DROPS], 0.1)
+
+    def closure() -> float:
+        optimiser.zero_grad()
+        value = objective(images)
+        value.backward()  # type: ignore[no-untyped-call]
+        if search.optimiser == "signed" and images.grad is not None:
+            images.grad.sign_()
+        return float(value.detach())
+
+    for _ in range(search.steps):
+        optimiser.step(closure)
+        if search.optimiser != "lbfgs":
+            drops.step()
+    return Found(images.detach(), closure())
+
+
+def whitened_kspace(images: Tensor, epsilon: float = 1e-5) -> Tensor:
+    """Return whitened k-space of real images, shape (image, row, column), as `zetadp.kspace` makes it, differentiable.
+
+    With `to_kspace` and `whiten` of that package it agrees to rounding.
+    """
+    axes = (-2, -1)
+    k = torch.fft.fftshift(torch.fft.fft2(torch.fft.ifftshift(images, dim=axes), norm="ortho"), dim=axes)
+    k = k - k.mean(dim=axes, keepdim=True)
+    n = k[0].numel()
+
+    def covariance(x: Tensor, y: Tensor) -> Tensor:
+        return torch.div((x * y).sum(dim=axes, keepdim=True), n - 1)
+
+    a, b, c = covariance(k.real, k.real), covariance(k.imag, k.imag), covariance(k.real, k.imag)
+    ridge = epsilon * (a + b) / 2
+    a, b = a + ridge, b + ridge
+    s = torch.sqrt(a * b - c * c)
+    t = s * torch.sqrt(a + b + 2 * s)
+    return torch.complex(((b + s) * k.real - c * k.imag) / t, ((a + s) * k.imag - c * k.real) / t)
+
+
+def with_what_whitening_loses(found: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return a found image with the scales and the mean that whitening takes away fitted to the true one.
+
+    Whitening divides real and imaginary part of k-space by a number each, and takes their mean away. Of a real image on
+    an even grid these are a scale of the part that is even about the centre, one of the odd part, and the value of the
+    pixel in the centre.
+
+    Parameters
+    ----------
+    found, true
+        Real images of shape (row, column).
+    """
+    mirrored = np.roll(found[::-1, ::-1], (1, 1), (0, 1))
+    centre = np.zeros_like(found)
+    centre[tuple(side // 2 for side in found.shape)] = 1
+    parts = np.stack([(found + mirrored) / 2, (found - mirrored) / 2, centre]).reshape(3, -1).T
+    fitted, *_ = np.linalg.lstsq(parts, true.ravel(), rcond=None)
+    return np.asarray((parts @ fitted).reshape(found.shape))
+
+
+def nmse_of_phase(found: np.ndarray, true: np.ndarray, *, aligned: bool = True) -> float:
+    r"""Return :math:`\|\hat x e^{j \phi} - x\|^2 / \|x\|^2` with the phase :math:`\phi = \arg \hat x^H x`.
+
+    Parameters
+    ----------
+    found, true
+        Complex or real arrays of one shape.
+    aligned
+        Whether the phase is aligned; else phi is zero.
+    """
+    phase = np.angle(np.vdot(found, true)) if aligned else 0.0
+    return float(np.linalg.norm(found * np.exp(1j * phase) - true) ** 2 / np.linalg.norm(true) ** 2)
+
+
+def input_of_linear_layer(weight_gradient: Tensor, bias_gradient: Tensor) -> Tensor:
+    r"""Return the input of a complex affine layer from the gradients of one record, exactly.
+
+    For y = W x + b and delta the gradient of y, those of W and b are :math:`\delta x^H` and :math:`\delta`, so that
+    every row gives :math:`x^H`. The row with the largest delta is taken.
+
+    Parameters
+    ----------
+    weight_gradient, bias_gradient
+        As PyTorch returns them, shape (out, in) and (out,).
+    """
+    row = int(bias_gradient.abs().argmax())
+    return torch.conj(weight_gradient[row] / bias_gradient[row])

@@ -1,0 +1,151 @@
+"""Gradient inversion works where nothing protects, and is exact where the answer is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from zetadp.audit.inversion import (
+    Contributions,
+    Search,
+    input_of_linear_layer,
+    invert,
+    nmse_of_phase,
+    whitened_kspace,
+    with_what_whitening_loses,
+)
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.layers import Linear
+from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.parameters import Layout
+from zetadp.nn.stacked import stack
+from zetadp.nn.twice import TwiceDifferentiable
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.contributions import Drawn, Gradient
+from zetadp.tasks.reconstruction.quality import ssim
+from zetadp.validation import UserError
+
+SIDE, CLASSES = 16, 4
+WHOLE = NetworkSettings(widths=(8, 16), convolutions=1, head="hidden", hidden=32, groups=4)
+
+
+def head(random: np.random.Generator) -> np.ndarray:
+    """Return a slice of an ellipse with structures of their own, and a little noise."""
+    y, x = np.mgrid[-1 : 1 : SIDE * 1j, -1 : 1 : SIDE * 1j]
+    image = ((x / 0.7) ** 2 + (y / 0.9) ** 2 < 1).astype(float)
+    for _ in range(3):
+        middle, size = random.uniform(-0.5, 0.5, 2), random.uniform(0.15, 0.4)
+        image[(x - middle[0]) ** 2 + (y - middle[1]) ** 2 < size**2] = random.uniform(0.3, 1.7)
+    return image + 0.02 * random.standard_normal(image.shape)
+
+
+@pytest.fixture
+def network():
+    return build(WHOLE, CLASSES, SIDE, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("head", ["hidden", "pooled"])
+@pytest.mark.parametrize("convolutions", [1, 2])
+def test_the_slow_network_is_the_shipped_one(head, convolutions):
+    settings = NetworkSettings(widths=(8, 16), convolutions=convolutions, head=head, hidden=32, groups=4)
+    model = build(settings, CLASSES, SIDE, np.random.default_rng(1))
+    images = torch.randn(3, 1, SIDE, SIDE, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    slow = TwiceDifferentiable(model)
+    torch.testing.assert_close(slow(images), model(images), rtol=1e-4, atol=1e-5)
+    of_slow, of_shipped = (
+        torch.autograd.grad(functional.cross_entropy(each(images), torch.arange(3)), list(model.parameters()))
+        for each in (slow, model)
+    )
+    for one, other in zip(of_slow, of_shipped, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+
+
+def test_other_networks_are_refused_by_name():
+    with pytest.raises(UserError, match="found LinearClassifier"):
+        TwiceDifferentiable(build(NetworkSettings("linear"), CLASSES, SIDE, np.random.default_rng(0)))
+    settings = NetworkSettings("real", widths=(8, 16), convolutions=1, head="pooled", groups=4)
+    real = build(settings, CLASSES, SIDE, np.random.default_rng(0))
+    with pytest.raises(UserError, match="found GroupNorm"):
+        TwiceDifferentiable(real)
+
+
+def test_the_attacker_prepares_images_as_the_pipeline_does():
+    random = np.random.default_rng(2)
+    images = np.stack([head(random) for _ in range(3)])
+    expected = whiten(to_kspace(images.astype(np.float32)))
+    found = whitened_kspace(torch.from_numpy(images)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_contributions_are_those_that_a_node_clips_and_sums(network):
+    """The attacker's model of a message is checked against the shipped one: two patients of two images, clipped."""
+    random = np.random.default_rng(3)
+    images = np.stack([[head(random) for _ in range(2)] for _ in range(2)])
+    labels, bound = torch.tensor([[0, 1], [2, 3]]), 0.5
+    kspace = torch.from_numpy(whiten(to_kspace(images.astype(np.float32)))).unsqueeze(2)
+    drawn = Drawn(kspace, labels, torch.zeros(2, dtype=torch.int64), 1)
+    sent = clipped_sums(Gradient(network, Layout.of(network)), drawn, bound=bound, chunk=4).sums[0] / 2
+    found = Contributions(network, labels, whitened_kspace, clip=bound)(torch.from_numpy(images)).detach()
+    assert float((found - sent).norm() / sent.norm()) < 1e-3
+
+
+def test_one_image_of_the_whole_network_is_rebuilt_from_k_space_gradients(network):
+    image = head(np.random.default_rng(4))
+    of = Contributions(network, torch.tensor([[1]]), whitened_kspace)
+    observed = of(torch.from_numpy(image)[None, None]).detach()
+    found = invert(observed, of, (1, 1, SIDE, SIDE), Search(steps=15), torch.Generator().manual_seed(1))
+    fitted = with_what_whitening_loses(found.images[0, 0].numpy(), image)
+    assert ssim(image[None], fitted[None])[0] > 0.9
+    assert found.objective < 1e-4
+
+    # The same search on a message that noise drowns finds nothing.
+    noise = torch.randn(len(observed), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    drowned = observed / observed.norm() + noise
+    lost = invert(drowned, of, (1, 1, SIDE, SIDE), Search(steps=5), torch.Generator().manual_seed(1))
+    fitted = with_what_whitening_loses(lost.images[0, 0].numpy(), image)
+    assert ssim(image[None], fitted[None])[0] < 0.5
+
+
+@pytest.mark.parametrize("search", [Search(150, optimiser="adam"), Search(150, optimiser="signed"), Search(8, 2)])
+def test_every_optimiser_comes_closer(network, search):
+    image = head(np.random.default_rng(5))
+    of = Contributions(network, torch.tensor([[0]]), whitened_kspace)
+    observed = of(torch.from_numpy(image)[None, None]).detach()
+    found = invert(observed, of, (1, 1, SIDE, SIDE), search, torch.Generator().manual_seed(3))
+    assert found.objective < 0.2
+
+
+def test_the_input_of_a_complex_layer_follows_from_its_gradients_in_closed_form():
+    generator = torch.Generator().manual_seed(6)
+    layer = Linear(12, 5, dtype=torch.complex64)
+    x = torch.randn(1, 12, dtype=torch.complex64, generator=generator)
+    target = torch.randn(1, 10, generator=generator)
+    loss = (layer(stack(x)) - target).square().sum()
+    of_weight, of_bias = torch.autograd.grad(loss, [layer.weight, layer.bias])
+    torch.testing.assert_close(input_of_linear_layer(of_weight, of_bias), x[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_global_phase_costs_nothing_where_it_is_aligned():
+    true = np.array([1, 1j]) @ np.random.default_rng(7).standard_normal((2, 8))
+    turned = true * np.exp(0.7j)
+    assert nmse_of_phase(turned, true) == pytest.approx(0, abs=1e-12)
+    assert nmse_of_phase(turned, true, aligned=False) == pytest.approx(2 - 2 * math.cos(0.7))
+    assert nmse_of_phase(0 * true, true) == 1
+
+
+def test_what_whitening_takes_away_is_all_that_is_fitted():
+    random = np.random.default_rng(8)
+    image, other = head(random), head(random)
+    # Scales of the parts that are even and odd about the centre, and the pixel in the centre.
+    mirrored = np.roll(image[::-1, ::-1], (1, 1), (0, 1))
+    changed = 3.0 * (image + mirrored) / 2 + 0.5 * (image - mirrored) / 2
+    changed[SIDE // 2, SIDE // 2] += 2
+    before, after = (whitened_kspace(torch.from_numpy(each[None])) for each in (image, changed))
+    assert float((before - after).norm() / before.norm()) < 2e-3  # the ridge of whitening feels the scales a little
+    np.testing.assert_allclose(with_what_whitening_loses(changed, image), image, atol=1e-9)
+    assert nmse_of_phase(with_what_whitening_loses(other, image), image) > 0.02
