@@ -44,7 +44,7 @@ class Search:
     steps
         Steps of the optimiser; of L-BFGS each evaluates up to twenty gradients.
     starts
-        Random starts; the image of the smallest objective is taken.
+        Random starts; of all, the images of the smallest objective are taken.
     objective
         ``cosine`` or ``euclidean``.
     optimiser
@@ -127,6 +127,8 @@ def invert(
     shape: Sequence[int],
     search: Search,
     generator: torch.Generator,
+    *,
+    guess: Tensor | None = None,
 ) -> Found:
     """Find real images whose contributions are closest to what was observed.
 
@@ -142,6 +144,8 @@ def invert(
         How to look.
     generator
         Of the starts.
+    guess
+        A further start: images that the attacker expects, such as means of public ones.
     """
     seen = observed.to(torch.float64)
 
@@ -151,10 +155,9 @@ def invert(
             return (found - seen).square().sum()
         return torch.sub(1, found @ seen / (found.norm() * seen.norm()))
 
-    results = []
-    for _ in range(search.starts):
-        start = torch.randn(*shape, generator=generator, dtype=torch.float64)
-        results.append(_descended(start, objective, search))
+    starts = [torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(search.starts)]
+    starts += [] if guess is None else [guess.to(torch.float64)]
+    results = [_descended(start, objective, search) for start in starts]
     # A search that left the range of numbers has found nothing.
     return min(results, key=lambda found: found.objective if math.isfinite(found.objective) else math.inf)
 
