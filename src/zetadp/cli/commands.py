@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from zetadp.cli.federation import add_commands as add_federation
@@ -23,7 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Private federated learning of complex-valued networks on MRI k-space. "
         "The pipeline itself runs with snakemake; these commands go beside it.",
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=_version())
+    parser.set_defaults(run=lambda _: parser.print_help())
+    commands = parser.add_subparsers(metavar="COMMAND")
     _add_predict(commands.add_parser("predict", help="tell the pulse sequence of a volume's channels"))
     _add_convert(commands.add_parser("convert", help="bring NIfTI files or a BIDS folder to the Decathlon layout"))
     _add_report(commands.add_parser("report", help="print the table of an experiment and where its files are"))
@@ -39,6 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"zetadp: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _version() -> str:
+    try:
+        return f"zetadp {version('zetadp')}"
+    except PackageNotFoundError:
+        return f"zetadp, not installed, from {Path(__file__).parents[2]}"
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,17 @@ def test_help_says_what_a_command_takes(command, words, capsys):
         assert word in said
 
 
-@pytest.mark.parametrize("arguments", [[], ["predcit"], ["predict", "model"], ["convert", "a", "b", "--parst", "c"]])
+def test_without_a_command_there_is_help_and_the_version_is_that_of_the_package(capsys):
+    assert main([]) == 0
+    assert "predict" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["version"]
+    assert capsys.readouterr().out == f"zetadp {declared}\n"
+
+
+@pytest.mark.parametrize("arguments", [["predcit"], ["predict", "model"], ["convert", "a", "b", "--parst", "c"]])
 def test_what_no_command_takes_ends_with_code_2_and_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
