@@ -15,6 +15,7 @@
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
+#   make capacity            directions and Gaussian noise at equal true epsilon and at equal Bayes' capacity
 #
 # Variables:
 #   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
@@ -40,7 +41,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting capacity install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -54,6 +55,7 @@ reconstruction: export ZETADP_COMMAND := make reconstruction
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 release-accounting: export ZETADP_COMMAND := make release-accounting
+capacity: export ZETADP_COMMAND := make capacity
 
 # The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
 # named may need any of the packages.
@@ -128,6 +130,9 @@ accountants: install
 
 release-accounting: install
 	$(RUN) python benchmarks/release_accounting.py
+
+capacity: install
+	$(RUN) python benchmarks/directions.py
 
 install: $(VENV)/installed
 
