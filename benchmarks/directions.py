@@ -253,7 +253,7 @@ def points() -> pd.DataFrame:
             row = {"mechanism": name, "setting": noise if gaussian else kappa, "printed_epsilon": printed}
             row["true_epsilon"] = gaussian_epsilon(noise) if gaussian else direction_epsilon(kappa)
             for radius_name, radius in RADII.items():
-                row[f"capacity_{radius_name}"] = (
+                row[f"capacity_radius_{radius_name}"] = (
                     gaussian_capacity(noise, radius, DIMENSION) if gaussian else direction_capacity(kappa, DIMENSION)
                 )
             rows.append(row | dict(zip((f"error_{data}" for data in DATA), found, strict=True)))
@@ -263,9 +263,9 @@ def points() -> pd.DataFrame:
 def claim() -> pd.DataFrame:
     """Return the rank correlation of each predictor with the printed error of reconstruction."""
     found, rows = points(), []
-    for predictor in ("printed_epsilon", "true_epsilon", *(f"capacity_{name}" for name in RADII)):
+    for predictor in ("printed_epsilon", "true_epsilon", *(f"capacity_radius_{name}" for name in RADII)):
         ranks = {f"spearman_{data}": spearmanr(found[predictor], found[f"error_{data}"]).statistic for data in DATA}
-        rows.append({"predictor": predictor, **ranks})
+        rows.append({"predictor": predictor.replace("_", " "), **ranks})
     return pd.DataFrame(rows)
 
 
@@ -277,11 +277,14 @@ def figure() -> Figure:
         FigureCanvasAgg(drawn)
         drawn.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
         left, right = drawn.subplots(1, 2, sharey=True)
-        panels = ((left, "true_epsilon", "true ε of the run"), (right, "capacity_128", "log capacity of a step, nats"))
+        panels = (
+            (left, "true_epsilon", "true ε of the run"),
+            (right, "capacity_radius_128", "log capacity of a step, nats (radius 128)"),
+        )
         for panel, column, label in panels:
             for index, (mechanism, data) in enumerate((m, d) for m in ("direction", "gaussian") for d in DATA):
                 part = found[found["mechanism"] == mechanism].sort_values(column)
-                shown = "von Mises-Fisher" if mechanism == "direction" else "Gaussian, radius 128"
+                shown = "von Mises-Fisher" if mechanism == "direction" else "Gaussian"
                 panel.plot(part[column], part[f"error_{data}"], label=f"{shown}, {data}", **line_look(index))
             panel.set(xscale="log", xlabel=label)
         left.set_ylabel("printed reconstruction error (MSE)")
