@@ -16,6 +16,7 @@
 #   make accountants         what the accountants say and take
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
 #   make inversion           images that an attacker rebuilds from one message of training, and what noise leaves of them
+#   make capacity            directions and Gaussian noise at equal true epsilon and at equal Bayes' capacity
 #
 # Variables:
 #   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
@@ -41,7 +42,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting inversion install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting inversion capacity install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -56,6 +57,7 @@ benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 release-accounting: export ZETADP_COMMAND := make release-accounting
 inversion: export ZETADP_COMMAND := make inversion
+capacity: export ZETADP_COMMAND := make capacity
 
 # The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
 # named may need any of the packages.
@@ -133,6 +135,9 @@ release-accounting: install
 
 inversion: install
 	$(RUN) python benchmarks/inversion.py
+
+capacity: install
+	$(RUN) python benchmarks/directions.py
 
 install: $(VENV)/installed
 

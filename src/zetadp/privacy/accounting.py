@@ -201,7 +201,8 @@ def trade_off(mechanisms: Exposure, alphas: Sequence[float]) -> list[float]:
         flat = np.exp(-epsilons)[:, None] * (1 - deltas - rates)
         return np.asarray(1 - np.maximum(0, np.maximum(steep, flat)).max(axis=0))
 
-    return [float(1 - value) for value in np.asarray(_refined(key, power, 1e-3, 1e-5))]
+    curve = refined(lambda interval: _composed(key, interval), first_interval(key), power, (1e-3, 1e-5))
+    return [float(1 - value) for value in np.asarray(curve)]
 
 
 def _key(mechanisms: Exposure) -> _Key:
@@ -247,7 +248,8 @@ def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
         return math.inf
     if any(units > _FEW_UNITS for _, _, units, _ in key):
         tolerance = max(tolerance, _ROUGH)
-    bound = _refined(key, lambda loss: float(loss.get_epsilon_for_delta(delta - left_out)), tolerance, 1e-6)
+    figure = epsilon_at(delta - left_out)
+    bound = refined(lambda interval: _composed(key, interval), first_interval(key), figure, (tolerance, 1e-6))
     return float(bound) - sum(count * math.log1p(-_drawn(p, units)[2]) for p, _, units, count in key)
 
 
@@ -267,11 +269,16 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
         return float(accountant.get_epsilon(delta))
 
 
-def _refined(
-    key: _Key,
+def epsilon_at(delta: float) -> Callable[[privacy_loss_distribution.PrivacyLossDistribution], float]:
+    """Return the figure of `refined` that is epsilon at this delta."""
+    return lambda loss: float(loss.get_epsilon_for_delta(delta))
+
+
+def refined(
+    composed: Callable[[float], privacy_loss_distribution.PrivacyLossDistribution],
+    interval: float,
     figure: Callable[[privacy_loss_distribution.PrivacyLossDistribution], float | np.ndarray],
-    relative: float,
-    absolute: float,
+    tolerance: tuple[float, float],
 ) -> float | np.ndarray:
     """Return a figure of the composed distribution on a grid that is halved until the figure stands still.
 
@@ -279,15 +286,26 @@ def _refined(
     error of "connect the dots" falls with the square of the interval, so a halving that moves the figure by x leaves an
     error of about x / 3. On very fine grids (a million rounds) rounding errors, which only add probability, take over
     and the figure rises again: there the refinement ends too.
+
+    Parameters
+    ----------
+    composed
+        Returns the distribution, in both directions, rounded up to a grid of this interval.
+    interval
+        Of the first grid.
+    figure
+        Of a distribution.
+    tolerance
+        Relative and absolute change by one halving at which refining ends.
     """
-    interval = _first_interval(key)
+    relative, absolute = tolerance
     # Next to no noise: quotients of probabilities overflow to infinity, which compares as it should. Two infinities
     # differ by nan, which compares as "not yet".
     with np.errstate(over="ignore", invalid="ignore"):
-        best = figure(_composed(key, interval))
+        best = figure(composed(interval))
         for _ in range(_MOST_HALVINGS):
             interval /= 2
-            current = figure(_composed(key, interval))
+            current = figure(composed(interval))
             gain = np.subtract(best, current)
             best = np.minimum(best, current)
             if np.all(gain <= relative * np.abs(best) + absolute):
@@ -295,7 +313,7 @@ def _refined(
     return best
 
 
-def _first_interval(key: _Key) -> float:
+def first_interval(key: _Key) -> float:
     """Return a power of two near a quarter of the typical privacy loss of one round."""
     variance = 0.0
     for probability, sigma, units, count in key:

@@ -1,0 +1,93 @@
+r"""The law of the cosine between a centre and the output of the von Mises-Fisher mechanism.
+
+Privacy depends on it alone. Against the opposite centre the privacy loss of an output y is :math:`2 \kappa t` with
+:math:`t = x^T y`, whose density is :math:`\propto e^{\kappa t} (1-t^2)^{(p-3)/2}` under the centre x and
+:math:`\propto e^{-\kappa t} (1-t^2)^{(p-3)/2}` under its opposite.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import logsumexp
+
+from zetadp.directions.bessel import mean_cosine, order_of
+from zetadp.validation import in_range
+
+MOST_CONCENTRATION = 1e4
+"""More is no privacy: epsilon of a single release would be in the thousands."""
+
+_WINDOW = 12.0
+_CELLS = 20_000
+_CELLS_PER_LOSS = 50
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
+
+
+@dataclass(frozen=True, eq=False)
+class CosineLaw:
+    """The two laws in narrow cells.
+
+    Attributes
+    ----------
+    edges
+        Cosines that separate the cells, shape (cell + 1,).
+    nodes
+        Cosines at which the densities are known, shape (cell, node).
+    towards, away
+        Logarithms of the probabilities of the nodes under the centre and under its opposite, shape (cell, node).
+    outside
+        Bound on the probability outside of all cells, the same for both.
+    """
+
+    edges: np.ndarray
+    nodes: np.ndarray
+    towards: np.ndarray
+    away: np.ndarray
+    outside: float
+
+
+def cosine_law(concentration: float, dimension: int) -> CosineLaw:
+    r"""Return both laws of the cosine.
+
+    The logarithm of the density has a second derivative of at most :math:`-(p-3)`. Both laws are therefore sub-Gaussian
+    around their means :math:`\pm A(\kappa)` with variance :math:`1/(p-3)`, which bounds what lies outside.
+
+    Parameters
+    ----------
+    concentration
+        Kappa, at most `MOST_CONCENTRATION`.
+    dimension
+        Real dimension p of the vector, at least 3. In fewer, opposite centres are not the worst pair.
+    """
+    check_mechanism(concentration, dimension)
+    mean = float(mean_cosine(order_of(dimension), concentration))
+    reach = min(1.0, mean + _WINDOW / math.sqrt(max(dimension - 3, 1e-9)))
+    cells = max(_CELLS, math.ceil(4 * concentration * reach * _CELLS_PER_LOSS))
+    edges = np.linspace(-reach, reach, cells + 1)
+    half = reach / cells
+    nodes = (edges[:-1] + half)[:, None] + half * _NODES
+    shape = (dimension - 3) / 2 * np.log1p(-nodes * nodes) + np.log(_WEIGHTS)
+    total = logsumexp(shape + concentration * nodes)
+    outside = 2 * math.exp(-(_WINDOW**2) / 2) if reach < 1 else 0.0
+    tilt = concentration * nodes - total
+    return CosineLaw(edges, nodes, shape + tilt, shape - tilt - 2 * total, outside)
+
+
+def sampled_loss(cosine: np.ndarray, concentration: float, probability: float) -> np.ndarray:
+    r"""Return the privacy loss :math:`\log(1 - q + q e^{2 \kappa t})` of a person who is drawn with probability q."""
+    loss = 2 * concentration * cosine
+    return loss if probability == 1 else np.logaddexp(math.log1p(-probability), math.log(probability) + loss)
+
+
+def check_mechanism(concentration: float, dimension: int, probability: float = 1.0) -> None:
+    """Refuse a mechanism that cannot be accounted for."""
+    if dimension < 3 or dimension != int(dimension):
+        raise ValueError(f"Expected a whole dimension >= 3, found {dimension}.")
+    in_range(0, 1, sampling_probability=probability)
+    if not (0 < concentration <= MOST_CONCENTRATION and probability > 0):
+        raise ValueError(
+            f"Expected 0 < concentration <= {MOST_CONCENTRATION:g} and sampling probability > 0, "
+            f"found {concentration} and {probability}."
+        )
