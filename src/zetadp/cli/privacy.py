@@ -101,8 +101,8 @@ def _add_ledger(commands: Any) -> None:  # noqa: ANN401
         "--unit",
         choices=(*PERSONS, "record"),
         default="record",
-        help="patient (or speaker) only where all records of a person are one record, or were merged by a patient key, as "
-        "cohort.unit says in the configuration; record also states what several records of one person cost "
+        help="patient (or speaker) only where all records of a person are one record, or were merged by a patient key, "
+        "as cohort.unit says in the configuration; record also states what several records of one person cost "
         "(default: %(default)s)",
     )
     ledger.add_argument("--json", action="store_true", help="print JSON")
