@@ -9,7 +9,8 @@
 #   make held-apart          the same method on four cohorts from other distributions (minutes each)
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
-#   make speech-commands     spoken commands at true epsilons per clip and per speaker; needs the clips (docs/speech_commands.md)
+#   make speech-commands SPEECH=FOLDER   spoken commands at true epsilons per clip and per speaker, from clips that you have
+#                            (docs/speech_commands.md); make speech-commands-paper SPEECH=FOLDER: the paper's network
 #   make activations         which activation works best at equal true epsilon; needs the clips (docs/activations.md)
 #   make reconstruction      accelerated MRI at true epsilons per patient, simulated (docs/reconstruction.md)
 #   make benchmark           what a private step costs, beside a non-private one
@@ -21,6 +22,7 @@
 #   CORES=8                  cores for the workflow (default: all)
 #   CONFIG=workflow/scenarios/paper.yaml   another experiment for `make results`
 #   ECG=FOLDER               recordings for `make ecg`
+#   SPEECH=FOLDER            clips of spoken words, one folder a word (default: resources/speech-commands-clips)
 #   TORCH_INDEX=URL          take PyTorch from this wheel index. On Linux pip's default PyTorch is a CUDA build of
 #                            several gigabytes; on a machine without a GPU name the index of CPU wheels that
 #                            PyTorch's installation page gives.
@@ -29,6 +31,7 @@ PYTHON ?= python3
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 CONFIG ?=
 ECG ?=
+SPEECH ?=
 TORCH_INDEX ?=
 VENV ?= .venv
 
@@ -40,7 +43,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands speech-commands-paper activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -49,6 +52,7 @@ held-apart: export ZETADP_COMMAND := make held-apart
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
 ecg: export ZETADP_COMMAND := make ecg
 speech-commands: export ZETADP_COMMAND := make speech-commands
+speech-commands-paper: export ZETADP_COMMAND := make speech-commands-paper
 activations: export ZETADP_COMMAND := make activations
 reconstruction: export ZETADP_COMMAND := make reconstruction
 benchmark: export ZETADP_COMMAND := make benchmark
@@ -85,14 +89,22 @@ phase-mnist: install
 ecg: install
 	$(RUN) python benchmarks/ecg.py --data $(ECG)
 
+# Scenarios name the folder of the clips; another one is laid over them.
+CLIPS = $(if $(SPEECH),--config 'cohort={folder: "$(SPEECH)"}')
+
 speech-commands: install
 	for scenario in speech_commands speech_commands_speakers; do \
-		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
+		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml $(CLIPS) || exit 1; \
 	done
 	$(RUN) python benchmarks/speech_commands.py
 
+speech-commands-paper: install
+	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/speech_commands_paper.yaml $(CLIPS)
+	$(RUN) python benchmarks/speech_commands_paper.py
+
 activations: install
 	$(RUN) python benchmarks/activations.py
+
 reconstruction: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/reconstruction.yaml
 	$(RUN) python benchmarks/reconstruction.py

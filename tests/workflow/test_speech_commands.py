@@ -53,8 +53,8 @@ def tiny(name: str, folder: Path, units: int) -> dict:
 
 def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     scenario = tiny("speech_commands", folder, 8)
-    own = scenario["networks"]["cnn"]
-    own |= {"widths": [2, 2], "hidden": 2}
+    paper = yaml.safe_load((ROOT / "workflow/scenarios/speech_commands_paper.yaml").read_text())
+    own = scenario["networks"]["cnn"] = paper["networks"]["cnn"] | {"widths": [2, 2], "hidden": 2}
     own["training"] = {**own["training"], "rounds": 1, "expected_patients": 4}
     scenario["runs"] = [
         {"networks": ["head"], "arms": ["central"], "epsilons": [8, "inf"], "seeds": [0]},
@@ -74,7 +74,7 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     assert "for each training record" in (run / "privacy.txt").read_text()
     plan = json.loads((run / "plan.json").read_text())
     assert plan["task"]["unit"] == "clip"
-    assert len(plan["public"]["encoder"]) == 64
+    assert len(plan["public"]["backbone"]) == 64
     speakers = pd.read_csv(results / "tables/speakers.csv", dtype={"epsilon": str}).set_index(["network", "epsilon"])
     assert set(speakers["units_of_a_speaker"]) == {8}
     # Eight clips of a speaker, all of whom take part: eight times the mu.
@@ -98,7 +98,7 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     run = results / "runs/head/federated/eps-8/seed-0"
     wanted = (path.relative_to(fresh.root) for path in (results / "tables/speakers.csv", run / "privacy.txt"))
     fresh.snakemake(*map(str, wanted), configfile=file)
-    assert "for each training patient" in (run / "privacy.txt").read_text()
+    assert "for each training speaker" in (run / "privacy.txt").read_text()
     spent = pd.read_csv(results / "tables/speakers.csv")["epsilon_per_speaker"]
     assert spent.to_numpy() == pytest.approx(8, rel=1e-3)
 
