@@ -12,7 +12,8 @@
 #   make speech-commands SPEECH=FOLDER   spoken commands at true epsilons per clip and per speaker, from clips that you have
 #                            (docs/speech_commands.md); make speech-commands-paper SPEECH=FOLDER: the paper's network
 #   make activations         which activation works best at equal true epsilon; needs the clips (docs/activations.md)
-#   make reconstruction      accelerated MRI at true epsilons per patient, simulated (docs/reconstruction.md)
+#   make reconstruction      accelerated MRI at true epsilons per patient, simulated (docs/reconstruction.md); with
+#                            REAL=FOLDER also on real heads
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
@@ -31,6 +32,7 @@ PYTHON ?= python3
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 CONFIG ?=
 ECG ?=
+REAL ?=
 SPEECH ?=
 TORCH_INDEX ?=
 VENV ?= .venv
@@ -108,6 +110,7 @@ activations: install
 reconstruction: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/reconstruction.yaml
 	$(RUN) python benchmarks/reconstruction.py
+	$(if $(REAL),$(RUN) python benchmarks/reconstruction.py --real "$(REAL)")
 
 lint: install
 	$(BIN)/ruff check .
