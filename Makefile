@@ -10,7 +10,7 @@
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
 #   make speech-commands SPEECH=FOLDER   spoken commands at true epsilons per clip and per speaker, from clips that you have
-#                            (docs/speech_commands.md); make speech-commands-paper SPEECH=FOLDER: the paper's network
+#                            (docs/speech_commands.md)
 #   make activations         which activation works best at equal true epsilon; needs the clips (docs/activations.md)
 #   make reconstruction      accelerated MRI at true epsilons per patient, simulated (docs/reconstruction.md); with
 #                            REAL=FOLDER also on real heads
@@ -45,7 +45,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands speech-commands-paper activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -54,7 +54,6 @@ held-apart: export ZETADP_COMMAND := make held-apart
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
 ecg: export ZETADP_COMMAND := make ecg
 speech-commands: export ZETADP_COMMAND := make speech-commands
-speech-commands-paper: export ZETADP_COMMAND := make speech-commands-paper
 activations: export ZETADP_COMMAND := make activations
 reconstruction: export ZETADP_COMMAND := make reconstruction
 benchmark: export ZETADP_COMMAND := make benchmark
@@ -99,10 +98,6 @@ speech-commands: install
 		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml $(CLIPS) || exit 1; \
 	done
 	$(RUN) python benchmarks/speech_commands.py
-
-speech-commands-paper: install
-	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/speech_commands_paper.yaml $(CLIPS)
-	$(RUN) python benchmarks/speech_commands_paper.py
 
 activations: install
 	$(RUN) python benchmarks/activations.py

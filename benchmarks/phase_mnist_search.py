@@ -99,9 +99,7 @@ class Composites:
         return torch.cat((made.real, made.imag, torch.ones(len(made), 1)), dim=1), pairs.labels
 
 
-def trained(
-    x: Tensor, labels: np.ndarray, how: Setting, epsilon: float = EPSILON, start: Tensor | None = None
-) -> Tensor:
+def trained(x: Tensor, labels: np.ndarray, how: Setting, epsilon: float = EPSILON) -> Tensor:
     """Return the head of a private descent in which every example takes part, as a real matrix."""
     wanted = functional.one_hot(torch.from_numpy(labels)).float()
     norms = x.norm(dim=1)
@@ -113,8 +111,7 @@ def trained(
             factors = (how.clip / (error.norm(dim=1) * norms[part]).clamp_min(1e-12)).clamp_max(1)
             yield x[part].T @ (error * factors[:, None])
 
-    start = torch.zeros(x.shape[1], wanted.shape[1]) if start is None else start
-    return descended(start, contributed, len(x), how, (epsilon, DELTA))
+    return descended(torch.zeros(x.shape[1], wanted.shape[1]), contributed, len(x), how, (epsilon, DELTA))
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """Spoken commands at true epsilons: speech_commands.yaml per clip, speech_commands_speakers.yaml per speaker.
 
-    make speech-commands SPEECH=FOLDER
+    make speech-commands
 
 runs the two scenarios and this, which writes table.csv and table.md. What Ziller et al. print stands at the epsilon
-that its noise really gives. Their network has a table of its own: speech_commands_paper.py.
+that its noise really gives.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from scenarios import Experiment, declared_by, ended, write_joined
 
 from zetadp.core.metrics import LEVEL
 from zetadp.epsilon import epsilon_shown, rounded_up
-from zetadp.nn.models import build
-from zetadp.nn.settings import NetworkSettings
 from zetadp.randomness import Purpose, stream
 from zetadp.report.rendering import MISSING, Sheet, interval_cell, spread_cell
-from zetadp.tasks.speech_commands.clips import WORDS, is_tested
+from zetadp.tasks.speech_commands.clips import is_tested
 from zetadp.tasks.speech_commands.cohort import read_written
 from zetadp.tasks.speech_commands.discrimination import auc_interval, macro_auc
 from zetadp.tasks.speech_commands.encoder import WordEncoder
@@ -35,11 +33,12 @@ METHODS = {
     ("head", "central"): "head on public features, one holder",
     ("slow_head", "central"): "head on public features, one holder",
     ("slow_head", "federated"): "head on public features, 11 nodes",
+    ("cnn", "central"): "the paper's network and settings, one holder",
+    ("real_cnn", "central"): "its real twin on magnitudes, one holder",
 }
 PRINTED = {"3.31": (92.5, "1.47"), "inf": (97.8, "inf")}
 """Area in % and epsilon as Ziller et al. print them (Table 3), by true epsilon per clip."""
 PUBLIC = "the network of simulated words alone"
-START = "its head on public features, where private heads start"
 ENCODER = Path("resources/public-words/encoder.safetensors")
 USELESS = 1000
 """An epsilon above which a figure would be read as if it said something."""
@@ -53,56 +52,38 @@ def declared() -> tuple[str, str]:
 
 def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
     """Return one row for each scenario, method and epsilon, and those that the paper prints."""
-    parts = [measured(experiment, SCENARIOS[name], METHODS) for name, experiment in experiments.items()]
-    return pd.concat([*parts, pd.DataFrame([*public_alone(), *printed()])], ignore_index=True)
-
-
-def measured(experiment: Experiment, unit: str, methods: dict[tuple[str, str], str]) -> pd.DataFrame:
-    """Return one row for each method and epsilon of a scenario; ``methods`` names them by network and arm."""
-    found = experiment.table()
-    cells = list(zip(found["network"], found["arm"], found["epsilon"], strict=True))
-    found["unit"] = unit
-    found["method"] = [methods[cell[:2]] for cell in cells]
-    spent = per_speaker(experiment)
-    found["epsilon_per_speaker"] = [spent[cell] for cell in cells]
-    found["accuracy"] = [
-        100 * pd.Series([run["accuracy"] for run in experiment.metrics(*cell).values()]).mean() for cell in cells
-    ]
-    return found[COLUMNS]
-
-
-def printed() -> list[dict[str, object]]:
-    """Return the rows that the paper prints."""
-    return [
+    parts = []
+    for scenario, experiment in experiments.items():
+        found = experiment.table()
+        cells = list(zip(found["network"], found["arm"], found["epsilon"], strict=True))
+        found["unit"] = SCENARIOS[scenario]
+        found["method"] = [METHODS[cell[:2]] for cell in cells]
+        spent = per_speaker(experiment)
+        found["epsilon_per_speaker"] = [spent[cell] for cell in cells]
+        found["accuracy"] = [
+            100 * pd.Series([run["accuracy"] for run in experiment.metrics(*cell).values()]).mean() for cell in cells
+        ]
+        parts.append(found[COLUMNS])
+    printed = [
         {"unit": "clip", "method": "the paper, printed", "epsilon": true, "mean": area, "printed_epsilon": shown}
         for true, (area, shown) in PRINTED.items()
     ]
+    return pd.concat([*parts, pd.DataFrame([public_alone(), *printed])], ignore_index=True)
 
 
-def public_alone() -> list[dict[str, object]]:
-    """Return rows of the public network, and of the head that private ones start from, on the test clips."""
-    encoder = WordEncoder.load(ENCODER)
+def public_alone() -> dict[str, object]:
+    """Return the row of the public network, as it was trained on simulated words, on the test clips."""
+    network = WordEncoder.load(ENCODER).network
     clips = read_written(Path("resources/speech-commands/clips.h5"))
     tested = clips.part(np.array([is_tested(speaker) for speaker in clips.speakers]))
-    pieces = np.array_split(tested.waves, 1 + len(tested.waves) // 100)
-    settings = NetworkSettings("head", domain="features", start="public")
-    head = build(settings, len(WORDS), encoder.components, stream(0, Purpose.WEIGHTS))
-    head.load_state_dict(encoder.start(settings))
     with torch.no_grad():
-        outputs = {
-            PUBLIC: [encoder.network(log_mel(part)) for part in pieces],
-            START: [head(torch.from_numpy(encoder.features(part))[:, None]) for part in pieces],
-        }
-    rows = []
-    for method, parts in outputs.items():
-        scores = torch.cat(parts).softmax(dim=1).double().numpy()
-        area = 100 * float(macro_auc(tested.labels, scores)[0])
-        low, high = auc_interval(tested.labels, scores, tested.speakers, stream(0, Purpose.BOOTSTRAP), LEVEL)
-        right = 100 * float((scores.argmax(axis=1) == tested.labels).mean())
-        row = {"unit": "none", "method": method, "epsilon": "0", "epsilon_per_speaker": 0.0, "seeds": 1}
-        row |= {"mean": area, "std": float("nan"), "ci_low": 100 * low, "ci_high": 100 * high, "accuracy": right}
-        rows.append(row)
-    return rows
+        parts = [network(log_mel(part)) for part in np.array_split(tested.waves, 1 + len(tested.waves) // 100)]
+    scores = torch.cat(parts).softmax(dim=1).double().numpy()
+    area = 100 * float(macro_auc(tested.labels, scores)[0])
+    low, high = auc_interval(tested.labels, scores, tested.speakers, stream(0, Purpose.BOOTSTRAP), LEVEL)
+    right = 100 * float((scores.argmax(axis=1) == tested.labels).mean())
+    row = {"unit": "none", "method": PUBLIC, "epsilon": "0", "epsilon_per_speaker": 0.0, "seeds": 1, "accuracy": right}
+    return row | {"mean": area, "std": float("nan"), "ci_low": 100 * low, "ci_high": 100 * high}
 
 
 def per_speaker(experiment: Experiment) -> dict[tuple[str, str, str], float]:
@@ -115,7 +96,7 @@ def per_speaker(experiment: Experiment) -> dict[tuple[str, str, str], float]:
     return {(str(n), str(a), str(e)): float(value) for (n, a, e), value in worst.items()}
 
 
-def sheet(found: pd.DataFrame, made: tuple[str, ...], title: str = "Spoken commands at true ε") -> Sheet:
+def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
     """Lay the table out, one line a method and epsilon, and say below how it was made."""
     lines = []
     ordered = found.assign(order=found["epsilon"].astype(float))
@@ -150,7 +131,7 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...], title: str = "Spoken comma
         *made,
     )
     headings = ("unit", "method", "ε per unit", "ε per speaker", "AUC", "95% interval", "accuracy", "seeds")
-    return Sheet(title, headings, tuple(lines), notes, names=2)
+    return Sheet("Spoken commands at true ε", headings, tuple(lines), notes, names=2)
 
 
 def read_clips_of_a_speaker() -> int:

@@ -53,8 +53,8 @@ def tiny(name: str, folder: Path, units: int) -> dict:
 
 def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     scenario = tiny("speech_commands", folder, 8)
-    paper = yaml.safe_load((ROOT / "workflow/scenarios/speech_commands_paper.yaml").read_text())
-    own = scenario["networks"]["cnn"] = paper["networks"]["cnn"] | {"widths": [2, 2], "hidden": 2}
+    own = scenario["networks"]["cnn"]
+    own |= {"widths": [2, 2], "hidden": 2}
     own["training"] = {**own["training"], "rounds": 1, "expected_patients": 4}
     scenario["runs"] = [
         {"networks": ["head"], "arms": ["central"], "epsilons": [8, "inf"], "seeds": [0]},
@@ -89,6 +89,8 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
 
     # The same clips by speaker, in the same folder: the public encoder is made once.
     scenario = tiny("speech_commands_speakers", folder, 1)
+    scenario["cohort"]["unit"] = "speaker"
+    scenario["networks"]["head"]["start"] = "public"
     scenario["partition"]["nodes"] = 2
     scenario["arms"] = {arm: {"expected_patients": 2, "rounds": 5} for arm in ("central", "federated")}
     scenario["runs"] = [{"networks": ["head"], "arms": ["central", "federated"], "epsilons": [8], "seeds": [0]}]
@@ -99,6 +101,7 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     wanted = (path.relative_to(fresh.root) for path in (results / "tables/speakers.csv", run / "privacy.txt"))
     fresh.snakemake(*map(str, wanted), configfile=file)
     assert "for each training speaker" in (run / "privacy.txt").read_text()
+    assert len(json.loads((run / "plan.json").read_text())["public"]["start"]) == 64
     spent = pd.read_csv(results / "tables/speakers.csv")["epsilon_per_speaker"]
     assert spent.to_numpy() == pytest.approx(8, rel=1e-3)
 
