@@ -27,6 +27,7 @@ from reconstruction import (
 )
 from scenarios import Experiment
 
+from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import pipeline_task_of
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from zetadp.tasks.reconstruction.task import Reconstruction
 
 VOLUMES, MEASURED = "decathlon_sample/Task01_BrainTumour", "kspace/cartesian_ksp.npy"
-CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 SEQUENCE = "T2w"
 """As the private patients have it."""
 APART, SLICES = 4, 4
@@ -64,7 +64,7 @@ def patients(folder: Path, size: int) -> list[KspaceVolume]:
     """Return the middle T2w slices of every volume, with the k-space that their magnitude images have."""
     found = []
     for path in sorted(folder.glob("images*/*.nii.gz")):
-        images = read_centre_slices(path, CHANNELS, APART * (SLICES - 1) + 1, size)[CHANNELS.index(SEQUENCE), ::APART]
+        images = read_centre_slices(path, SEQUENCES, APART * (SLICES - 1) + 1, size)[SEQUENCES.index(SEQUENCE), ::APART]
         name = path.name.removesuffix(".nii.gz")
         found.append(KspaceVolume(name, name, SEQUENCE, to_kspace(images), np.abs(images)))
     if not found:
