@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -88,6 +90,31 @@ def test_the_table_says_how_much_of_the_way_private_training_goes(benchmark, tes
     shown = to_markdown(benchmark.sheet(found.reset_index(), len(PATIENTS), ("command: none",)))
     assert "75 (75 to 75)" in shown
     assert "6 test patients" in shown
+
+
+def kept(name: str) -> pd.DataFrame:
+    return pd.read_csv(ROOT / f"docs/results/reconstruction/{name}.csv", comment="#", dtype={"epsilon": str})
+
+
+def test_the_stored_tables_have_the_declared_seeds_and_the_page_says_what_they_say(benchmark):
+    page = (ROOT / "docs/reconstruction.md").read_text()
+    table = kept("table").set_index(["method", "epsilon"])
+    cells = benchmark.Experiment.of(benchmark.SCENARIO).cells
+    for (method, epsilon), network in benchmark.TRAINED.items():
+        assert table.loc[(method, epsilon), "seeds"] == len(cells[network, "central", epsilon])
+        assert float(table.loc[(method, epsilon), "epsilon_stated"]) <= float(epsilon)
+    best, start = table.loc[(benchmark.PRIVATE, "8")], table.loc[(benchmark.PUBLIC, "0")]
+    said = " ".join(page.split())
+    assert f"({start['SSIM']:.3f}, {best['SSIM']:.3f} and" in said
+    for metric, words in (("SSIM", "covers {} of the way"), ("NMSE", "and {} of it in NMSE")):
+        assert words.format(f"{100 * best[f'way_{metric}']:.0f} %") in said
+        assert f"{100 * best[f'way_{metric}_low']:.0f} to {100 * best[f'way_{metric}_high']:.0f} %" in said
+    for _, own in kept("real").groupby("method"):
+        shown = [f"{row[metric]:.3f}" for _, row in own.iterrows() for metric in ("SSIM", "NMSE")]
+        assert re.search(r"\| \W*" + r"\W* \| \W*".join(map(re.escape, shown)), page)
+    for _, row in kept("paper").iterrows():
+        assert f"| {rounded_up(row['per_slice'], digits=3)} | " in page.replace("**", "")
+        assert f"| {rounded_up(row['per_patient'], digits=3)} |" in page.replace("**", "")
 
 
 def test_the_figure_shows_every_method_and_the_target(benchmark, tested):
