@@ -9,9 +9,11 @@
 #   make held-apart          the same method on four cohorts from other distributions (minutes each)
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
-#   make speech-commands     spoken commands at true epsilons per clip and per speaker; needs the clips (docs/speech_commands.md)
+#   make speech-commands SPEECH=FOLDER   spoken commands at true epsilons per clip and per speaker, from clips that you have
+#                            (docs/speech_commands.md)
 #   make activations         which activation works best at equal true epsilon; needs the clips (docs/activations.md)
-#   make reconstruction      accelerated MRI at true epsilons per patient, simulated (docs/reconstruction.md)
+#   make reconstruction      accelerated MRI at true epsilons per patient, simulated (docs/reconstruction.md); with
+#                            REAL=FOLDER also on real heads
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
@@ -23,6 +25,7 @@
 #   CORES=8                  cores for the workflow (default: all)
 #   CONFIG=workflow/scenarios/paper.yaml   another experiment for `make results`
 #   ECG=FOLDER               recordings for `make ecg`
+#   SPEECH=FOLDER            clips of spoken words, one folder a word (default: resources/speech-commands-clips)
 #   TORCH_INDEX=URL          take PyTorch from this wheel index. On Linux pip's default PyTorch is a CUDA build of
 #                            several gigabytes; on a machine without a GPU name the index of CPU wheels that
 #                            PyTorch's installation page gives.
@@ -31,6 +34,8 @@ PYTHON ?= python3
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 CONFIG ?=
 ECG ?=
+REAL ?=
+SPEECH ?=
 TORCH_INDEX ?=
 VENV ?= .venv
 
@@ -89,17 +94,22 @@ phase-mnist: install
 ecg: install
 	$(RUN) python benchmarks/ecg.py --data $(ECG)
 
+# Scenarios name the folder of the clips; another one is laid over them.
+CLIPS = $(if $(SPEECH),--config 'cohort={folder: "$(SPEECH)"}')
+
 speech-commands: install
 	for scenario in speech_commands speech_commands_speakers; do \
-		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
+		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml $(CLIPS) || exit 1; \
 	done
 	$(RUN) python benchmarks/speech_commands.py
 
 activations: install
 	$(RUN) python benchmarks/activations.py
+
 reconstruction: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/reconstruction.yaml
 	$(RUN) python benchmarks/reconstruction.py
+	$(if $(REAL),$(RUN) python benchmarks/reconstruction.py --real "$(REAL)")
 
 lint: install
 	$(BIN)/ruff check .

@@ -119,7 +119,13 @@ def declared_seeds(config: dict) -> Counter:
 
 
 @pytest.mark.parametrize(
-    ("table", "name"), [("default/table1", None), ("longer/table1", "longer"), ("phantom_full", "phantom_full")]
+    ("table", "name"),
+    [
+        ("default/table1", None),
+        ("longer/table1", "longer"),
+        ("phantom_full", "phantom_full"),
+        ("speech_commands/start", "speech_commands_start"),
+    ],
 )
 def test_every_cell_has_as_many_seeds_as_the_scenario_declares(table, name, benchmark):
     found = {

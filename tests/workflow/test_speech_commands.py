@@ -74,7 +74,7 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     assert "for each training record" in (run / "privacy.txt").read_text()
     plan = json.loads((run / "plan.json").read_text())
     assert plan["task"]["unit"] == "clip"
-    assert len(plan["public"]["encoder"]) == 64
+    assert len(plan["public"]["backbone"]) == 64
     speakers = pd.read_csv(results / "tables/speakers.csv", dtype={"epsilon": str}).set_index(["network", "epsilon"])
     assert set(speakers["units_of_a_speaker"]) == {8}
     # Eight clips of a speaker, all of whom take part: eight times the mu.
@@ -89,6 +89,8 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
 
     # The same clips by speaker, in the same folder: the public encoder is made once.
     scenario = tiny("speech_commands_speakers", folder, 1)
+    scenario["cohort"]["unit"] = "speaker"
+    scenario["networks"]["head"]["start"] = "public"
     scenario["partition"]["nodes"] = 2
     scenario["arms"] = {arm: {"expected_patients": 2, "rounds": 5} for arm in ("central", "federated")}
     scenario["runs"] = [{"networks": ["head"], "arms": ["central", "federated"], "epsilons": [8], "seeds": [0]}]
@@ -98,7 +100,8 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     run = results / "runs/head/federated/eps-8/seed-0"
     wanted = (path.relative_to(fresh.root) for path in (results / "tables/speakers.csv", run / "privacy.txt"))
     fresh.snakemake(*map(str, wanted), configfile=file)
-    assert "for each training patient" in (run / "privacy.txt").read_text()
+    assert "for each training speaker" in (run / "privacy.txt").read_text()
+    assert len(json.loads((run / "plan.json").read_text())["public"]["start"]) == 64
     spent = pd.read_csv(results / "tables/speakers.csv")["epsilon_per_speaker"]
     assert spent.to_numpy() == pytest.approx(8, rel=1e-3)
 

@@ -60,12 +60,16 @@ class PublicEncoder(ABC, Generic[Settings, Network]):
         scaled = [part.scaled(part.components(items), n) for part, n in zip(self.parts, counts, strict=True)]
         return unit(torch.cat(scaled, dim=1))
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all weights and axes."""
+        found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        for number, part in enumerate(self.parts):
+            found |= {f"{number}.{name}": getattr(part, name) for name in NAMES}
+        return found
+
     def save(self, path: Path) -> None:
         """Write the encoder to a safetensors file, whole or not at all."""
-        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        for number, part in enumerate(self.parts):
-            tensors |= {f"{number}.{name}": getattr(part, name) for name in NAMES}
-        save_tensors(path, tensors, {self.key: asdict(self.settings)})  # type: ignore[call-overload]
+        save_tensors(path, self.tensors(), {self.key: asdict(self.settings)})  # type: ignore[call-overload]
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.epsilon import rounded_up
+from zetadp.privacy.wording import PERSONS
 from zetadp.validation import UserError
 
 PLD = "privacy-loss distribution, an upper bound"
@@ -98,10 +99,10 @@ def _add_ledger(commands: Any) -> None:  # noqa: ANN401
     ledger.add_argument("--delta", type=delta, default=1e-3, help="delta of the statement (default: %(default)s)")
     ledger.add_argument(
         "--unit",
-        choices=("patient", "record"),
+        choices=(*PERSONS, "record"),
         default="record",
-        help="patient only where all records of a person are one record, or were merged by a patient key, as "
-        "cohort.unit says in the configuration; record also states what several records of one person cost "
+        help="patient (or speaker) only where all records of a person are one record, or were merged by a patient key, "
+        "as cohort.unit says in the configuration; record also states what several records of one person cost "
         "(default: %(default)s)",
     )
     ledger.add_argument("--json", action="store_true", help="print JSON")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.cli.privacy import delta
+from zetadp.privacy.wording import PERSONS
 from zetadp.validation import UserError
 
 LEDGER = "ledger.jsonl"
@@ -35,7 +36,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     risk.add_argument("--delta", type=delta, help="delta of the statement (default: that of the run, else 1e-3)")
     risk.add_argument(
         "--unit",
-        choices=("patient", "record", "speaker"),
+        choices=(*PERSONS, "record"),
         help="whom the ledger's units are (default: that of the run, else record)",
     )
     risk.add_argument("--audit", type=Path, help="folder of the audit (default: that of the run's experiment)")

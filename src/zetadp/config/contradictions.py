@@ -240,11 +240,11 @@ def _contradictions_of_cohort(config: Mapping[str, Any]) -> Iterator[str]:
         )
     if source == "download" and task == BRAIN and cohort["one_record_per_patient"]:
         yield "cohort.one_record_per_patient: expected false: the Decathlon has several scans of some patients."
-    elif cohort["unit"] == "patient" and not (cohort["patient_key"] or cohort["one_record_per_patient"]):
+    elif cohort["unit"] != "record" and not (cohort["patient_key"] or cohort["one_record_per_patient"]):
         yield (
             f"cohort.unit: expected record for a cohort with source {source}, or to be told which records belong to "
-            "one person; found patient. Name the table in cohort.patient_key, or say cohort.one_record_per_patient: "
-            "true if no two records are of one person."
+            f"one person; found {cohort['unit']}. Name the table in cohort.patient_key, or say "
+            "cohort.one_record_per_patient: true if no two records are of one person."
         )
     if real and noise != "os":
         declare = " If they are not real, say cohort.real_patients: false." if source == "folder" else ""

@@ -91,13 +91,14 @@ def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbon
     inputs
         Length of the last axis of what the network takes.
     backbone
-        The public backbone, which the file of a head holds as well: a head is of no use without it.
+        The public backbone, which the file of a head holds as well: a head is of no use without it. The encoder of a
+        task is not held: its features are made before training.
     """
     tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
     if trained.released is not None:
         tensors[RELEASED] = trained.released
     content: dict[str, Any] = {"ledger_head": trained.ledger_head}
-    if backbone is not None and plan.network.domain == "features":
+    if isinstance(backbone, Backbone) and plan.network.domain == "features":
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
         content |= {"public": backbone.content()}
     content |= model_content(plan.network, plan.task, inputs)

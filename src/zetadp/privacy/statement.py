@@ -22,7 +22,7 @@ from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
 from zetadp.validation import UserError, one_of
 
-Unit: TypeAlias = Literal["patient", "record", "image"]
+Unit: TypeAlias = Literal["patient", "speaker", "record", "image"]
 NoiseSource: TypeAlias = Literal["seeded", "os"]
 
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -40,8 +40,8 @@ class Terms:
         The delta of the quoted epsilon.
     unit
         What a record of the cohort stands for: ``"patient"`` only where the cohort declares one record a patient, or
-        merged the records of each. Where single images were drawn, the statement is per image, and tells what holds for
-        this unit beside it.
+        merged the records of each. ``"speaker"`` is the same for people who are heard. Where single images were drawn,
+        the statement is per image, and tells what holds for this unit beside it.
     noise_source
         ``"seeded"`` is simulation and protects nobody; ``"os"`` is the operating system's generator.
     """
@@ -52,7 +52,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         """Refuse units and sources that there are not."""
-        one_of(("patient", "record"), unit=self.unit)
+        one_of((*wording.PERSONS, "record"), unit=self.unit)
         one_of(("seeded", "os"), noise_source=self.noise_source)
 
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from zetadp.privacy.statement import NoiseSource, Unit
     from zetadp.privacy.threat import Audience
 
+PERSONS = ("patient", "speaker")
+"""Units that are whole persons."""
+
 _FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
 
 _NOISE: dict[NoiseSource, str] = {
@@ -58,21 +61,21 @@ _DOES_NOT_COVER = (
     "test and validation {unit}s: they have no guarantee, and curves or scores computed on them are not noised",
     "choosing a round or a model by watching validation {unit}s",
     "statistics of preprocessing that cross {unit}s: the figures assume that there are none",
-    "patients known to two hospitals: the two hospitals' exposures add up",
-    "what a model trained without a patient would have revealed about that patient too",
+    "{person}s known to two hospitals: the two hospitals' exposures add up",
+    "what a model trained without a {person} would have revealed about that {person} too",
     "the public constants: numbers of {unit}s, sampling probabilities, divisors, weights, assignment to nodes",
 )
 
-_TWO_HOSPITALS = "patients known to two hospitals: the two hospitals' exposures add up"
+_TWO_HOSPITALS = "{person}s known to two hospitals: the two hospitals' exposures add up"
 _NOT_COVERED_IN_SUMS = tuple(
-    "patients known to two hospitals: what single messages cost adds up, and in sums both are under the same noise"
+    "{person}s known to two hospitals: what single messages cost adds up, and in sums both are under the same noise"
     if text == _TWO_HOSPITALS
     else text
     for text in _DOES_NOT_COVER
 )
 
 _PUBLIC = (
-    "Before any {unit} of this cohort took part, a network was trained on simulated patients, who are nobody; starting "
+    "Before any {unit} of this cohort took part, a network was trained on simulated data, which are nobody's; starting "
     "weights or features come from it (sha256 {digest}). It is a function of no data of this cohort and spends no "
     "privacy."
 )
@@ -179,7 +182,8 @@ def covers(unit: Unit) -> list[str]:
 
 def does_not_cover(unit: Unit, *, summed: bool = False) -> list[str]:
     """Return what the guarantee of a run does not cover; ``summed`` where the server sees nothing but sums."""
-    return [text.format(unit=unit) for text in (_NOT_COVERED_IN_SUMS if summed else _DOES_NOT_COVER)]
+    person = unit if unit in PERSONS else PERSONS[0]
+    return [text.format(unit=unit, person=person) for text in (_NOT_COVERED_IN_SUMS if summed else _DOES_NOT_COVER)]
 
 
 def setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from zetadp.core.task import Words
 from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
+from zetadp.privacy.wording import PERSONS
 from zetadp.report.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE
 from zetadp.report.rendering import MISSING, Sheet, to_markdown
 from zetadp.report.tables import is_simulated
@@ -45,6 +46,7 @@ def model_card(
     chosen = epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
     arm = arm_shown(run["arm"], privacy["threat"]["model"])
     items = metrics.get("items_called", "images")
+    person = privacy["unit"] if privacy["unit"] in PERSONS else PERSONS[0]
     return "\n".join(
         [
             f"# {words.title}: {run['network']}, {arm}, {chosen}, seed {run['seed']}",
@@ -59,8 +61,8 @@ def model_card(
             "",
             "## Data",
             "",
-            f"Cohort: {cohort_label}. Tested on {metrics['images']} {items} of {metrics['patients']} patients "
-            "who took no part in training.",
+            f"Cohort: {cohort_label}. Tested on {metrics['images']} {items} of {metrics['patients']} "
+            f"{person}s who took no part in training.",
             *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
             "",
             *_privacy(epsilon, privacy),

@@ -156,7 +156,7 @@ def _curve(panel: Axes, risk: Risk, unit: Unit) -> None:
 def _sections(
     risk: Risk, unit: Unit, delta: float, ledger: str, evidence: Evidence, picture: Path
 ) -> Iterator[_Section]:
-    command = f"zetadp ledger {ledger} --unit {'patient' if unit == 'patient' else 'record'} --delta"
+    command = f"zetadp ledger {ledger} --unit {unit} --delta"
     recorded = _counted(len(risk.runs), "training or release", "trainings or releases")
     yield _Section("In one sentence", [headline(risk, unit, delta)])
     yield _Section(

@@ -16,6 +16,7 @@ import pandas as pd
 
 from zetadp.core.metrics import LEVEL, accuracy_interval
 from zetadp.epsilon import epsilon_label, epsilon_order, epsilon_value
+from zetadp.privacy.wording import PERSONS
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import read_json
 from zetadp.validation import UserError
@@ -82,7 +83,8 @@ def chance_of(runs: pd.DataFrame) -> float | None:
 
 def holders(table: pd.DataFrame) -> str:
     """Return whose the held-out images are, for reading: patients', or records' where nobody knows the persons."""
-    return "records" if set(table["unit"]) == {"record"} else "patients"
+    units = set(table["unit"])
+    return f"{units.pop()}s" if units in ({"record"}, {"speaker"}) else "patients"
 
 
 def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
@@ -304,7 +306,7 @@ def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
 def _per_patient(privacy: Mapping[str, Any]) -> float:
     """Return what a statement says of a whole patient; NaN where nothing is known of whose the records are."""
     whole = privacy["of_all_images"] or privacy
-    return float(whole["epsilon"]) if whole["unit"] == "patient" else math.nan
+    return float(whole["epsilon"]) if whole["unit"] in PERSONS else math.nan
 
 
 def _identity(run: Mapping[str, Any], path: Path) -> dict[str, Any]:

@@ -48,6 +48,17 @@ def test_it_is_plain_json(printed):
     assert json.loads(json.dumps(infinite, allow_nan=False)) == infinite
 
 
+def test_a_speaker_is_a_person_by_that_name():
+    """Figures as for a patient; no word of patients, who are not meant."""
+    patient, speaker = state(federated()), state(federated(), unit="speaker")
+    assert speaker["epsilon"] == patient["epsilon"]
+    assert speaker["records_of_one_person"] is None
+    text = plain_text(speaker) + plain_text(total([federated()], unit="speaker"))
+    assert "for each training speaker" in text
+    assert "patient" not in text
+    assert "patients known to two hospitals" in plain_text(patient)
+
+
 def test_the_published_figures_stand_in_it(printed):
     assert printed["epsilon"] == pytest.approx(1, rel=1e-3)
     assert printed["epsilon_rdp"] > printed["epsilon"]

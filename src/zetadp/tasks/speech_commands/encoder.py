@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.backbone.axes import Extract
+    from zetadp.nn.settings import NetworkSettings
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
         parts = [fit_axes(extract, sounds, n) for extract, n in zip(cls.maps(network), counts, strict=True)]
         return cls(settings, network, tuple(parts))
 
+    @property
+    def components(self) -> int:
+        """Number of complex features."""
+        return (self.settings.scattering + self.settings.learned) // 2
+
     def features(self, waves: np.ndarray) -> np.ndarray:
         """Return complex features of clips of norm one, shape (clip, 1, component); each of its own clip alone.
 
@@ -90,6 +96,34 @@ class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
         found = self.joined(torch.from_numpy(waves), self.settings.scattering, self.settings.learned)
         pairs = found.unflatten(1, (-1, 2))  # type: ignore[no-untyped-call]
         return np.asarray(torch.view_as_complex(pairs.contiguous())[:, None].numpy())
+
+    def start(self, network: NetworkSettings) -> dict[str, Tensor]:
+        r"""Return the network's own head as starting weights of a head on `features`.
+
+        The hidden layer is :math:`c + V D^{1/4} n u`, up to axes that are left out, with centre :math:`c`, axes
+        :math:`V`, variances :math:`D`, and :math:`u` of norm one, of which features hold :math:`u / \sqrt 2`. Its norm
+        :math:`n` differs from clip to clip and is not among the features, so its root mean square over public words
+        stands for it.
+
+        Raises
+        ------
+        UserError
+            If the head takes only some of the features.
+        """
+        if network.components not in (0, self.components):
+            raise UserError(
+                f"Expected a head on all {self.components} components to start publicly, found {network.components}."
+            )
+        own = self.settings
+        part, head = self.parts[1], self.network.head
+        spread = part.variances[: own.learned].sqrt()
+        size = (2 * spread.sum()).sqrt()
+        learned = head.weight @ part.axes[:, : own.learned] * spread.sqrt() * size
+        real = torch.cat((torch.zeros(len(learned), own.scattering), learned), dim=1)
+        # The score is the real part of a complex product, so imaginary parts count with the other sign.
+        weight = torch.complex(real[:, ::2], -real[:, 1::2])
+        bias = torch.complex(head.bias + head.weight @ part.centre, torch.zeros(len(head.bias)))
+        return {"affine.weight": weight, "affine.bias": bias}
 
 
 def _scattered(waves: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from zetadp.tasks.speech_commands.encoder import WordEncoder
+
 UNITS = NAMES = ("clip", "speaker")
 SCORES = [f"score_{word}" for word in WORDS]
 """Columns of predictions with the probability of each word."""
@@ -107,8 +109,11 @@ class SpeechCommands(Classification):
         records = Records(torch.from_numpy(values[own][:, None]), torch.from_numpy(labels[own]))
         return Held(records.to(device), items)
 
-    def backbone(self, file: Path, device: torch.device) -> None:
-        """Return nothing: the file of the encoder only makes features."""
+    def backbone(self, file: Path, device: torch.device) -> WordEncoder:
+        """Return the public encoder, whose network has a head that others may start from."""
+        from zetadp.tasks.speech_commands.encoder import WordEncoder
+
+        return WordEncoder.load(file)
 
     def words(self, network: Mapping[str, Any]) -> Words:
         """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from zetadp.nn.models import build
+from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.speech_commands import encoder as encoder_module
 from zetadp.tasks.speech_commands import word_network
 from zetadp.tasks.speech_commands.clips import LENGTH, RATE, WORDS
@@ -107,6 +109,29 @@ def test_an_encoder_comes_back_from_its_file_and_treats_every_clip_by_itself(tmp
     save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(UserError, match="encoder of words"):
         WordEncoder.load(tmp_path / "other.safetensors")
+
+
+def test_a_public_head_has_the_scores_of_the_networks_own_but_for_a_positive_factor_of_each_clip(monkeypatch):
+    for module in (encoder_module, word_network):
+        monkeypatch.setattr(module, "CHUNK", 64)
+    encoder = WordEncoder.fit(WordEncoderSettings(words=128, passes=1, axes_from=64, scattering=6, learned=8))
+    settings = NetworkSettings("head", domain="features", start="public")
+    model = build(settings, len(WORDS), 7, np.random.default_rng(0))
+    model.load_state_dict(encoder.start(settings))
+    waves, _ = simulated_words(PASS + 2, 5)
+    part, head = encoder.parts[1], encoder.network.head
+    with torch.no_grad():
+        bias = model.affine.bias.real
+        found = model(torch.from_numpy(encoder.features(waves))[:, None]) - bias
+        hidden = encoder.network.features(log_mel(waves)) - part.centre
+        own = hidden @ part.axes[:, :8] @ part.axes[:, :8].T @ head.weight.T
+        np.testing.assert_allclose(bias, head.bias + head.weight @ part.centre, rtol=1e-5)
+    factors = (found * own).sum(dim=1) / own.square().sum(dim=1)
+    np.testing.assert_allclose(found, factors[:, None] * own, rtol=1e-3, atol=1e-4)
+    assert (factors > 0.3).all()
+    assert (factors < 3).all()
+    with pytest.raises(UserError, match="all 7 components to start publicly, found 3"):
+        encoder.start(NetworkSettings("head", domain="features", start="public", components=3))
 
 
 def test_settings_of_the_encoder_are_checked_by_name():
