@@ -60,6 +60,9 @@ METHODS: dict[str, tuple[str | None, str | None, range]] = {
     "device alone": (None, None, FEW),
     "real-valued twin of the paper's network, on the signal": ("real", "1.76", FEW),
     "the paper's network and settings": ("mlp", "1.76", FEW),
+    "the paper's network, its noise made right, ε = 1.5": ("mlp", "1.5", FEW),
+    "the paper's network, the noise of its code, ε = 2.29": ("mlp", "2.29", FEW),
+    "the paper's network, no noise": ("mlp", "inf", FEW),
 }
 """Network of the scenario, epsilon and seeds of each method; None where nothing is trained privately."""
 
