@@ -314,8 +314,8 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "Test accuracy in %, mean ± standard deviation over three seeds; a figure without ± is of one seed.",
         f"ε is per image, at δ = {DELTA:g}: for rows by the privacy-loss distribution of the ledger, else exact. "
         "Per writer it is unknown: MNIST does not name them. Noise is seeded, so it simulates and protects nobody.",
-        "As many rows as people; degree of mixing by the theorem; hierarchical sampling with three classes a row on average, "
-        "by the safe rule. Neither was searched.",
+        "As many rows as people; degree of mixing by the theorem; hierarchical sampling with three classes a row on "
+        "average, by the safe rule. Neither was searched.",
         "The encoder has learnt from simulated digits, and no image of MNIST. The paper's scattering has learnt "
         "nothing, so compare the paper with the lines on scattering.",
         "Settings of covariances, DP-MERF and descent were chosen on Fashion-MNIST, on the encoder's features. So the "
