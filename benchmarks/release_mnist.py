@@ -92,8 +92,8 @@ class Chosen:
 
     directions: int = 40
     length: float = 1.0
-    frequencies: int = 1000
-    steps: int = 1000
+    frequencies: int = 500
+    steps: int = 500
     rate: float = 300.0
 
 
@@ -104,8 +104,8 @@ CHOSEN = {
 }
 """By kind of features."""
 SEARCHED = {
-    "moments": [{"directions": k} for k in (10, 20, 40, 80)],
-    "merf": [{"length": length, "frequencies": n} for length, n in product((0.5, 1.0, 2.0), (300, 1000))],
+    "moments": [{"directions": k} for k in (20, 40, 80)],
+    "merf": [{"length": length} for length in (0.5, 1.0, 2.0)],
     "gradients": [{"rate": rate} for rate in (100.0, 300.0, 1000.0)],
 }
 

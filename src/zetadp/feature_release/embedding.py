@@ -23,7 +23,7 @@ from zetadp.validation import positive
 CODE = 10
 """Random numbers that the generator takes."""
 HIDDEN = 200
-BATCH = 100
+BATCH = 50
 """Examples of each class in a step."""
 
 
