@@ -60,8 +60,12 @@ def features(data: str, kind: str, part: Part) -> np.ndarray:
         Which images.
     kind
         ``pixels``, scaled to norm one; ``scattering``, as the paper has it: 3,969 coefficients, normalised by group
-        within each image; or ``encoder``, 214 components of scattering and of a network that reads simulated digits.
+        within each image; ``axes``, their first 150 principal components on simulated digits, partly whitened; or
+        ``encoder``, these and 64 components of a network that reads simulated digits.
     """
+    if kind == "axes":
+        own = features(data, "encoder", part)[:, : encoder().settings.scattering]
+        return own / np.linalg.norm(own, axis=1, keepdims=True)
     path = KEPT / f"{data}-{kind}-{part}.npy"
     if not path.is_file():
         own = images(data, part)[0]
