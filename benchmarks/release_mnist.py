@@ -157,58 +157,58 @@ def directions(kind: str) -> Tensor:
     return torch.linalg.eigh((found - found.mean(dim=0)).T @ (found - found.mean(dim=0)))[1].flip(1).contiguous()
 
 
-@lru_cache
-def row_noise(settings: ReleaseSettings) -> float:
-    """Return the noise multiplier of a release, which takes seconds to find."""
-    return settings.plan(real=True, noise="seeded").nodes[0].noise_multiplier
+def released_rows(x: Tensor, labels: Tensor, settings: ReleaseSettings) -> tuple[RowExamples, float]:
+    """Release rows on the library's path, with seeded noise; return them, and epsilon by the ledger.
 
-
-def released_rows(x: Tensor, labels: Tensor, run: Run) -> tuple[RowExamples, float]:
-    """Release rows on the library's path, with seeded noise; return them, and epsilon by the ledger."""
-    settings = ReleaseSettings(
-        run.epsilon, DELTA, people=len(x), classes=CLASSES, active=OPEN if run.method == "open_rows" else 1.0
-    )
+    The seed of draws and noise follows from the cohort's name.
+    """
     plan = settings.plan(real=True, noise="seeded")
-    # The seed of draws and noise follows from the cohort's name.
-    plan = replace(plan, cohort=f"{run.data}-{run.kind}-{run.seed}")
     data = Records(x.to(torch.complex64)[:, None, None], labels)
     with tempfile.TemporaryDirectory() as folder:
         files = TrainingFiles(Path(folder) / "rows.jsonl", Path(folder) / "rows.checkpoint")
         trained = train(plan, TrainingData(data, [Holding([[person] for person in range(len(x))])]), files)
         (happened,) = recorded_runs(files.ledger)
     (node,) = happened.nodes.values()
-    rows = mixture_of(plan, Classification(CLASSES), x.shape[1]).examples(trained.released)
+    rows = mixture_of(plan, Classification(settings.classes), x.shape[1]).examples(trained.released)
     return rows, accounting.epsilon(node.mechanisms, DELTA)
 
 
 def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor, Tensor, float]:
     """Return real weight and bias of a head that a method learns, and the epsilon that it cost."""
     if run.method in ("rows", "open_rows"):
-        rows, spent = released_rows(x, labels, run)
-        return *_real(learnt_head(rows)), spent
+        settings = ReleaseSettings(
+            run.epsilon,
+            DELTA,
+            people=len(x),
+            classes=CLASSES,
+            active=OPEN if run.method == "open_rows" else 1.0,
+            cohort=f"{run.data}-{run.kind}-{run.seed}",
+        )
+        rows, spent = released_rows(x, labels, settings)
+        return *real_parts(learnt_head(rows)), spent
     mu, random = gaussian.mu(run.epsilon, DELTA), stream(run.seed, Purpose.NOISE)
     spent = gaussian.epsilon(DELTA, mu)
     if run.method == "gradients":
-        return *descent(x, labels, run, chosen), spent
+        return *descent(x, labels, run.epsilon, chosen.rate, run.seed), spent
     if run.method == "merf":
         embedding = MeanEmbedding.drawn(CLASSES, x.shape[1], chosen.frequencies, chosen.length, random)
         sums = embedding.released(x, labels, mu, random)
         made = embedding.generated(sums, SAMPLES, steps=chosen.steps, rate=1e-3, seed=run.seed)
-        return *_real(learnt_head(made)), spent
+        return *real_parts(learnt_head(made)), spent
     axes = directions(run.kind)[:, : chosen.directions] if run.method == "moments" else None
     moments = ClassMoments(CLASSES, axes)
     sums = moments.released(x, labels, mu, random)
     if axes is None:
         weight, bias = nearest_mean(moments.means(sums))
         return weight.float(), bias.float(), spent
-    return *_real(learnt_head(moments.samples(sums, SAMPLES, random))), spent
+    return *real_parts(learnt_head(moments.samples(sums, SAMPLES, random))), spent
 
 
-def descent(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor, Tensor]:
+def descent(x: Tensor, labels: Tensor, epsilon: float, rate: float, seed: int) -> tuple[Tensor, Tensor]:
     """Return the head of a private descent in which everybody takes part in every step."""
-    how = Setting(rate=chosen.rate)
+    how = Setting(rate=rate)
     x = torch.cat((x, torch.ones(len(x), 1)), dim=1)
-    wanted_classes = torch.eye(CLASSES)[labels]
+    wanted_classes = torch.eye(int(labels.max()) + 1)[labels]
 
     def contributed(weight: Tensor) -> Iterator[Tensor]:
         for rows, own in zip(x.split(10_000), wanted_classes.split(10_000), strict=True):
@@ -216,12 +216,13 @@ def descent(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor
             factors = (how.clip / (error.norm(dim=1) * rows.norm(dim=1)).clamp_min(1e-12)).clamp_max(1)
             yield rows.T @ (error * factors[:, None])
 
-    start = torch.zeros(x.shape[1], CLASSES)
-    weight = descended(start, contributed, len(x), how, (run.epsilon, DELTA), run.seed)
+    start = torch.zeros(x.shape[1], wanted_classes.shape[1])
+    weight = descended(start, contributed, len(x), how, (epsilon, DELTA), seed)
     return weight[:-1].T, weight[-1]
 
 
-def _real(head: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def real_parts(head: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the real parts of a head of real features."""
     return head[0].real, head[1].real
 
 
