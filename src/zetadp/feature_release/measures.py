@@ -34,19 +34,16 @@ def neural_collapse(features: Tensor, labels: Tensor, norm: float = 1.0) -> floa
     x = _clipped(features, norm)
     x = x.to(torch.complex128 if x.is_complex() else torch.float64)
     centre = x.mean(dim=0)
-    means, own = [], labels.unique()  # type: ignore[no-untyped-call]
-    spread = torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype)
-    for label in own:
-        members = x[labels == label]
-        means.append(members.mean(dim=0))
-        away = members - means[-1]
-        spread += away.T @ away.conj()
-    between = torch.stack(means) - centre
-    # The covariance of K means has rank K - 1 at most: its pseudo-inverse follows from the singular values.
-    _, values, axes = torch.linalg.svd(between, full_matrices=False)
+    own = labels.unique()  # type: ignore[no-untyped-call]
+    means = torch.stack([x[labels == label].mean(dim=0) for label in own])
+    # The covariance of K means has rank K - 1 at most: its pseudo-inverse follows from the singular values, and only
+    # what lies in their span counts.
+    _, values, axes = torch.linalg.svd(means - centre, full_matrices=False)
     kept = values > 1e-9 * values.max()
-    seen = axes[kept].conj() @ (spread / len(x)) @ axes[kept].T
-    return float((seen.diagonal().real / values[kept].square() * len(own)).sum() / len(own))
+    away = torch.cat([x[labels == label] - mean for label, mean in zip(own, means, strict=True)])
+    within = (away @ axes[kept].mH).abs().square().mean(dim=0)
+    # K cancels: it divides both the covariance of means and the trace.
+    return float((within / values[kept].square()).sum())
 
 
 def distance_of_mixed(
