@@ -95,7 +95,7 @@ MIXED = 64
 class Chosen:
     """Settings of the rivals, chosen on Fashion-MNIST (search.csv)."""
 
-    directions: int = 40
+    directions: int = 80
     length: float = 1.0
     frequencies: int = 500
     steps: int = 500
