@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 CLASSES, DELTA = 10, 1e-5
 EPSILONS = (8.0, 1.0)
+MIXED = {8.0: 8.0, 1.0: 2.0}
+"""Images in a row on average, by epsilon, of the releases that are attacked for members."""
 PEOPLE, RELEASES = 100, 1000
 """Images in a release that is attacked for members, which has as many rows; and releases on each side."""
 HEADS, PILOTS = 100, 40
@@ -113,7 +115,9 @@ def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     cases = [(1.0, True), (1.0, False), (0.3, True)]
     confidence = 1 - FALSE_ALARM / (len(cases) * len(EPSILONS) + 1)
     for epsilon, (active, alone) in product(EPSILONS, cases):
-        settings = ReleaseSettings(epsilon, DELTA, people=PEOPLE, classes=CLASSES, rows=PEOPLE, active=active)
+        settings = ReleaseSettings(
+            epsilon, DELTA, people=PEOPLE, classes=CLASSES, rows=PEOPLE, active=active, degree=MIXED[epsilon]
+        )
         scores = []
         for present in (False, True):
             plan = planned(settings, PEOPLE * RELEASES, f"{epsilon}-{active}-{alone}-{present}")
