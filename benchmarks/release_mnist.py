@@ -319,8 +319,8 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "Test accuracy in %, mean ± standard deviation over three seeds; a figure without ± is of one seed.",
         f"ε is per image, at δ = {DELTA:g}: for rows by the privacy-loss distribution of the ledger, else exact. "
         "Per writer it is unknown: MNIST does not name them. Noise is seeded, so it simulates and protects nobody.",
-        f"{ROWS} rows of MNIST (the paper: 60000), 10000 of Fashion-MNIST; degree of mixing by the theorem; hierarchical sampling with three classes a row on "
-        "average, by the safe rule. Neither was searched.",
+        f"{ROWS} rows of MNIST, the paper has 60000, and 10000 of Fashion-MNIST. Degree of mixing by the theorem, "
+        "hierarchical sampling with three classes a row on average and the safe rule: nothing of this was searched.",
         "The encoder has learnt from simulated digits, and no image of MNIST. The paper's scattering has learnt "
         "nothing, so compare the paper with the lines on scattering. The 150 axes are principal axes of simulated "
         "digits.",
