@@ -33,8 +33,8 @@ from zetadp.storage import write_text
 
 MEASURED, MIXED = 5000, 2000
 """Images whose collapse is measured, and those, and rows, whose distance is."""
-PEOPLE, EPSILON = 4000, 1.0
-LAWS = ((math.inf, 1.0), (4.0, 1.0), (4.0, 2.0), (1.0, 1.0), (1.0, 2.0), (1.0, 4.0), (0.3, 2.0))
+PEOPLE, EPSILON = 2000, 1.0
+LAWS = ((math.inf, 1.0), (4.0, 1.0), (4.0, 2.0), (1.0, 1.0), (1.0, 4.0))
 """Concentration, and clip in units of 1/m."""
 PRINTED = {"pixels": 1.53, "scattering": 1.16}
 """Collapse of MNIST as the paper prints it."""
