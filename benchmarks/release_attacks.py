@@ -4,9 +4,9 @@
 
 Membership: many independent releases of 100 images, with and without a target, attacked by a likelihood ratio
 (`zetadp.feature_release.membership`) and, for linear classifiers, by a score. Thresholds are fixed beforehand.
-Inversion: rows of 20,000 images, of pixels as they are, and of the public encoder's features by a decoder that learnt
-from simulated digits. Everything is released on the library's path, with seeded noise. Writes attacks.csv, attacks.md,
-membership.svg and inversion.svg.
+Inversion: rows of 5000 images, of pixels as they are, and of the public encoder's features by a decoder that learnt
+from simulated digits. Everything is released on the library's path, with seeded noise. Writes
+inversion and membership, each as .csv, .md and .svg.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ PEOPLE, RELEASES = 100, 1000
 RIDGE = 0.01
 HEADS, PILOTS = 800, 200
 """Heads that are trained with and without the target, and further ones that fix the threshold."""
-POPULATION, ROWS = 20_000, 300
-"""Images behind rows that are inverted, and how many of their 20,000 rows are."""
+POPULATION, ROWS = 5000, 300
+"""Images behind rows that are inverted, and how many of their 5000 rows are."""
 DEGREES = (1, 4, 16, 64)
 CANDIDATES = 1000
 DIGITS = 2000
@@ -230,10 +230,11 @@ def inversion() -> tuple[pd.DataFrame, Figure]:
             row = {"features": kind, "degree": degree, "epsilon": epsilon, "rank": _rank(values, x, found.drawn)}
             rows.append(row)
             print(row, flush=True)
-            first = next(place for place, members in enumerate(found.drawn) if len(members) >= degree)
+            first = next(place for place, members in enumerate(found.drawn) if len(members) == degree)
             pixels = values[first] if kind == "pixels" else read(functional.normalize(values[first], dim=0))
             shown[kind, degree, epsilon] = pixels.view(28, 28).numpy()
-            shown[kind, degree, "member"] = images("mnist", "train")[0][found.drawn[first][0]]
+            if (kind, epsilon) == ("pixels", math.inf):
+                shown[kind, degree, "member"] = images("mnist", "train")[0][found.drawn[first][0]]
     return pd.DataFrame(rows), _pictures(shown)
 
 
@@ -269,7 +270,8 @@ def _pictures(shown: dict[tuple, np.ndarray]) -> Figure:
         set_title(figure, "What a released row shows: pixels as they are, and features by a public decoder")
         text = (
             f"Rows of MNIST, {POPULATION} images and rows, m images a row on average, δ = {DELTA:g}, seeded noise. "
-            "Grey levels are scaled in each picture. The image on the left is in the rows of pixels of its line."
+            "Grey levels are scaled in each picture. The image on the left is in the row next to it; the other rows of "
+            "its line are other draws."
         )
         figure.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
     return figure
@@ -308,8 +310,8 @@ def curves(drawn: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def markdown(members: pd.DataFrame, found: pd.DataFrame, made: tuple[str, ...]) -> str:
-    """Return both tables as a page."""
+def members_shown(members: pd.DataFrame, made: tuple[str, ...]) -> str:
+    """Return the table of membership attacks as a page."""
     lines = [
         (row["attacked"], row["how"], *(_shown(row[name], 3) for name in ("claimed", "proved", "seen")),
          *(f"{row[name]:.3f}" for name in ("false_alarms", "misses")), f"{row['trials']}")
@@ -322,8 +324,14 @@ def markdown(members: pd.DataFrame, found: pd.DataFrame, made: tuple[str, ...]) 
         "The attack on rows knows everything but who was drawn. Heads are least-squares classifiers, attacked by their "
         f"score of the target's class, with a threshold from {PILOTS} further heads a side.",
         "Noise is seeded, so it simulates and protects nobody.",
+        *made,
     )
-    first = to_markdown(Sheet("Membership of one image in a release of 100", heads, tuple(lines), notes, names=2))
+    title = f"Membership of one image in a release of {PEOPLE}"
+    return f"{to_markdown(Sheet(title, heads, tuple(lines), notes, names=2))}\n![Errors](membership.svg)\n"
+
+
+def inversion_shown(found: pd.DataFrame, made: tuple[str, ...]) -> str:
+    """Return the table of inversion as a page."""
     cells = found.set_index(["features", "degree", "epsilon"])["rank"]
     lines = [
         (kind, f"{degree}", *(f"{cells[kind, degree, e]:.1f}" for e in (math.inf, *EPSILONS)))
@@ -333,12 +341,11 @@ def markdown(members: pd.DataFrame, found: pd.DataFrame, made: tuple[str, ...]) 
     notes = (
         "How far up a member of a row comes among about 1000 images that are not in it, ordered by likeness to the "
         "row, in %: 50 is chance, 100 the first.",
-        f"{ROWS} of {POPULATION} rows of {POPULATION} images.",
+        f"{ROWS} of {POPULATION} rows of {POPULATION} images, δ = {DELTA:g}. Noise is seeded.",
         *made,
     )
     title = "Which image is in a row"
-    second = to_markdown(Sheet(title, heads, tuple(lines), notes, names=2))
-    return f"{first}\n![Errors](membership.svg)\n\n{second}\n![Pictures](inversion.svg)\n"
+    return f"{to_markdown(Sheet(title, heads, tuple(lines), notes, names=2))}\n![Pictures](inversion.svg)\n"
 
 
 def _shown(value: float, digits: int) -> str:
@@ -350,16 +357,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("docs/results/release"))
     given = parser.parse_args()
-    members, drawn = membership()
-    found, pictures = inversion()
     made = origin(*declared())
-    both = pd.concat([members.assign(part="membership"), found.assign(part="inversion")], ignore_index=True)
-    given.output.mkdir(parents=True, exist_ok=True)
-    write_text(given.output / "attacks.csv", to_csv(both, made, float_format="%.5g"))
-    write_text(given.output / "attacks.md", markdown(members, found, made))
-    save_svg(curves(drawn), given.output / "membership.svg")
+    found, pictures = inversion()
+    write_text(given.output / "inversion.csv", to_csv(found, made, float_format="%.5g"))
+    write_text(given.output / "inversion.md", inversion_shown(found, made))
     save_svg(pictures, given.output / "inversion.svg")
-    print((given.output / "attacks.md").read_text())
+    members, drawn = membership()
+    write_text(given.output / "membership.csv", to_csv(members, made, float_format="%.5g"))
+    write_text(given.output / "membership.md", members_shown(members, made))
+    save_svg(curves(drawn), given.output / "membership.svg")
 
 
 if __name__ == "__main__":
