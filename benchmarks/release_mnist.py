@@ -2,9 +2,9 @@
 
     make release-mnist
 
-Table 2 of Li, Cao and Yao (arXiv:2202.06467), made again: released rows by Poisson and by hierarchical sampling, the
-latter under the safe rule; noisy class means, with and without covariances; DP-MERF; and private descent of a head. All
-on pixels, on the paper's scattering, and on the public encoder. What has settings was given them on Fashion-MNIST
+Beside Table 2 of Li, Cao and Yao (arXiv:2202.06467): released rows by Poisson and by hierarchical sampling, the
+latter under the safe rule; noisy class means, with and without covariances; DP-MERF; and private descent of a head, on
+features of the public encoder; and rows of its scattering part alone, which has learnt nothing. What has settings was given them on Fashion-MNIST
 (`--search`, search.csv), which is therefore no test of them. MNIST's test images are read for the table alone. Runs are
 kept one by one in results/release_mnist, so that an interrupted comparison continues. Writes mnist.csv, mnist.md.
 """
@@ -40,7 +40,7 @@ from zetadp.feature_release.release import ReleaseSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.randomness import Purpose, stream
-from zetadp.report.provenance import code_version, origin, seeds_shown
+from zetadp.report.provenance import code_version, origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
@@ -56,7 +56,7 @@ PEOPLE, CLASSES, DELTA = 60_000, 10, 1e-5
 ROWS = 20_000
 """Rows of a release, at most: a third of the paper's number, and of the time. Fixed beforehand, and never searched."""
 EPSILONS = (1.0, 10.0)
-SEEDS = range(3)
+SEED = 0
 OPEN = 0.3
 """Share of the rows that are open to a class: three classes a row on average, as the paper recommends."""
 SAMPLES = 1000
@@ -125,23 +125,15 @@ class Run:
 
 def declared() -> tuple[str, str]:
     """Return cohorts and seeds."""
-    return "MNIST, 60000 + 10000 images; Fashion-MNIST, 10000 + 4000 images; not simulated", seeds_shown(SEEDS)
+    return "MNIST, 60000 + 10000 images; Fashion-MNIST, 10000 + 4000 images; not simulated", str(SEED)
 
 
 def wanted() -> Iterator[Run]:
-    """Return all runs, the most telling first. A release takes up to minutes: most have one seed."""
+    """Return all runs. A release of MNIST takes minutes, so all have one seed."""
     for method in METHODS:
-        yield Run("mnist", "encoder", method, 1.0, 0)
-    for method in ("open_rows", "rows", "gradients", "means"):
-        yield Run("mnist", "axes", method, 1.0, 0)
-    for method in ("rows", "gradients", "means"):
-        yield Run("mnist", "encoder", method, 10.0, 0)
-    for method in METHODS:
-        yield Run("fashion", "encoder", method, 1.0, 0)
-    for method in ("rows", "gradients"):
-        yield Run("mnist", "pixels", method, 1.0, 0)
-    for seed, method in product(SEEDS[1:], ("rows", "means", "gradients")):
-        yield Run("mnist", "encoder", method, 1.0, seed)
+        yield Run("mnist", "encoder", method, 1.0, SEED)
+    yield Run("mnist", "encoder", "rows", 10.0, SEED)
+    yield Run("mnist", "axes", "open_rows", 1.0, SEED)
 
 
 @lru_cache(maxsize=2)
@@ -316,16 +308,14 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
             shown.append(MISSING if printed is None else f"{printed:g}{true}")
         lines.append(("MNIST", "paper, printed", name, *shown))
     notes = (
-        "Test accuracy in %, mean ± standard deviation over three seeds; a figure without ± is of one seed.",
+        "Test accuracy in % of 10000 images, one seed: differences of a few tenths of a point mean little.",
         f"ε is per image, at δ = {DELTA:g}: for rows by the privacy-loss distribution of the ledger, else exact. "
         "Per writer it is unknown: MNIST does not name them. Noise is seeded, so it simulates and protects nobody.",
-        f"{ROWS} rows of MNIST, the paper has 60000, and 10000 of Fashion-MNIST. Degree of mixing by the theorem, "
+        f"{ROWS} rows, where the paper has 60000. Degree of mixing by the theorem, "
         "hierarchical sampling with three classes a row on average and the safe rule: nothing of this was searched.",
         "The encoder has learnt from simulated digits, and no image of MNIST. The paper's scattering has learnt "
-        "nothing, so compare the paper with the lines on scattering. The 150 axes are principal axes of simulated "
-        "digits.",
-        "Settings of covariances, DP-MERF and descent were chosen on Fashion-MNIST, on the encoder's features. So the "
-        "lines on Fashion-MNIST favour them.",
+        "nothing, so compare the paper with the line on scattering. Its 150 axes are principal axes of simulated digits.",
+        "Settings of covariances, DP-MERF and descent were chosen on Fashion-MNIST, on the encoder's features.",
         "“Printed” repeats the paper's Table 2. Its true ε is that of Poisson sampling with the usual 64 images a row "
         "and, with HS, three of ten classes a row; the paper does not list what its table used. Where no true ε "
         "stands, the paper used another accountant, and the figure is as printed.",
