@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from zetadp.backbone.axes import unit
+from zetadp.randomness import Purpose, stream
 from zetadp.storage import written_whole
 from zetadp.tasks.phase_mnist.digits import FASHION, MNIST, fetch_digits, read_digits
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
@@ -29,6 +30,8 @@ IMAGES = Path("resources/digits")
 ENCODER = Path("resources/public-digits/encoder.safetensors")
 KEPT = Path("results/release_mnist")
 PASS = 1000
+TESTED = 2000
+"""The last training images of each data set, which test where no test image may be read."""
 SIZES = {("mnist", "train"): 60_000, ("mnist", "test"): 10_000, ("fashion", "train"): 10_000, ("fashion", "test"): 4000}
 """Images that are used, the first of each file; fewer of Fashion-MNIST, since its features take minutes too."""
 
@@ -96,3 +99,18 @@ def _features(kind: str, found: np.ndarray, coefficients: torch.Tensor | None) -
     counts = encoder().settings
     parts = (scattered.scaled(known, counts.scattering), learned.scaled(learned.components(pixels), counts.learned))
     return unit(torch.cat(parts, dim=1))
+
+
+def split(classes: int, people: int, seed: int) -> tuple[torch.Tensor, ...]:
+    """Return features and labels of people, as many of each class, and of those who test."""
+    random, parts = stream(seed, Purpose.IMAGES, classes, people), []
+    for number in range(classes):
+        data, own = ("mnist", number) if number < 10 else ("fashion", number - 10)
+        labels = images(data, "train")[1]
+        there = np.flatnonzero(labels == own)
+        trained = random.permutation(there[there < len(labels) - TESTED])[: people // classes]
+        tests = there[there >= len(labels) - TESTED]
+        x = torch.from_numpy(features(data, "encoder", "train"))
+        parts.append((x[trained], torch.full((len(trained),), number), x[tests], torch.full((len(tests),), number)))
+    x, labels, tests, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
+    return x, labels, tests, wanted

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from release_inputs import features, images
+from release_inputs import features, images, split
 from release_mnist import CLASSES, DELTA, KINDS, accuracy, real_parts
-from release_sizes import SEEDS, split
 from scenarios import ended
 
 from zetadp.core.assembly import mixture_of
@@ -31,6 +30,7 @@ from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import Sheet, to_csv, to_markdown
 from zetadp.storage import write_text
 
+SEEDS = range(2)
 MEASURED, MIXED = 5000, 2000
 """Images whose collapse is measured, and those, and rows, whose distance is."""
 PEOPLE, EPSILON = 2000, 1.0

@@ -4,9 +4,9 @@
 
 Beside Table 2 of Li, Cao and Yao (arXiv:2202.06467): released rows by Poisson and by hierarchical sampling, the
 latter under the safe rule; noisy class means, with and without covariances; DP-MERF; and private descent of a head, on
-features of the public encoder; and rows of its scattering part alone, which has learnt nothing. What has settings was given them on Fashion-MNIST
-(`--search`, search.csv), which is therefore no test of them. MNIST's test images are read for the table alone. Runs are
-kept one by one in results/release_mnist, so that an interrupted comparison continues. Writes mnist.csv, mnist.md.
+features of the public encoder; and rows of its scattering part alone, which has learnt nothing. What has settings was
+given them on Fashion-MNIST (`--search`, search.csv). MNIST's test images are read for the table alone. Runs are kept
+one by one in results/release_mnist, so that an interrupted comparison continues. Writes mnist.csv and mnist.md.
 """
 
 from __future__ import annotations
@@ -314,7 +314,8 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         f"{ROWS} rows, where the paper has 60000. Degree of mixing by the theorem, "
         "hierarchical sampling with three classes a row on average and the safe rule: nothing of this was searched.",
         "The encoder has learnt from simulated digits, and no image of MNIST. The paper's scattering has learnt "
-        "nothing, so compare the paper with the line on scattering. Its 150 axes are principal axes of simulated digits.",
+        "nothing, so compare the paper with the line on scattering. Its 150 axes are principal axes of simulated "
+        "digits.",
         "Settings of covariances, DP-MERF and descent were chosen on Fashion-MNIST, on the encoder's features.",
         "“Printed” repeats the paper's Table 2. Its true ε is that of Poisson sampling with the usual 64 images a row "
         "and, with HS, three of ten classes a row; the paper does not list what its table used. Where no true ε "
