@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -40,6 +41,23 @@ def test_the_chosen_settings_are_the_best_of_the_search():
         own = search[search["method"] == method]
         best = own.loc[own["accuracy"].idxmax()]
         assert {name: best[name] for name in names} == {name: getattr(release_mnist.CHOSEN, name) for name in names}
+
+
+def test_no_attack_proves_more_than_is_claimed_and_some_prove_much():
+    members = kept("membership")
+    private = members[members["claimed"] < math.inf]
+    assert (private["proved"] <= private["claimed"]).all()
+    alone = private[private["how"].str.contains("nobody else")].set_index(["how", "claimed"])
+    assert (alone["seen"] > 0.7 * alone.index.get_level_values("claimed")).all(), "the attack is near what is possible"
+    assert (alone["proved"][alone.index.get_level_values("claimed") > 7] > 3).all()
+
+
+def test_inversion_works_where_it_must_and_noise_hides_members():
+    ranks = kept("inversion").set_index(["features", "degree", "epsilon"])["rank"]
+    for features in ("pixels", "encoder"):
+        assert ranks[features, 1, math.inf] > 99
+        assert ranks[features, 1, math.inf] > ranks[features, 1, 8.0] > ranks[features, 1, 1.0]
+        assert abs(ranks[features, 64, 1.0] - 50) < 8  # more than four standard errors of the mean of 300 ranks
 
 
 @pytest.mark.parametrize("method", ["rows", "open_rows", "means", "moments", "merf", "gradients"])
