@@ -17,6 +17,8 @@
 #   make benchmark           what a private step costs, beside a non-private one
 #   make accountants         what the accountants say and take
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
+#   make release-mnist       released rows of MNIST beside rivals and the paper's table (docs/release_experiments.md)
+#   make release-attacks     membership inference and inversion of released rows, with pictures
 #   make inversion           images that an attacker rebuilds from one message of training, and what noise leaves of them
 #   make capacity            directions and Gaussian noise at equal true epsilon and at equal Bayes' capacity
 #
@@ -47,7 +49,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting inversion capacity install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-attacks inversion capacity install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -61,6 +63,8 @@ reconstruction: export ZETADP_COMMAND := make reconstruction
 benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 release-accounting: export ZETADP_COMMAND := make release-accounting
+release-mnist: export ZETADP_COMMAND := make release-mnist
+release-attacks: export ZETADP_COMMAND := make release-attacks
 inversion: export ZETADP_COMMAND := make inversion
 capacity: export ZETADP_COMMAND := make capacity
 
@@ -142,6 +146,12 @@ accountants: install
 
 release-accounting: install
 	$(RUN) python benchmarks/release_accounting.py
+
+release-mnist: install
+	$(RUN) python benchmarks/release_mnist.py
+
+release-attacks: install
+	$(RUN) python benchmarks/release_attacks.py
 
 inversion: install
 	$(RUN) python benchmarks/inversion.py

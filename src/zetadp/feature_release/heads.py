@@ -33,6 +33,11 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
     weight, bias
         complex64 of shapes (class, component) and (class,): the real parts of their outputs are the scores.
     """
+    if start is None and not examples.features.imag.any():
+        # Half of the columns would be zero, and so would their weights.
+        x = examples.features.real.double()
+        found = _chosen(x, examples.labels.double(), torch.zeros(examples.labels.shape[1], x.shape[1] + 1).double())
+        return found[:, :-1].to(torch.complex64), found[:, -1].to(torch.complex64)
     x = torch.view_as_real(examples.features).flatten(1).double()
     y = examples.labels.double()
     if start is None:
@@ -40,6 +45,14 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
     else:
         weight, bias = start
         centre = torch.cat((_real(weight), bias.real[:, None]), dim=1).double()
+    found = _chosen(x, y, centre)
+    pairs = found[:, :-1].reshape(len(found), -1, 2).float()
+    # Re((a + ib)(x + iy)) = a x - b y.
+    return torch.complex(pairs[..., 0], -pairs[..., 1]), found[:, -1].float().to(torch.complex64)
+
+
+def _chosen(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
+    """Return the weights, intercepts last, at the ridge that does best on rows left out."""
     x = torch.cat((x, torch.ones(len(x), 1, dtype=x.dtype)), dim=1)
     # Rows come in no order; of rows that give several examples, whole rows are left out.
     some = slice(None, COMPARED)
@@ -48,10 +61,7 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
     for ridge in RIDGES:
         found = _fitted(x[some][~held], y[some][~held], centre, ridge)
         losses.append(float(_loss(found, x[some][held], y[some][held])))
-    found = _fitted(x, y, centre, RIDGES[losses.index(min(losses))])
-    pairs = found[:, :-1].reshape(len(found), -1, 2).float()
-    # Re((a + ib)(x + iy)) = a x - b y.
-    return torch.complex(pairs[..., 0], -pairs[..., 1]), found[:, -1].float().to(torch.complex64)
+    return _fitted(x, y, centre, RIDGES[losses.index(min(losses))])
 
 
 def _real(weight: Tensor) -> Tensor:

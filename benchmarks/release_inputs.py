@@ -1,0 +1,116 @@
+"""Images of MNIST and Fashion-MNIST, and their public features, for the benchmarks of released rows.
+
+The four official files of each are fetched into resources/digits unless they are there. The encoder is that of the
+scenario mnist.yaml, made anew where resources/public-digits has none (6 minutes). Features are kept in
+results/release_mnist.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from zetadp.backbone.axes import unit
+from zetadp.randomness import Purpose, stream
+from zetadp.storage import written_whole
+from zetadp.tasks.phase_mnist.digits import FASHION, MNIST, fetch_digits, read_digits
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
+from zetadp.tasks.phase_mnist.scattering import normalised, scattering
+
+if TYPE_CHECKING:
+    from zetadp.tasks.phase_mnist.digits import Part
+
+SOURCES = {"mnist": MNIST, "fashion": FASHION}
+NAMES = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
+IMAGES = Path("resources/digits")
+ENCODER = Path("resources/public-digits/encoder.safetensors")
+KEPT = Path("results/release_mnist")
+PASS = 1000
+TESTED = 2000
+"""The last training images of each data set, which test where no test image may be read."""
+SIZES = {("mnist", "train"): 60_000, ("mnist", "test"): 10_000, ("fashion", "train"): 10_000, ("fashion", "test"): 4000}
+"""Images that are used, the first of each file; fewer of Fashion-MNIST, since its features take minutes too."""
+
+
+@lru_cache
+def images(data: str, part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """Return images, uint8 of shape (image, 28, 28), and labels of shape (image,)."""
+    fetch_digits(IMAGES / data, SOURCES[data])
+    found, labels = read_digits(IMAGES / data, part, SOURCES[data])
+    return found[: SIZES[data, part]], labels[: SIZES[data, part]]
+
+
+@lru_cache
+def encoder() -> DigitEncoder:
+    """Return the public encoder, which has seen simulated digits only."""
+    if not ENCODER.is_file():
+        ENCODER.parent.mkdir(parents=True, exist_ok=True)
+        DigitEncoder.fit(DigitEncoderSettings()).save(ENCODER)
+    return DigitEncoder.load(ENCODER)
+
+
+@lru_cache(maxsize=4)
+def features(data: str, kind: str, part: Part) -> np.ndarray:
+    """Return features of norm at most one, float32 of shape (image, component).
+
+    Parameters
+    ----------
+    data, part
+        Which images.
+    kind
+        ``pixels``, scaled to norm one; ``scattering``, as the paper has it: 3,969 coefficients, normalised by group
+        within each image; ``axes``, their first 150 principal components on simulated digits, partly whitened; or
+        ``encoder``, these and 64 components of a network that reads simulated digits.
+    """
+    if kind == "axes":
+        own = features(data, "encoder", part)[:, : encoder().settings.scattering]
+        return own / np.linalg.norm(own, axis=1, keepdims=True)
+    path = KEPT / f"{data}-{kind}-{part}.npy"
+    if not path.is_file():
+        own = images(data, part)[0]
+        # Scattering takes longest, and the encoder needs it as well.
+        coefficients = features(data, "scattering", part) if kind == "encoder" else None
+        starts = range(0, len(own), PASS)
+        found = [_features(kind, own[at : at + PASS], _rows(coefficients, at)) for at in starts]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as temporary, temporary.open("wb") as file:
+            np.save(file, torch.cat(found).numpy())
+    return np.load(path)
+
+
+def _rows(coefficients: np.ndarray | None, start: int) -> torch.Tensor | None:
+    return None if coefficients is None else torch.from_numpy(coefficients[start : start + PASS])
+
+
+@torch.no_grad()
+def _features(kind: str, found: np.ndarray, coefficients: torch.Tensor | None) -> torch.Tensor:
+    pixels = torch.from_numpy(found.astype(np.float32) / 255)
+    if kind == "scattering":
+        values = normalised(scattering(pixels))
+        return values / values.shape[1] ** 0.5  # every group has variance one, or less where an image is empty
+    if kind == "pixels" or coefficients is None:
+        return unit(pixels.flatten(1))
+    scattered, learned = encoder().parts
+    known = (coefficients * coefficients.shape[1] ** 0.5 - scattered.centre) @ scattered.axes
+    counts = encoder().settings
+    parts = (scattered.scaled(known, counts.scattering), learned.scaled(learned.components(pixels), counts.learned))
+    return unit(torch.cat(parts, dim=1))
+
+
+def split(classes: int, people: int, seed: int) -> tuple[torch.Tensor, ...]:
+    """Return features and labels of people, as many of each class, and of those who test."""
+    random, parts = stream(seed, Purpose.IMAGES, classes, people), []
+    for number in range(classes):
+        data, own = ("mnist", number) if number < 10 else ("fashion", number - 10)
+        labels = images(data, "train")[1]
+        there = np.flatnonzero(labels == own)
+        trained = random.permutation(there[there < len(labels) - TESTED])[: people // classes]
+        tests = there[there >= len(labels) - TESTED]
+        x = torch.from_numpy(features(data, "encoder", "train"))
+        parts.append((x[trained], torch.full((len(trained),), number), x[tests], torch.full((len(tests),), number)))
+    x, labels, tests, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
+    return x, labels, tests, wanted
