@@ -183,8 +183,8 @@ def with_compiled_norms(step: Callable[[int], None], chunk: int) -> None:
 
     def forward(module: ComplexGroupNorm, x: Tensor) -> Tensor:
         # Copies, because PyTorch cannot compile what are views of complex weights.
-        parts = (part.clone() for part in scale_and_shift(module, len(x)))
-        return _compiled_norm()(x, module.groups, module.epsilon, *parts)
+        parts = [part.clone() for part in scale_and_shift(module, len(x))]
+        return _compiled_norm()(x, module.groups, module.epsilon, parts)
 
     with patch.object(ComplexGroupNorm, "forward", forward):
         step(chunk)

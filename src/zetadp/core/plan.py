@@ -221,10 +221,9 @@ class Plan:
             expected=node.expected,
             noise_multiplier=node.noise_multiplier,
             clip=self.clip,
-            rows=1 if mixing is None else mixing.rows,
             share=Fraction(1) if mixing is None else mixing.share,
         )
-        return replace(first, round=round_number)
+        return replace(first, round=round_number, count=self.open_rows)
 
     def events(self, name: str) -> Iterator[Round]:
         """Return all that a node will have released after the last round."""

@@ -21,7 +21,7 @@ from zetadp.nn.stacked import block_weight, stack
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class TwiceDifferentiable(nn.Module):
@@ -62,7 +62,7 @@ class TwiceDifferentiable(nn.Module):
         return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
 
 
-def plain_norm(x: Tensor, groups: int, epsilon: float, g: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) -> Tensor:
     """Return the complex group normalisation of stacked images (`zetadp.nn.normalisation.ComplexGroupNorm`).
 
     Parameters
@@ -71,9 +71,10 @@ def plain_norm(x: Tensor, groups: int, epsilon: float, g: Tensor, h: Tensor, lef
         Shape (image, 2 * channel, row, column).
     groups, epsilon
         As of the layer.
-    g, h, left, right
-        Real and imaginary parts of scale and shift, shape (1 or image, channel, 1, 1).
+    parts
+        Real and imaginary part of the scale, then of the shift, each of shape (1 or image, channel, 1, 1).
     """
+    g, h, left, right = parts
     grouped = x.view(len(x), 2, groups, -1)
     n = grouped.shape[-1]
     real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(1)
@@ -93,7 +94,7 @@ def scale_and_shift(module: ComplexGroupNorm, images: int) -> tuple[Tensor, ...]
 
 
 def _norm(module: ComplexGroupNorm, x: Tensor) -> Tensor:
-    return plain_norm(x, module.groups, module.epsilon, *scale_and_shift(module, len(x)))
+    return plain_norm(x, module.groups, module.epsilon, scale_and_shift(module, len(x)))
 
 
 def _activate(module: ConjMish, x: Tensor) -> Tensor:

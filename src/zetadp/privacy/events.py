@@ -67,7 +67,9 @@ class Round:
             raise ValueError(
                 f"Expected round and finite noise_multiplier >= 0, found {self.round}, {self.noise_multiplier}."
             )
-        if self.noise_multiplier > 0 or self.clip != math.inf:
+        if self.clip == math.inf and self.noise_multiplier > 0:
+            raise ValueError(f"Expected a finite clipping norm where noise is added, found {self.clip}.")
+        if self.clip != math.inf:
             positive(clip=self.clip)
 
     @classmethod
@@ -79,7 +81,6 @@ class Round:
         expected: float,
         noise_multiplier: float,
         clip: float,
-        rows: int = 1,
         share: Fraction = Fraction(1),
     ) -> Self:
         """Return the first round of a node that draws its patients by their expected number.
@@ -88,9 +89,9 @@ class Round:
         ----------
         node, population, expected, noise_multiplier, clip
             As the attributes; at most `population` may be expected.
-        rows, share
-            Sums that are released together, each with a draw of its own, and the share of them that one patient can be
-            drawn for. In these the chance is R / N / share.
+        share
+            Of several sums that are released together, the share that one patient can be drawn for. In these the chance
+            is R / N / share. The count is one: whoever releases several says how many.
         """
         return cls(
             node=node,
@@ -100,7 +101,6 @@ class Round:
             sampling_probability=float(sampling_probability(population, expected, share)),
             noise_multiplier=noise_multiplier,
             clip=clip,
-            count=int(rows * share),
         )
 
     @property

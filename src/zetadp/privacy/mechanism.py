@@ -71,8 +71,8 @@ class NodeMechanism(ABC):
     Raises
     ------
     ValueError
-        If noise is to be added to contributions without a bound, or if the event counts more rows than there are, or
-        names another chance than the one that follows from its other constants.
+        If the event counts more rows than there are, or names another chance than the one that follows from its other
+        constants.
     """
 
     grid: Grid | None = None
@@ -81,8 +81,6 @@ class NodeMechanism(ABC):
     """Whether a round, computed again, releases the same bytes."""
 
     def __init__(self, event: Round, *, ledger: Ledger, rows: int = 1) -> None:
-        if event.noise_multiplier > 0 and not np.isfinite(event.clip):
-            raise ValueError(f"Expected a finite clipping norm where noise is added, found {event.clip=}.")
         self.event, self.ledger, self.rows = event, ledger, rows
         self.probability = sampling_probability(event.population, event.expected, Fraction(event.count, rows))
         if event.count > rows or float(self.probability) != event.sampling_probability:
