@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zetadp.privacy.risk import Risk
-from zetadp.privacy.statement import Unit
+from zetadp.privacy.units import Unit
 from zetadp.report.riskpage import Evidence, write_risk
 from zetadp.storage import read_json
 from zetadp.workflow import run

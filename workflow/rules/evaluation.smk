@@ -90,7 +90,7 @@ rule write_risk:
     log:
         "logs/write_risk.log",
     conda:
-        "../../envs/train.yaml"
+        "../../envs/audit.yaml"
     resources:
         mem_mb=4000,
         runtime="1h",

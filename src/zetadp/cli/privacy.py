@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.epsilon import rounded_up
-from zetadp.privacy.wording import PERSONS
+from zetadp.privacy.units import PERSONS
 from zetadp.validation import UserError
 
 PLD = "privacy-loss distribution, an upper bound"

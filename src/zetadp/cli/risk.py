@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.cli.privacy import delta
-from zetadp.privacy.wording import PERSONS
+from zetadp.privacy.units import PERSONS
 from zetadp.validation import UserError
 
 LEDGER = "ledger.jsonl"

@@ -20,9 +20,9 @@ from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, run_of, seen_by
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
+from zetadp.privacy.units import PERSONS, Unit
 from zetadp.validation import UserError, one_of
 
-Unit: TypeAlias = Literal["patient", "speaker", "record", "image"]
 NoiseSource: TypeAlias = Literal["seeded", "os"]
 
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -52,7 +52,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         """Refuse units and sources that there are not."""
-        one_of((*wording.PERSONS, "record"), unit=self.unit)
+        one_of((*PERSONS, "record"), unit=self.unit)
         one_of(("seeded", "os"), noise_source=self.noise_source)
 
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.epsilon import rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION, adversary
+from zetadp.privacy.units import PERSONS, Unit
 
 if TYPE_CHECKING:
     from zetadp.privacy.exposure import Run
-    from zetadp.privacy.statement import NoiseSource, Unit
+    from zetadp.privacy.statement import NoiseSource
     from zetadp.privacy.threat import Audience
-
-PERSONS = ("patient", "speaker")
-"""Units that are whole persons."""
 
 _FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
 

@@ -9,7 +9,7 @@ from typing import Any
 from zetadp.core.task import Words
 from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
-from zetadp.privacy.wording import PERSONS
+from zetadp.privacy.units import PERSONS
 from zetadp.report.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE
 from zetadp.report.rendering import MISSING, Sheet, to_markdown
 from zetadp.report.tables import is_simulated

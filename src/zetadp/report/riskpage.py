@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from zetadp.epsilon import rounded_up
 from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk
-from zetadp.privacy.statement import Unit
+from zetadp.privacy.units import Unit
 from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
 from zetadp.report.rendering import MISSING, STYLE, Sheet, html_table, to_markdown

@@ -16,7 +16,7 @@ import pandas as pd
 
 from zetadp.core.metrics import LEVEL, accuracy_interval
 from zetadp.epsilon import epsilon_label, epsilon_order, epsilon_value
-from zetadp.privacy.wording import PERSONS
+from zetadp.privacy.units import PERSONS
 from zetadp.randomness import Purpose, stream
 from zetadp.storage import read_json
 from zetadp.validation import UserError
