@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -192,12 +193,16 @@ def to_latex(sheet: Sheet) -> str:
 
 def to_html(*sheets: Sheet) -> str:
     """Render sheets as one self-contained HTML page, which is well-formed XML too."""
-    title = escape(sheets[0].title)
+    return html_page(sheets[0].title, [html_table(sheet) for sheet in sheets])
+
+
+def html_page(title: str, body: Sequence[str], style: str = "") -> str:
+    """Return a self-contained page with these elements, and rules of style beside those of every page."""
     return (
         "<!DOCTYPE html>\n"
         f'<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        f"<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(html_table(sheet) for sheet in sheets)
+        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
         + "\n</body>\n</html>\n"
     )
 
@@ -275,7 +280,7 @@ def html_table(sheet: Sheet) -> str:
     return "\n".join(lines)
 
 
-STYLE = """\
+_STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 1.5rem; max-width: 70rem; }
 table { border-collapse: collapse; border-top: 2px solid #1a1a1a; border-bottom: 2px solid #1a1a1a; }
 caption { text-align: left; font-weight: 600; padding-bottom: .5rem; }

@@ -20,7 +20,7 @@ from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk
 from zetadp.privacy.units import Unit
 from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
-from zetadp.report.rendering import MISSING, STYLE, Sheet, html_table, to_markdown
+from zetadp.report.rendering import MISSING, Sheet, html_page, html_table, to_markdown
 from zetadp.storage import write_text
 
 TEN = 10
@@ -85,7 +85,7 @@ def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, 
         Attacks that were made.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    save_svg(risk_figure(risk, unit), folder / PICTURE)
+    save_svg(risk_figure(risk, unit, delta), folder / PICTURE)
     title = f"What may be learnt of one {unit}: {risk.name}"
     sections = list(_sections(risk, unit, delta, ledger, evidence, folder / PICTURE))
     write_text(folder / "risk.html", _html(title, sections))
@@ -107,20 +107,20 @@ def headline(risk: Risk, unit: Unit, delta: float) -> str:
     return claim
 
 
-def risk_figure(risk: Risk, unit: Unit) -> Figure:
+def risk_figure(risk: Risk, unit: Unit, delta: float) -> Figure:
     """Draw how often candidates are named rightly, and the trade-off curve where it is known."""
     with figure_style():
         figure, panels = panel_grid(2, 2, 3.6)
-        _candidates(panels[0], risk)
+        _candidates(panels[0], risk, delta)
         _curve(panels[1], risk, unit)
         set_title(figure, f"The most that any attack can do against one {unit}")
         figure.set_figwidth(WIDTH)
     return figure
 
 
-def _candidates(panel: Axes, risk: Risk) -> None:
+def _candidates(panel: Axes, risk: Risk, delta: float) -> None:
     places = np.arange(len(CANDIDATES))
-    found = [risk.right_guesses(number, min(DELTAS)) for number in CANDIDATES]
+    found = [risk.right_guesses(number, delta) for number in CANDIDATES]
     panel.barh(places, found, height=0.55, color=_PALE, edgecolor=_STRONG, label="with all that was released")
     panel.barh(places, [1 / n for n in CANDIDATES], height=0.55, color=_STRONG, label="by guessing")
     for place, share in enumerate(found):
@@ -278,12 +278,7 @@ def _html(title: str, sections: Sequence[_Section]) -> str:
         body += [html_table(sheet) for sheet in section.tables]
         if section.points:
             body += ["<ul>", *(f"<li>{_code(text)}</li>" for text in section.points), "</ul>"]
-    return (
-        '<!DOCTYPE html>\n<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        f"<title>{escape(title)}</title>\n<style>\n{STYLE}{_MORE_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
-    )
+    return html_page(title, body, _MORE_STYLE)
 
 
 def _code(text: str) -> str:

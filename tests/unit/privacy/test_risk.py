@@ -84,7 +84,7 @@ def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
     assert risk.misses([0.1]) is None
     bound = math.exp(risk.epsilon(1e-3)) / 10 + 1e-3
     assert 0.1 < risk.right_guesses(10, 1e-3) == pytest.approx(bound)
-    assert risk_figure(risk, "patient").axes
+    assert risk_figure(risk, "patient", 1e-3).axes
 
 
 def audit(folder):
