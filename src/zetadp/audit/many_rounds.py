@@ -46,6 +46,7 @@ from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Mechanisms
 from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.sampling import sampled_loss
 from zetadp.quiet import only_errors
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import positive
@@ -162,8 +163,7 @@ def evidence(projections: np.ndarray, probability: float, noise_multiplier: floa
     variance = noise_multiplier**2
 
     def ratio(x: np.ndarray) -> np.ndarray:
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.logaddexp(np.log1p(-probability), math.log(probability) + (x - 0.5) / variance))
+        return sampled_loss((x - 0.5) / variance, probability)
 
     return np.asarray((ratio(projections) - ratio(-projections)) * variance / (2 * probability))
 

@@ -21,8 +21,9 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 
-from zetadp.directions.cosine import CosineLaw, check_mechanism, cosine_law, sampled_loss
+from zetadp.directions.cosine import CosineLaw, check_mechanism, cosine_law
 from zetadp.privacy import accounting
+from zetadp.privacy.sampling import sampled_loss
 from zetadp.validation import positive
 
 Direction: TypeAlias = tuple[float, float, int]
@@ -87,7 +88,7 @@ def loss_distribution(
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Return the distribution of the privacy loss of one release, in both directions, rounded up to a grid."""
     law = _law(concentration, dimension)
-    at_nodes, at_edges = (sampled_loss(t, concentration, probability) for t in (law.nodes, law.edges))
+    at_nodes, at_edges = (sampled_loss(2 * concentration * t, probability) for t in (law.nodes, law.edges))
     without = np.exp(law.away)
     present = (1 - probability) * without + probability * np.exp(law.towards)
     removed = _on_grid(present, at_nodes, at_edges, interval)

@@ -75,12 +75,6 @@ def cosine_law(concentration: float, dimension: int) -> CosineLaw:
     return CosineLaw(edges, nodes, shape + tilt, shape - tilt - 2 * total, outside)
 
 
-def sampled_loss(cosine: np.ndarray, concentration: float, probability: float) -> np.ndarray:
-    r"""Return the privacy loss :math:`\log(1 - q + q e^{2 \kappa t})` of a person who is drawn with probability q."""
-    loss = 2 * concentration * cosine
-    return loss if probability == 1 else np.logaddexp(math.log1p(-probability), math.log(probability) + loss)
-
-
 def check_mechanism(concentration: float, dimension: int, probability: float = 1.0) -> None:
     """Refuse a mechanism that cannot be accounted for."""
     if dimension < 3 or dimension != int(dimension):

@@ -14,10 +14,11 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
 
 from zetadp.directions.bessel import log_growth, mean_cosine, order_of
-from zetadp.directions.cosine import check_mechanism, cosine_law, sampled_loss
+from zetadp.directions.cosine import check_mechanism, cosine_law
+from zetadp.privacy.sampling import sampled_loss, sampled_moment
 from zetadp.validation import positive
 
 ORDERS = np.unique(np.concatenate([np.arange(101, 300) / 100, np.arange(30, 200) / 10, np.arange(20, 257)]))
@@ -98,7 +99,7 @@ def moments(
     """
     check_mechanism(concentration, dimension, probability)
     law = cosine_law(concentration, dimension)
-    loss, away = sampled_loss(law.nodes, concentration, probability).ravel(), law.away.ravel()
+    loss, away = sampled_loss(2 * concentration * law.nodes, probability).ravel(), law.away.ravel()
     values = np.array([float(logsumexp(away + alpha * loss)) / (alpha - 1) for alpha in alphas])
     return epsilon_of(releases * np.maximum(values, 0), alphas, delta)
 
@@ -110,13 +111,8 @@ def sampled_divergence(alpha: int, concentration: float, dimension: int, probabi
 
 def _sampled(alpha: int, probability: float, taus: np.ndarray) -> float:
     drawn = np.arange(2, alpha + 1)
-    none = (alpha - 1) * math.log1p(-probability) + math.log1p((alpha - 1) * probability)
-    terms = (
-        gammaln(alpha + 1) - gammaln(drawn + 1) - gammaln(alpha - drawn + 1)
-        + (alpha - drawn) * math.log1p(-probability) + drawn * math.log(probability)
-        + (drawn - 1) * taus[1:alpha] + np.where(drawn > 2, math.log(3), 0)
-    )  # fmt: skip
-    return float(logsumexp(np.append(terms, none))) / (alpha - 1)
+    exponents = (drawn - 1) * taus[1:alpha] + np.where(drawn > 2, math.log(3), 0)
+    return sampled_moment(alpha, probability, exponents) / (alpha - 1)
 
 
 def _log_expm1(x: float) -> float:

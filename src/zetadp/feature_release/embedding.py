@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.feature_release.mixture import RowExamples
-from zetadp.feature_release.moments import SHARE_OF_COUNTS, check_mu
+from zetadp.feature_release.moments import SHARE_OF_COUNTS, noisy_sums
 from zetadp.validation import positive
 
 CODE = 10
@@ -63,11 +63,7 @@ class MeanEmbedding:
 
     def released(self, features: Tensor, labels: Tensor, mu: float, random: np.random.Generator) -> Tensor:
         """Return noisy sums, shape (class, number): a mu-GDP release (parameters as of `ClassMoments.released`)."""
-        check_mu(mu)
-        found = torch.zeros(self.classes, 1 + 2 * self.frequencies.shape[1], dtype=torch.float64)
-        for rows, own in zip(features.split(4096), labels.split(4096), strict=True):  # type: ignore[no-untyped-call]
-            found.index_add_(0, own, self.contributions(rows).double())
-        return found + torch.from_numpy(random.standard_normal(found.shape)) / mu
+        return noisy_sums(self.contributions, features, labels, self.classes, mu, random)
 
     def generated(self, sums: Tensor, number: int, *, steps: int, rate: float, seed: int) -> RowExamples:
         """Return so many examples of each class by a generator that is trained on released sums.

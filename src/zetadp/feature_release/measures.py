@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zetadp.feature_release.moments import clipped
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
@@ -31,7 +33,7 @@ def neural_collapse(features: Tensor, labels: Tensor, norm: float = 1.0) -> floa
     norm
         Norm that features are clipped to first.
     """
-    x = _clipped(features, norm)
+    x = clipped(features, norm)
     x = x.to(torch.complex128 if x.is_complex() else torch.float64)
     centre = x.mean(dim=0)
     own = labels.unique()  # type: ignore[no-untyped-call]
@@ -63,7 +65,7 @@ def distance_of_mixed(
     random
         Generator of the pairs.
     """
-    x = _clipped(features, norm)
+    x = clipped(features, norm)
     pairs = torch.from_numpy(random.integers(0, len(x), (rows, 2)))
     least = float("inf")
     for chosen in pairs.split(AT_ONCE):  # type: ignore[no-untyped-call]
@@ -73,12 +75,6 @@ def distance_of_mixed(
         same = (classes[:, :1] == labels) & (classes[:, 1:] == labels)
         least = min(least, float(found.masked_fill(same, float("inf")).min()))
     return least
-
-
-def _clipped(features: Tensor, norm: float) -> Tensor:
-    lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-    clipped: Tensor = features * (norm / lengths.clamp_min(norm))
-    return clipped
 
 
 def _stacked(features: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zetadp.privacy.sampling import sampled_loss
+
 
 @dataclass(frozen=True)
 class RowAttack:
@@ -57,7 +59,4 @@ class RowAttack:
         seen = torch.linalg.solve(covariance, target)
         size = float(target @ seen)
         found = (rows.double() * self.mixed - centre) @ seen - size / 2
-        # log(1 - q + q exp(x)) without overflow.
-        stay, move = np.log1p(-self.rate), np.log(self.rate)
-        scores: np.ndarray = torch.logaddexp(found + move, torch.tensor(stay)).sum(dim=1).numpy()
-        return scores
+        return np.asarray(sampled_loss(found.numpy(), self.rate).sum(axis=1))

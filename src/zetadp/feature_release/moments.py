@@ -10,6 +10,7 @@ such as samples that a head learns from, is post-processing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,10 +56,10 @@ class ClassMoments:
             Real features of shape (person, component); those longer than one are clipped to norm one.
         """
         counted, mean, second = self._scales
-        features = _clipped(features)
+        features = clipped(features)
         parts = [torch.full((len(features), 1), counted), mean * features]
         if self.directions is not None:
-            parts.append(second * _products(_clipped(features @ self.directions)))
+            parts.append(second * _products(clipped(features @ self.directions)))
         return torch.cat(parts, dim=1)
 
     def released(self, features: Tensor, labels: Tensor, mu: float, random: np.random.Generator) -> Tensor:
@@ -73,11 +74,7 @@ class ClassMoments:
         random
             Generator of the noise. A seeded one protects nobody.
         """
-        check_mu(mu)
-        found = torch.zeros(self.classes, self.contributions(features[:1]).shape[1], dtype=torch.float64)
-        for rows, own in zip(features.split(4096), labels.split(4096), strict=True):  # type: ignore[no-untyped-call]
-            found.index_add_(0, own, self.contributions(rows).double())
-        return found + torch.from_numpy(random.standard_normal(found.shape)) / mu
+        return noisy_sums(self.contributions, features, labels, self.classes, mu, random)
 
     def means(self, sums: Tensor) -> Tensor:
         """Return class means, shape (class, component), of released sums."""
@@ -122,15 +119,37 @@ def nearest_mean(means: Tensor) -> tuple[Tensor, Tensor]:
     return means, -0.5 * means.square().sum(dim=1)
 
 
-def check_mu(mu: float) -> None:
-    """Refuse a mu that is not above zero; an infinite one means no noise."""
+def noisy_sums(
+    contributions: Callable[[Tensor], Tensor],
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    mu: float,
+    random: np.random.Generator,
+) -> Tensor:
+    """Return what people of each class add up to, with noise, shape (class, number): a mu-GDP release.
+
+    Parameters
+    ----------
+    contributions
+        Returns the vector of each person, of norm at most one.
+    features, labels, classes
+        Of the people, shapes (person, component) and (person,), and the number of classes.
+    mu, random
+        As of `ClassMoments.released`.
+    """
     if not mu > 0:
         raise ValueError(f"Expected mu > 0, found {mu}.")
+    found = torch.zeros(classes, contributions(features[:1]).shape[1], dtype=torch.float64)
+    for rows, own in zip(features.split(4096), labels.split(4096), strict=True):  # type: ignore[no-untyped-call]
+        found.index_add_(0, own, contributions(rows).double())
+    return found + torch.from_numpy(random.standard_normal(found.shape)) / mu
 
 
-def _clipped(vectors: Tensor) -> Tensor:
-    clipped: Tensor = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1)
-    return clipped
+def clipped(vectors: Tensor, norm: float = 1.0) -> Tensor:
+    """Return real or complex vectors, shape (person, component), shortened to a norm where they are longer."""
+    shortened: Tensor = vectors / (torch.linalg.vector_norm(vectors, dim=1, keepdim=True) / norm).clamp_min(1)
+    return shortened
 
 
 def _weights(side: int) -> Tensor:

@@ -16,9 +16,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln, logsumexp, ndtr
+from scipy.special import ndtr
 
 from zetadp.privacy.accounting import Mechanisms, central_limit_mu, central_limit_noise
+from zetadp.privacy.sampling import sampled_moment
 from zetadp.validation import in_range, positive
 
 ORDERS = range(2, 257)
@@ -165,10 +166,4 @@ def _log_moment(order: int, rate: float, noise_multiplier: float, *, misprint: b
     """Return the logarithm in Theorem E.5."""
     drawn = np.arange(2, order + 1)
     shift = order if misprint else drawn
-    terms = (
-        gammaln(order + 1) - gammaln(drawn + 1) - gammaln(order - drawn + 1)
-        + (order - drawn) * math.log1p(-rate) + drawn * math.log(rate)
-        + (drawn - 1) * shift / (2 * noise_multiplier**2)
-    )  # fmt: skip
-    none = (order - 1) * math.log1p(-rate) + math.log1p((order - 1) * rate)
-    return float(logsumexp(np.append(terms, none)))
+    return sampled_moment(order, rate, (drawn - 1) * shift / (2 * noise_multiplier**2))
