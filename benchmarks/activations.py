@@ -12,9 +12,6 @@ search.csv, scores.csv, table.csv, order.csv, table.md and figure.svg.
 from __future__ import annotations
 
 import argparse
-import csv
-import os
-import platform
 import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -26,6 +23,7 @@ import pandas as pd
 import torch
 from activation_inputs import MOST_CLIPS, PATIENTS, SEED, brain_slices, spoken_words
 from activation_ranking import figure, order, sheet, table
+from keptruns import KeptRuns
 from scenarios import ended
 
 from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
@@ -37,7 +35,7 @@ from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.report.figurestyle import save_svg
-from zetadp.report.provenance import code_version, origin, seeds_shown
+from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.storage import write_text
 from zetadp.tasks.speech_commands.discrimination import macro_auc
@@ -184,21 +182,12 @@ def per_speaker(comparison: Comparison) -> float:
     return accounting.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
 
 
-class Runs:
-    """All runs so far, one line each in a file that survives an interruption."""
+class Runs(KeptRuns):
+    """All runs so far."""
 
-    COLUMNS = ("task", "data", "activation", "epsilon", "rate", "seed", "spent", "score", "commit", "device", "cores")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        # Once: files may be edited while a process runs what it has loaded.
-        self.here = {"commit": code_version(), "device": platform.machine(), "cores": os.cpu_count()}
-        if not path.exists():
-            write_text(path, ",".join(self.COLUMNS) + "\n")
-
-    def read(self) -> pd.DataFrame:
-        """Return one row a run."""
-        return pd.read_csv(self.path, dtype={"epsilon": str, "commit": str})
+    COLUMNS = ("task", "data", "activation", "epsilon", "rate", "seed", "spent", "score")
+    KEYS = 6
+    TEXT = ("epsilon",)
 
     def fill(self, comparison: Comparison) -> None:
         """Train every run of a comparison that is not there yet."""
@@ -206,13 +195,12 @@ class Runs:
         self._train(comparison, compared(comparison, searched(self.read())), public=False)
 
     def _train(self, comparison: Comparison, wanted: Iterable[Run], *, public: bool) -> None:
-        done = {Run(*row) for row in self.read()[list(self.COLUMNS[:6])].itertuples(index=False)}
+        done = self.done()
         for run in wanted:
-            if run in done:
+            if tuple(vars(run).values()) in done:
                 continue
             found = trained(comparison, comparison.items[0 if public else 1], run)
-            with self.path.open("a", newline="") as file:
-                csv.DictWriter(file, self.COLUMNS).writerow({**vars(run), **found, **self.here})
+            self.add({**vars(run), **found})
             print(run, f"{found['score']:.2f}", flush=True)
 
 

@@ -12,9 +12,6 @@ one by one in results/release_mnist, so that an interrupted comparison continues
 from __future__ import annotations
 
 import argparse
-import csv
-import os
-import platform
 import tempfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,6 +22,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 from descent import descended
+from keptruns import KeptRuns
 from phase_mnist_search import Setting
 from release_inputs import KEPT, NAMES, encoder, features, images
 from scenarios import ended
@@ -40,7 +38,7 @@ from zetadp.feature_release.release import ReleaseSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.randomness import Purpose, stream
-from zetadp.report.provenance import code_version, origin
+from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
@@ -228,32 +226,21 @@ def accuracy(head: tuple[Tensor, Tensor], x: Tensor, labels: Tensor) -> float:
     return 100 * float(((x @ weight.T + bias).argmax(dim=1) == labels).float().mean())
 
 
-class Runs:
-    """All runs so far, one line each in a file that survives an interruption."""
+class Runs(KeptRuns):
+    """All runs so far."""
 
-    COLUMNS = ("data", "kind", "method", "epsilon", "seed", "spent", "accuracy", "commit", "device", "cores")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.here = {"commit": code_version(), "device": platform.machine(), "cores": os.cpu_count()}
-        if not path.exists():
-            write_text(path, ",".join(self.COLUMNS) + "\n")
-
-    def read(self) -> pd.DataFrame:
-        """Return one row a run."""
-        return pd.read_csv(self.path, dtype={"commit": str})
+    COLUMNS = ("data", "kind", "method", "epsilon", "seed", "spent", "accuracy")
+    KEYS = 5
 
     def fill(self) -> None:
         """Make every run that is not there yet."""
-        done = {Run(*row) for row in self.read()[list(self.COLUMNS[:5])].itertuples(index=False)}
+        done = self.done()
         for run in wanted():
-            if run in done:
+            if tuple(vars(run).values()) in done:
                 continue
             weight, bias, spent = head_of(*examples(run.data, run.kind, "train"), run, CHOSEN)
             found = accuracy((weight, bias), *examples(run.data, run.kind, "test"))
-            with self.path.open("a", newline="") as file:
-                row = {**vars(run), "spent": f"{spent:.5g}", "accuracy": f"{found:.2f}", **self.here}
-                csv.DictWriter(file, self.COLUMNS).writerow(row)
+            self.add({**vars(run), "spent": f"{spent:.5g}", "accuracy": f"{found:.2f}"})
             print(run, f"{found:.2f}", flush=True)
 
 

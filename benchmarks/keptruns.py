@@ -1,0 +1,56 @@
+"""Runs of a comparison that are kept one by one, so that an interrupted comparison continues."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pandas as pd
+
+from zetadp.report.provenance import code_version
+from zetadp.storage import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+class KeptRuns:
+    """All runs so far, one line each in a file that survives an interruption.
+
+    Attributes
+    ----------
+    COLUMNS
+        Names of the columns that a comparison has of its own: what tells runs apart, then what was found.
+    KEYS
+        How many of them tell runs apart.
+    TEXT
+        Columns that hold text even where it looks like a number.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]]
+    KEYS: ClassVar[int]
+    TEXT: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Once: files may be edited while a process runs what it has loaded.
+        self.here = {"commit": code_version(), "device": platform.machine(), "cores": os.cpu_count()}
+        self.columns = (*self.COLUMNS, *self.here)
+        if not path.exists():
+            write_text(path, ",".join(self.columns) + "\n")
+
+    def read(self) -> pd.DataFrame:
+        """Return one row a run."""
+        return pd.read_csv(self.path, dtype=dict.fromkeys((*self.TEXT, "commit"), str))
+
+    def done(self) -> set[tuple[Any, ...]]:
+        """Return what tells the runs apart that are there."""
+        return set(self.read()[list(self.COLUMNS[: self.KEYS])].itertuples(index=False, name=None))
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a run, made here."""
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self.columns).writerow({**row, **self.here})
