@@ -18,6 +18,8 @@
 #   make accountants         what the accountants say and take
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
 #   make release-mnist       released rows of MNIST beside rivals and the paper's table (docs/release_experiments.md)
+#   make release-regimes     released rows beside private descent: classes, people and holders varied
+#   make release-patients    the same on k-space features, with 121, 484 and 1936 patients
 #   make release-attacks     membership inference and inversion of released rows, with pictures
 #   make inversion           images that an attacker rebuilds from one message of training, and what noise leaves of them
 #   make capacity            directions and Gaussian noise at equal true epsilon and at equal Bayes' capacity
@@ -49,7 +51,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-attacks inversion capacity install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks inversion capacity install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -64,6 +66,8 @@ benchmark: export ZETADP_COMMAND := make benchmark
 accountants: export ZETADP_COMMAND := make accountants
 release-accounting: export ZETADP_COMMAND := make release-accounting
 release-mnist: export ZETADP_COMMAND := make release-mnist
+release-regimes: export ZETADP_COMMAND := make release-regimes
+release-patients: export ZETADP_COMMAND := make release-patients
 release-attacks: export ZETADP_COMMAND := make release-attacks
 inversion: export ZETADP_COMMAND := make inversion
 capacity: export ZETADP_COMMAND := make capacity
@@ -149,6 +153,15 @@ release-accounting: install
 
 release-mnist: install
 	$(RUN) python benchmarks/release_mnist.py
+
+release-regimes: install
+	$(RUN) python benchmarks/release_regimes.py
+
+release-patients: install
+	for scenario in release_few release release_many; do \
+		$(RUN) snakemake tables --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
+	done
+	$(RUN) python benchmarks/release_patients.py
 
 release-attacks: install
 	$(RUN) python benchmarks/release_attacks.py

@@ -32,6 +32,7 @@ def descended(
     how: Steps,
     budget: tuple[float, float],
     seed: int = 0,
+    holders: int = 1,
 ) -> Tensor:
     """Return a head after a private descent in which every unit takes part.
 
@@ -49,9 +50,11 @@ def descended(
         Epsilon and delta.
     seed
         Seed of the noise.
+    holders
+        How many hold the units; each adds noise of its own.
     """
     random = torch.Generator().manual_seed(seed)
-    sigma = math.sqrt(how.rounds) / gaussian.mu(*budget)
+    sigma = math.sqrt(holders * how.rounds) / gaussian.mu(*budget)
     total, velocity = torch.zeros_like(weight), torch.zeros_like(weight)
     last = max(1, round(how.averaged * how.rounds))
     for number in range(how.rounds):

@@ -1,0 +1,247 @@
+"""Where released rows do better than private descent, and where not: classes, people and holders varied.
+
+    make release-regimes
+
+Classes are the digits of MNIST, then the clothes of Fashion-MNIST; features are those of the public encoder. Each
+person has one image. Everybody is with one holder, or with eleven, each of which adds noise of its own. All methods
+cost the same true epsilon. The rate of private descent is the best on simulated digits, for every number of people and
+holders; rows and class means have no setting that is chosen. Heads are tested on training images that nobody
+contributed. Runs are kept one by one in results/release_mnist, so that an interrupted comparison continues. Writes
+regimes.csv, regimes.md and regimes.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+from release_inputs import KEPT, encoder, split
+from release_mnist import DELTA, KeptRuns, accuracy, descent, real_parts, released_rows
+from scenarios import ended
+
+from zetadp.feature_release.heads import learnt_head
+from zetadp.feature_release.mixture import RowExamples
+from zetadp.feature_release.moments import ClassMoments, nearest_mean
+from zetadp.feature_release.release import ReleaseSettings
+from zetadp.privacy import gaussian
+from zetadp.randomness import Purpose, stream
+from zetadp.report.figurestyle import (
+    SMALL,
+    WIDTH,
+    figure_style,
+    line_look,
+    name_panel,
+    panel_grid,
+    save_svg,
+    set_legend,
+    set_title,
+    wrapped,
+)
+from zetadp.report.provenance import origin, seeds_shown
+from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.storage import write_text
+from zetadp.tasks.phase_mnist.simulated import simulated_digits
+from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+EPSILON = 1.0
+CLASSES = (5, 10, 20)
+PEOPLE = (1000, 4000, 16_000)
+HOLDERS = (1, 11)
+SEEDS = (0, 1, 2)
+RATES = (3.0, 10.0, 30.0, 100.0, 300.0)
+OPEN = 3
+"""Classes that a row is open to, on average, under hierarchical sampling."""
+METHODS = {
+    "gradients": "private descent of a head",
+    "means": "noisy class means",
+    "open_rows": "released rows, hierarchical sampling",
+    "rows": "released rows, Poisson sampling",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One head: what tells it from others."""
+
+    classes: int
+    people: int
+    holders: int
+    method: str
+    seed: int
+
+
+def declared() -> tuple[str, str]:
+    """Return cohorts and seeds."""
+    return "MNIST and Fashion-MNIST, training images, not simulated", seeds_shown(SEEDS)
+
+
+def wanted() -> Iterator[Run]:
+    """Return all runs."""
+    for values in product(CLASSES, PEOPLE, HOLDERS, METHODS, SEEDS):
+        yield Run(*values)
+
+
+def head_of(run: Run, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return real weight and bias of the head that a method learns from all holders."""
+    mu, random = gaussian.mu(EPSILON, DELTA), stream(run.seed, Purpose.NOISE)
+    if run.method == "gradients":
+        rate = chosen_rate(run.people, run.holders)
+        return descent(x, labels, EPSILON, rate, run.seed, run.holders)
+    parts = list(zip(x.tensor_split(run.holders), labels.tensor_split(run.holders), strict=True))
+    if run.method == "means":
+        moments = ClassMoments(run.classes)
+        sums = sum(moments.released(*part, mu, random) for part in parts)
+        weight, bias = nearest_mean(moments.means(sums))
+        return weight.float(), bias.float()
+    found = [rows_of(run, holder, *part) for holder, part in enumerate(parts)]
+    features, own = (torch.cat(kind) for kind in zip(*found, strict=True))
+    return real_parts(learnt_head(RowExamples(features, own)))
+
+
+def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
+    """Return what the rows of one holder teach, as many as it has people."""
+    settings = ReleaseSettings(
+        EPSILON,
+        DELTA,
+        people=len(x),
+        classes=run.classes,
+        active=OPEN / run.classes if run.method == "open_rows" else 1.0,
+        cohort=f"regimes-{run.classes}-{run.people}-{run.holders}-{holder}-{run.seed}",
+    )
+    return released_rows(x, labels, settings)[0]
+
+
+@lru_cache
+def chosen_rate(people: int, holders: int) -> float:
+    """Return the rate of private descent that does best on as many simulated digits, held by as many."""
+    found = []
+    drawn, labels = public_digits()
+    some = slice(None, people)
+    for rate in RATES:
+        head = descent(drawn[some], labels[some], EPSILON, rate, 0, holders)
+        found.append(accuracy(head, drawn[PEOPLE[-1] :], labels[PEOPLE[-1] :]))
+    return RATES[found.index(max(found))]
+
+
+@lru_cache
+def public_digits() -> tuple[Tensor, Tensor]:
+    """Return features and labels of simulated digits: as many as there are people at most, and 2000 that test."""
+    drawn, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().settings.seed, 10_001)
+    counts = encoder().settings
+    return encoder().joined(drawn, counts.scattering, counts.learned), labels
+
+
+class Runs(KeptRuns):
+    """All runs so far."""
+
+    COLUMNS = ("classes", "people", "holders", "method", "seed", "rate", "accuracy")
+    KEYS = 5
+
+    def fill(self) -> None:
+        """Make every run that is not there yet."""
+        done = self.done()
+        for run in wanted():
+            if tuple(vars(run).values()) in done:
+                continue
+            x, labels, tests, own = split(run.classes, run.people, run.seed)
+            # Those of one class come one after the other; every holder gets some of each.
+            order = torch.from_numpy(stream(run.seed, Purpose.PARTITION, run.classes, run.people).permutation(len(x)))
+            try:
+                found = accuracy(head_of(run, x[order], labels[order]), tests, own)
+            except UserError:  # so few people allow no degree of mixing
+                found = math.nan
+            rate = chosen_rate(run.people, run.holders) if run.method == "gradients" else math.nan
+            self.add({**vars(run), "rate": rate, "accuracy": f"{found:.2f}"})
+            print(run, f"{found:.2f}", flush=True)
+
+
+def table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each number of classes, people and holders, and method."""
+    found = runs.groupby(["classes", "people", "holders", "method"], sort=False)
+    return found.agg(
+        mean=("accuracy", "mean"), std=("accuracy", "std"), seeds=("seed", "size"), rate=("rate", "first")
+    ).reset_index()
+
+
+def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+    """Lay the table out."""
+    cells = found.set_index(["classes", "people", "holders", "method"])
+    lines = []
+    for classes, people, holders in product(CLASSES, PEOPLE, HOLDERS):
+        own = [cells.loc[classes, people, holders, method] for method in METHODS]
+        shown = (MISSING if math.isnan(row["mean"]) else f"{row['mean']:.2f} ± {row['std']:.2f}" for row in own)
+        lines.append((str(classes), str(people), str(holders), *shown))
+    notes = (
+        f"Accuracy in % on training images that nobody contributed; mean ± standard deviation over {len(SEEDS)} seeds.",
+        f"ε = {EPSILON:g} per image, at δ = {DELTA:g}, for every method. Each holder adds noise of its own, which is "
+        "seeded, so it simulates and protects nobody.",
+        "As many rows as people; none where a holder has so few people that less than one would be in a row.",
+        "The rate of descent was chosen on simulated digits; rows and means have no such setting.",
+        *made,
+    )
+    return Sheet(
+        "Released rows and private descent at equal ε", ("classes", "people", "holders", *METHODS.values()),
+        tuple(lines), notes, names=3,
+    )  # fmt: skip
+
+
+def figure(found: pd.DataFrame) -> Figure:
+    """Draw accuracy against people, a panel for each number of classes and holders."""
+    with figure_style():
+        drawn, panels = panel_grid(len(CLASSES) * len(HOLDERS), len(CLASSES), 2.9)
+        for panel, (holders, classes) in zip(panels, product(HOLDERS, CLASSES), strict=True):
+            own = found[(found["classes"] == classes) & (found["holders"] == holders)]
+            for number, (method, name) in enumerate(METHODS.items()):
+                line = own[own["method"] == method].sort_values("people")
+                panel.errorbar(
+                    line["people"], line["mean"], yerr=line["std"], capsize=3, label=name, **line_look(number)
+                )
+            panel.set_xscale("log")
+            panel.set_xticks(PEOPLE, [f"{people:,}" for people in PEOPLE])
+            panel.minorticks_off()
+            panel.set_ylim(45, 100)
+            panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+            held = "one holder" if holders == 1 else f"{holders} holders"
+            name_panel(panel, f"{classes} classes, {held}", len(CLASSES))
+            if classes == CLASSES[0]:
+                panel.set_ylabel("accuracy in %")
+            if holders == HOLDERS[-1]:
+                panel.set_xlabel("people")
+        set_title(drawn, f"Released rows beside private descent, at ε = {EPSILON:g} for each person")
+        meaning = f"Mean of {len(SEEDS)} seeds, bars: standard deviation; δ = {DELTA:g}; seeded (simulated) noise."
+        set_legend(drawn, panels, wrapped(meaning, SMALL, 0.97 * WIDTH))
+    return drawn
+
+
+def main() -> None:
+    """Make the runs that are missing, and write table and figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("docs/results/release"))
+    given = parser.parse_args()
+    kept = Runs(KEPT / "regimes.csv")
+    kept.fill()
+    runs = kept.read()
+    made = origin(*declared(), runs=runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records"))
+    found = table(runs)
+    write_text(given.output / "regimes.csv", to_csv(found, made, float_format="%.4g"))
+    laid_out = to_markdown(sheet(found, made))
+    write_text(given.output / "regimes.md", laid_out)
+    save_svg(figure(found), given.output / "regimes.svg")
+    print(laid_out)
+
+
+if __name__ == "__main__":
+    ended(main)
