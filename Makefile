@@ -22,6 +22,8 @@
 #   make release-patients    the same on k-space features, with 121, 484 and 1936 patients
 #   make release-attacks     membership inference and inversion of released rows, with pictures
 #   make inversion           images that an attacker rebuilds from one message of training, and what noise leaves of them
+#   make candidates          how often an attacker who sees all rounds names the right one of several candidates
+#   make capacity-order      whether Bayes' capacity tells which of three mechanisms leaks more of an image
 #   make capacity            directions and Gaussian noise at equal true epsilon and at equal Bayes' capacity
 #
 # Variables:
@@ -51,7 +53,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks inversion capacity install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks inversion candidates capacity capacity-order install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -70,6 +72,8 @@ release-regimes: export ZETADP_COMMAND := make release-regimes
 release-patients: export ZETADP_COMMAND := make release-patients
 release-attacks: export ZETADP_COMMAND := make release-attacks
 inversion: export ZETADP_COMMAND := make inversion
+candidates: export ZETADP_COMMAND := make candidates
+capacity-order: export ZETADP_COMMAND := make capacity-order
 capacity: export ZETADP_COMMAND := make capacity
 
 # The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
@@ -168,6 +172,12 @@ release-attacks: install
 
 inversion: install
 	$(RUN) python benchmarks/inversion.py
+
+candidates: install
+	$(RUN) python benchmarks/candidates.py
+
+capacity-order: install
+	$(RUN) python benchmarks/capacity_order.py
 
 capacity: install
 	$(RUN) python benchmarks/directions.py

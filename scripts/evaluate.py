@@ -12,6 +12,7 @@ from zetadp.core.task import PipelineTask
 from zetadp.dataset import pick_device
 from zetadp.federation.partition import read_partition
 from zetadp.privacy.statement import account_run
+from zetadp.privacy.verification import seal
 from zetadp.privacy.wording import plain_text
 from zetadp.report.modelcard import model_card
 from zetadp.report.provenance import environment
@@ -29,11 +30,13 @@ def main(
     partition: Path,
     backbone: list[Path],
     ledger: Path,
+    agreed: Path,
     predictions: Path,
     metrics: Path,
     privacy: Path,
     text: Path,
     card: Path,
+    sealed: Path,
     network: str,
     arm: str,
     epsilon: str,
@@ -45,7 +48,7 @@ def main(
     delta: float,
     unit: str,
 ) -> None:
-    """Write predictions and metrics, the privacy statement as JSON and as text, and the card of the model.
+    """Write predictions and metrics, the privacy statement as JSON and as text, the card of the model, and the seal.
 
     One job does all three: each takes less time than starting up for it.
     """
@@ -67,6 +70,7 @@ def main(
     measured = read_json(metrics)
     words = task.words(settings)
     write_text(card, model_card(measured["run"], settings, read_json(privacy), measured, cohort_label, words))
+    seal(sealed, [model, ledger, agreed, predictions, metrics, privacy, text, card])
 
 
 def evaluate(

@@ -205,13 +205,21 @@ STAGES = {
         ),
         Stage(
             "evaluate",
-            inputs={"model": MODEL, "ledger": SEALED, "images": [WHITENED], "partition": PARTITION, "backbone": []},
+            inputs={
+                "model": MODEL,
+                "ledger": SEALED,
+                "agreed": AGREED,
+                "images": [WHITENED],
+                "partition": PARTITION,
+                "backbone": [],
+            },
             outputs={
                 "predictions": f"{RUN}/predictions.csv",
                 "metrics": METRICS,
                 "privacy": PRIVACY,
                 "text": f"{RUN}/privacy.txt",
                 "card": f"{RUN}/MODEL_CARD.md",
+                "sealed": f"{RUN}/seal.json",
             },
             params={
                 **NAME,

@@ -15,6 +15,8 @@ import pytest
 from checkouts import OF_OTHER_TASKS
 from origins import read_origin
 
+from zetadp.cli.commands import main
+
 CELLS = {
     ("pretrained", "federated", "8"): 1,
     ("complex", "federated", "8"): 1,
@@ -34,6 +36,7 @@ OF_A_RUN = (
     "privacy.json",
     "privacy.txt",
     "MODEL_CARD.md",
+    "seal.json",
     "risk.html",
     "risk.md",
     "risk.svg",
@@ -110,6 +113,13 @@ def test_the_total_counts_private_runs_and_says_none_for_all(finished):
     # Two runs on the same patients: worse than either, and no worse than the sum of epsilons.
     assert 8 < total["private_rows"]["epsilon"] <= 16
     assert math.isfinite(total["private_rows"]["epsilon"])
+
+
+def test_every_run_can_be_verified_beside_its_ledgers(finished, capsys):
+    ledgers = finished.root / "ledgers/phantom-smoke"
+    for run in RUNS:
+        assert main(["verify", str(results(finished) / "runs" / run), "--ledgers", str(ledgers)]) == 0
+        assert "wrong" not in capsys.readouterr().out
 
 
 def test_the_model_card_names_its_run(finished):

@@ -6,6 +6,7 @@ rule evaluate:
     input:
         model=rules.train_model.output.model,
         ledger=rules.train_model.output.ledger,
+        agreed=rules.train_model.output.agreed,
         images=images_for,
         partition=rules.partition.output.partition,
         backbone=backbone_for,
@@ -21,6 +22,7 @@ rule evaluate:
         ),
         text=f"{RESULTS}/{RUN_WILDCARDS}/privacy.txt",
         card=f"{RESULTS}/{RUN_WILDCARDS}/MODEL_CARD.md",
+        sealed=f"{RESULTS}/{RUN_WILDCARDS}/seal.json",
     log:
         f"logs/evaluate/{LOG_WILDCARDS}.log",
     group:

@@ -14,6 +14,7 @@ from zetadp.cli.federation import add_commands as add_federation
 from zetadp.cli.privacy import add_commands
 from zetadp.cli.release import add_commands as add_release
 from zetadp.cli.risk import add_commands as add_risk
+from zetadp.cli.verify import add_commands as add_verify
 from zetadp.validation import UserError
 
 
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_commands(commands)
     add_release(commands)
     add_risk(commands)
+    add_verify(commands)
     add_federation(commands)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

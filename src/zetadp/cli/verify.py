@@ -1,0 +1,43 @@
+"""``zetadp verify``: check a finished run with nothing that trained it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from zetadp.validation import UserError
+
+
+def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add the command to a parser's sub-commands."""
+    verify = commands.add_parser(
+        "verify",
+        help="check that files of a finished run are unaltered and that its epsilon is true",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Check a finished run. Its files must be as they were sealed, its ledger an unbroken chain, its plan\n"
+            "and its statement in agreement with the ledger, and its epsilon no smaller than dp-accounting finds.\n"
+            "Needs no patients' data. Ends with exit code 1 if anything is wrong."
+        ),
+        epilog="examples:\n  zetadp verify results/default/runs/pretrained/federated/eps-1/seed-0\n"
+        "  zetadp verify results/default/runs/pretrained/federated/eps-1/seed-0 --ledgers ledgers/phantom",
+    )
+    verify.add_argument("place", type=Path, metavar="RUN", help="folder of a finished run")
+    verify.add_argument(
+        "--ledgers",
+        type=Path,
+        help="folder of the cohort's live ledgers: checks as well that none of them is gone, nor the end of one",
+    )
+    verify.set_defaults(run=lambda given: _verify(given.place, given.ledgers))
+
+
+def _verify(run: Path, ledgers: Path | None) -> None:
+    from zetadp.privacy.verification import verify_run
+
+    checks = verify_run(run, ledgers)
+    for check in checks:
+        print(f"wrong: {check.what}: {check.fault}" if check.fault else f"ok: {check.what}")
+    wrong = sum(bool(check.fault) for check in checks)
+    if wrong:
+        raise UserError(f"{wrong} of {len(checks)} checks of {run} failed. Do not rely on it.")

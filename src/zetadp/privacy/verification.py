@@ -1,0 +1,181 @@
+"""Verification of a finished run by anybody: nothing that trained the model is imported, and no data are needed.
+
+A run is sealed when it is finished: a file beside it names the hash of every other. That finds what was altered by
+accident. Whoever alters on purpose can seal anew, so what a statement says is computed again from the ledger, whose
+lines are chained, and its epsilon is asked of another accountant. What nobody can see from a run alone is whether the
+ledger is all there was: the register beside the live ledgers tells (`zetadp.privacy.account`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zetadp.epsilon import epsilon_value
+from zetadp.privacy import accounting
+from zetadp.privacy.account import cohort_runs
+from zetadp.privacy.exposure import run_of
+from zetadp.privacy.ledger import Attempt, read_ledger
+from zetadp.privacy.statement import last_statement
+from zetadp.privacy.wording import plain_text
+from zetadp.storage import content_hash, read_json, write_json
+from zetadp.validation import UserError
+
+SEAL = "seal.json"
+AGREE = 0.01
+"""Two accountants may differ by this share: each rounds up."""
+_INTERVAL = 1e-3
+"""Of the grid of privacy losses: coarser than the default, and eight times as fast."""
+_ROUNDING = 1e-6
+"""Between processors, computed figures differ by less."""
+_HEADER_BYTES = 8
+_OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition")
+"""What plan and ledger both say, in the same words."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    what
+        What ought to hold.
+    fault
+        What is wrong; empty where it holds.
+    """
+
+    what: str
+    fault: str = ""
+
+
+def seal(path: Path, files: Iterable[Path]) -> None:
+    """Write the hashes of a finished run's files, which lie beside the seal."""
+    write_json(path, {"format": 1, "files": {file.name: content_hash(file) for file in files}})
+
+
+def verify_run(folder: Path, ledgers: Path | None = None) -> list[Check]:
+    """Check all that can be checked of a finished run.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    ledgers
+        The cohort's folder of live ledgers, where it is at hand.
+
+    Raises
+    ------
+    UserError
+        If there is no run.
+    """
+    if not (folder / "ledger.jsonl").is_file():
+        raise UserError(f"Expected the folder of a finished run, found no ledger.jsonl in {folder}.")
+    found = list(_as_sealed(folder))
+    checks: tuple[tuple[str, Callable[[Path, Sequence[Attempt]], None]], ...] = (
+        ("the model names a line of the ledger", _of_ledger),
+        ("plan and ledger say the same", _as_planned),
+        ("the statement follows from the ledger", _as_stated),
+        ("dp-accounting finds no larger epsilon", _as_others_account),
+    )
+    try:
+        attempts = read_ledger(folder / "ledger.jsonl")
+        if not attempts:
+            raise UserError("it records no training.")
+        found.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
+    except (UserError, ValueError, KeyError, TypeError) as error:
+        return [*found, Check("the ledger's chain is unbroken", str(error))]
+    found += [_checked(what, check, folder, attempts) for what, check in checks]
+    if ledgers is not None:
+        sealed = folder / "ledger.jsonl"
+        found.append(_checked(f"{ledgers} holds this ledger and all others", lambda *_: cohort_runs(ledgers, [sealed])))
+    return found
+
+
+def _checked(what: str, check: Callable[..., object], *given: object) -> Check:
+    try:
+        check(*given)
+    except (UserError, ValueError, KeyError, TypeError, OSError) as error:  # files may hold anything
+        return Check(what, str(error) or type(error).__name__)
+    return Check(what)
+
+
+def _as_sealed(folder: Path) -> Iterator[Check]:
+    try:
+        files = read_json(folder / SEAL)["files"]
+        wanted = {str(name): str(digest) for name, digest in files.items()}
+    except (UserError, OSError, ValueError, KeyError, AttributeError):
+        yield Check("the run is sealed", f"{folder / SEAL} is missing or damaged")
+        return
+    for name, digest in wanted.items():
+        what = f"{name} is as it was sealed"
+        try:
+            yield Check(what, "" if content_hash(folder / name) == digest else "it was altered")
+        except OSError:
+            yield Check(what, "it is missing")
+
+
+def _of_ledger(folder: Path, attempts: Sequence[Attempt]) -> None:
+    with (folder / "model.safetensors").open("rb") as file:
+        size = int.from_bytes(file.read(_HEADER_BYTES), "little")
+        content = json.loads(json.loads(file.read(size))["__metadata__"]["content"])
+    if content["ledger_head"] not in attempts[-1].heads:
+        raise UserError("the ledger is another one, or lines are missing at its end")
+
+
+def _as_planned(folder: Path, attempts: Sequence[Attempt]) -> None:
+    plan, header = read_json(folder / "plan.json"), attempts[-1].header
+    training = {key: value for key, value in plan["training"].items() if key in header["training"]}
+    pairs = {key: (plan[key], header[key]) for key in _OF_PLAN if key in header}
+    pairs |= {"training": (training, header["training"]), "noise": (plan["training"]["noise"], header["noise"])}
+    for name, (planned, recorded) in pairs.items():
+        if planned != recorded:
+            raise UserError(f"{name} differs: {planned} in plan.json, {recorded} in the ledger")
+
+
+def _as_stated(folder: Path, attempts: Sequence[Attempt]) -> None:
+    stated = read_json(folder / "privacy.json")
+    epsilon = str(attempts[-1].header["run"]["epsilon"])
+    again = last_statement(attempts, name=stated["name"], epsilon=epsilon, delta=stated["delta"], unit=stated["unit"])
+    differing = list(_differences(json.loads(json.dumps(again)), stated))
+    if differing:
+        raise UserError(f"{differing[0]} in privacy.json is not what the ledger gives")
+    if (folder / "privacy.txt").read_text(encoding="utf-8") != plain_text(stated):
+        raise UserError("privacy.txt does not say what privacy.json says")
+
+
+def _differences(one: Any, other: Any, place: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON is untyped)
+    """Yield where two JSON values differ by more than rounding."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in {**one, **other}:
+            yield from _differences(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            yield from _differences(*pair, f"{place}[{number}]")
+    elif isinstance(one, float) and isinstance(other, float | int):
+        if not math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+            yield place
+    elif one != other:
+        yield place
+
+
+def _as_others_account(folder: Path, attempts: Sequence[Attempt]) -> None:
+    """Ask dp-accounting itself what each node's messages cost, if units are persons and there is noise."""
+    from dp_accounting.pld import PLDAccountant
+
+    stated = read_json(folder / "privacy.json")
+    happened = run_of(stated["name"], attempts[-1])
+    if not happened.private or happened.images is not None:
+        return
+    single = (stated.get("threat") or {}).get("epsilon_single_messages")
+    most = epsilon_value(str(single if single is not None else stated["epsilon"]))
+    for mechanisms in {tuple(sorted(node.mechanisms.items())) for node in happened.nodes.values()}:
+        accountant = PLDAccountant(value_discretization_interval=_INTERVAL)
+        accountant.compose(accounting.as_dp_event(dict(mechanisms)))
+        found = accountant.get_epsilon(stated["delta"])
+        if not found <= most * (1 + AGREE):
+            raise UserError(f"{found:.4g} for some node, where the statement says {most:.4g}")

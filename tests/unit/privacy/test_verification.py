@@ -1,0 +1,175 @@
+"""Whether a finished run can be verified by anybody, and whether every alteration is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from zetadp import (
+    Holding,
+    NetworkSettings,
+    NodeConstants,
+    Plan,
+    Records,
+    RunName,
+    TrainingData,
+    TrainingFiles,
+    TrainingSettings,
+    noise_of_plan,
+    train,
+)
+from zetadp.cli.commands import main
+from zetadp.core.pretrained import save_model
+from zetadp.privacy.chain import START, Link, follow
+from zetadp.privacy.statement import account_run
+from zetadp.privacy.verification import seal, verify_run
+from zetadp.privacy.wording import plain_text
+from zetadp.storage import read_json, write_json, write_text
+
+FILES = ("model.safetensors", "plan.json", "ledger.jsonl", "privacy.json", "privacy.txt")
+PEOPLE = 12
+
+
+def make_run(folder: Path, epsilon: str = "8") -> Path:
+    """Train a small network of three nodes and leave what the pipeline leaves."""
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.randn(4 * PEOPLE, 1, 6, 6, generator=random, dtype=torch.complex64)
+    nodes = tuple(NodeConstants(f"node-{n}", PEOPLE // 3, PEOPLE / 6) for n in range(3))
+    network = NetworkSettings("complex", widths=(4,), convolutions=1, head="pooled", groups=2)
+    plan = Plan(
+        RunName("small", "federated", epsilon, 0), network, TrainingSettings(5, images_per_patient=4, noise="seeded"),
+        nodes, delta=1e-3, cohort="test", task={"name": "classification", "classes": 4},
+    )  # fmt: skip
+    if epsilon != "inf":
+        plan = plan.with_noise(noise_of_plan(plan))
+    units = [range(4 * n, 4 * n + 4) for n in range(PEOPLE)]
+    held = [Holding(units[n : n + PEOPLE // 3]) for n in range(0, PEOPLE, PEOPLE // 3)]
+    live = TrainingFiles(folder / "ledgers/run.jsonl", folder / "run.checkpoint")
+    trained = train(plan, TrainingData(Records(inputs, torch.arange(4).repeat(PEOPLE)), held), live)
+    run = folder / "run"
+    run.mkdir()
+    shutil.copy(live.ledger, run / "ledger.jsonl")
+    save_model(run / "model.safetensors", trained, plan, inputs=6, backbone=None)
+    write_json(run / "plan.json", plan.to_json())
+    ledger, model = run / "ledger.jsonl", run / "model.safetensors"
+    statement = account_run(ledger, model, name="small", epsilon=epsilon, delta=1e-3, unit="patient")
+    write_json(run / "privacy.json", statement)
+    write_text(run / "privacy.txt", plain_text(statement))
+    sealed(run)
+    return run
+
+
+def sealed(run: Path) -> None:
+    """Seal a run, as whoever forges one can do as well."""
+    seal(run / "seal.json", [run / name for name in FILES])
+
+
+def faults(run: Path, ledgers: Path | None = None) -> list[str]:
+    return [check.what for check in verify_run(run, ledgers) if check.fault]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def run(original, tmp_path):
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+def test_a_run_as_it_was_left_is_in_order(original, capsys):
+    assert main(["verify", str(original), "--ledgers", str(original.parent / "ledgers")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("ok: ") == len(said.splitlines()) >= len(FILES) + 5
+
+
+def test_a_run_without_noise_is_in_order_and_says_none(tmp_path):
+    run = make_run(tmp_path, "inf")
+    assert faults(run) == []
+    assert read_json(run / "privacy.json")["guarantee"] == "none"
+
+
+@pytest.mark.parametrize("name", [*FILES, "seal.json"])
+@pytest.mark.parametrize("place", [0.1, 0.9])
+def test_one_altered_byte_of_any_file_is_found(run, name, place, capsys):
+    content = bytearray((run / name).read_bytes())
+    at = int(place * len(content))
+    content[at] ^= 1
+    (run / name).write_bytes(bytes(content))
+    assert main(["verify", str(run)]) == 1
+    heard = capsys.readouterr()
+    assert "wrong: " in heard.out
+    assert "Do not rely on it" in heard.err
+    assert "Traceback" not in heard.err
+
+
+def test_a_smaller_epsilon_is_found_though_it_is_sealed_again(run):
+    stated = read_json(run / "privacy.json")
+    write_json(run / "privacy.json", stated | {"epsilon": 0.9 * stated["epsilon"]})
+    sealed(run)
+    assert set(faults(run)) >= {"the statement follows from the ledger", "dp-accounting finds no larger epsilon"}
+
+
+def test_a_ledger_with_more_noise_is_found_though_its_chain_is_made_anew(run):
+    lines = (run / "ledger.jsonl").read_bytes().splitlines()
+    head, forged = START, []
+    for link in follow(lines):
+        entry = json.loads(json.dumps(link.entry))
+        for release in entry.get("releases", ()):
+            release["noise_multiplier"] *= 2
+        again = Link.after(head, entry)
+        head = again.head
+        forged.append(again.text)
+    (run / "ledger.jsonl").write_text("\n".join(forged) + "\n")
+    sealed(run)
+    assert "the model names a line of the ledger" in faults(run)
+    assert "the statement follows from the ledger" in faults(run)
+
+
+def test_a_ledger_that_lost_its_end_is_found(run):
+    lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_text("".join(lines[:-3]))
+    sealed(run)
+    assert "the model names a line of the ledger" in faults(run)
+
+
+def test_a_plan_of_another_training_is_found(run):
+    plan = read_json(run / "plan.json")
+    plan["nodes"][1]["population"] += 1
+    write_json(run / "plan.json", plan)
+    sealed(run)
+    assert faults(run) == ["plan and ledger say the same"]
+
+
+def test_a_live_ledger_that_lost_lines_is_found(original, tmp_path):
+    ledgers = Path(shutil.copytree(original.parent / "ledgers", tmp_path / "ledgers"))
+    lines = (ledgers / "run.jsonl").read_text().splitlines(keepends=True)
+    (ledgers / "run.jsonl").write_text("".join(lines[:-2]))
+    assert faults(original, ledgers) == [f"{ledgers} holds this ledger and all others"]
+
+
+def test_another_folder_is_refused(tmp_path, capsys):
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "no ledger.jsonl" in capsys.readouterr().err
+
+
+def test_nothing_that_trains_is_needed(original):
+    program = (
+        "import sys\n"
+        "class No:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'torch' or name.startswith(('zetadp.core', 'zetadp.nn')):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, No())\n"
+        "from pathlib import Path\n"
+        "from zetadp.privacy.verification import verify_run\n"
+        "sys.exit(any(check.fault for check in verify_run(Path(sys.argv[1]))))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(original)], check=True)
