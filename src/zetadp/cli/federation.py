@@ -1,4 +1,4 @@
-"""The commands of a federation: ``zetadp federation plan``, ``certificates``, ``key``, ``serve`` and ``node``."""
+"""The commands of a federation: ``zetadp federation`` with plan, show, certificates, key, serve and node."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
     _certificates(_command(parts, "certificates", "make a test set of certificates and keys", _run_certificates))
     _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
+    _show(_command(parts, "show", "print what a plan asks of a hospital, and what it costs its patients", _run_show))
     _key(_command(parts, "key", "make the key pair of one node, at that node", _run_key))
     _serve(_command(parts, "serve", "run the server and one training, to its end", _run_serve))
     _node(_command(parts, "node", "run a hospital's node until it is stopped", _run_node))
@@ -143,6 +144,19 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     if not needs_backbone(config, run.network):
         return plan
     return with_public(plan, load_backbone(given.backbone or Path(__file__).parents[1] / SHIPPED))
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "example: zetadp federation show plan.json --node node-03"
+    parser.add_argument("plan", type=Path, help="the plan (plan.json)")
+    parser.add_argument("--node", help="name of one hospital's node (default: all)")
+
+
+def _run_show(given: argparse.Namespace) -> None:
+    from zetadp.core.plan import Plan
+    from zetadp.federation.invitation import invitation
+
+    print(invitation(Plan.read(given.plan), given.node))
 
 
 def _key(parser: argparse.ArgumentParser) -> None:

@@ -109,3 +109,14 @@ class Risk:
     def curved(self) -> bool:
         """Whether the trade-off curve can be computed."""
         return all(len(kind) == len(_ONE_UNIT) for kind in self.exposure)
+
+
+def percent_up(share: float) -> str:
+    """Return a share in percent, rounded up: it is a bound.
+
+    Examples
+    --------
+    >>> percent_up(0.18551)
+    '18.6 %'
+    """
+    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):.1f} %"

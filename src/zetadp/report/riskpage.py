@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zetadp.epsilon import rounded_up
-from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk
+from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.units import Unit
 from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
@@ -96,7 +96,7 @@ def headline(risk: Risk, unit: Unit, delta: float) -> str:
     """Say first of all, in one sentence, what a hospital must know."""
     if risk.guarantee == "none":
         return f"Nothing limits what these models tell about a {unit}: at least one was released without noise."
-    guess = _percent_up(risk.right_guesses(TEN, delta))
+    guess = percent_up(risk.right_guesses(TEN, delta))
     claim = (
         f"Someone who has the data of {TEN} candidates, and knows that exactly one of them took part, names the right "
         f"one at most {guess} of the time, also with everybody else's data at hand; {_percent(1 / TEN)} is guessing."
@@ -124,7 +124,7 @@ def _candidates(panel: Axes, risk: Risk, delta: float) -> None:
     panel.barh(places, found, height=0.55, color=_PALE, edgecolor=_STRONG, label="with all that was released")
     panel.barh(places, [1 / n for n in CANDIDATES], height=0.55, color=_STRONG, label="by guessing")
     for place, share in enumerate(found):
-        panel.text(min(share, 0.8) + 0.01, place, _percent_up(share), va="center", fontsize=9)
+        panel.text(min(share, 0.8) + 0.01, place, percent_up(share), va="center", fontsize=9)
     panel.set_yticks(places, [f"1 of {number}" for number in CANDIDATES])
     panel.invert_yaxis()
     panel.set_xlim(0, 1)
@@ -186,8 +186,7 @@ def _sections(
 
 def _candidates_sheet(risk: Risk, delta: float) -> Sheet:
     rows = tuple(
-        (f"1 of {number}", _percent(1 / number), _percent_up(risk.right_guesses(number, delta)))
-        for number in CANDIDATES
+        (f"1 of {number}", _percent(1 / number), percent_up(risk.right_guesses(number, delta))) for number in CANDIDATES
     )
     notes = (
         "The bound on reconstruction of Hayes, Mahloujifar and Balle (2023), from the trade-off curve. Candidates are "
@@ -202,7 +201,7 @@ def _curve_sheets(risk: Risk, unit: Unit) -> list[Sheet]:
     misses = risk.misses(FALSE_ALARMS)
     if misses is None:
         return []
-    rows = tuple((_percent(rate), _percent_up(1 - missed)) for rate, missed in zip(FALSE_ALARMS, misses, strict=True))
+    rows = tuple((_percent(rate), percent_up(1 - missed)) for rate, missed in zip(FALSE_ALARMS, misses, strict=True))
     columns = (f"suspects wrongly, of {unit}s who took no part", "finds at most, of those who did")
     return [Sheet("Telling who took part", columns, rows)]
 
@@ -247,11 +246,6 @@ def _attacks(evidence: Evidence) -> Iterator[_Section]:
 
 def _sign(row: pd.Series) -> str:
     return "μ" if row["figure"] == "mu" else "ε"
-
-
-def _percent_up(share: float) -> str:
-    """Return a share in percent, rounded up: it is a bound."""
-    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):.1f} %"
 
 
 def _percent(share: float) -> str:

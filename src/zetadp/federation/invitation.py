@@ -1,0 +1,87 @@
+"""What a plan asks of a hospital and costs its patients, in words for somebody who must agree to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from zetadp.core.plan import NodeConstants, Plan
+from zetadp.epsilon import rounded_up
+from zetadp.nn.settings import DESCENT, MIXED_ROWS
+from zetadp.privacy import accounting
+from zetadp.privacy.calibration import promise_of
+from zetadp.privacy.risk import Risk, percent_up
+from zetadp.validation import UserError
+
+TEN = 10
+
+
+def invitation(plan: Plan, node: str | None = None) -> str:
+    """Return a plan in plain words.
+
+    Parameters
+    ----------
+    plan
+        The plan, with its noise.
+    node
+        The hospital whose part is told; None for all.
+
+    Raises
+    ------
+    UserError
+        If the plan has no such node.
+    """
+    known = {each.name: each for each in plan.nodes}
+    if node is not None and node not in known:
+        raise UserError(f"Expected a node of the plan ({', '.join(known)}), found {node}.")
+    chosen = list(known.values()) if node is None else [known[node]]
+    return "\n".join([*_training(plan), *(line for each in chosen for line in _part(plan, each))])
+
+
+def _training(plan: Plan) -> Iterator[str]:
+    net, how = plan.network, plan.training
+    yield f"Plan {plan.label} of cohort {plan.cohort or '(no name)'}"
+    yield f"  hash:     {plan.digest}"
+    yield f"  task:     {plan.task.get('name', 'none')}"
+    trained = "" if net.trained == "all" else f", of which is trained: {net.trained}"
+    start = "from a public network" if net.start == "public" else "from random weights"
+    yield f"  network:  {net.family} on {net.domain}, {start}{trained}"
+    yield f"  rounds:   {how.rounds}, with {len(plan.nodes)} nodes"
+    yield f"  noise:    {_source(how.noise)}"
+
+
+def _source(noise: str) -> str:
+    return "from the operating system" if noise == "os" else "from a seed, which protects nobody: for simulations only"
+
+
+def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
+    promise = promise_of(plan, node.name)
+    yield ""
+    yield f"{node.name}"
+    yield f"  takes part with {node.population} {plan.unit}s, no more and no fewer"
+    if node.expected == node.population:
+        yield f"  all {plan.unit}s enter every round"
+    else:
+        yield f"  about {node.expected:g} of them enter a round; the node draws them and tells nobody who they were"
+    yield f"  sends {_what(plan)}, and lines of its ledger, which hold public numbers alone"
+    yield "  never sends images, features, losses, or how many were drawn"
+    yield f"  costs:    {promise}"
+    if math.isfinite(promise.person):
+        exposed = accounting.grouped(plan.mechanisms(node.name), plan.units_of_a_person or 1)
+        share = Risk(plan.label, (), exposed, "holds").right_guesses(TEN, plan.delta)
+        yield (
+            f"            Someone who has the data of {TEN} candidates, one of whom took part, names the right one at "
+            f"most {percent_up(share)} of the time; {100 / TEN:g} % is guessing."
+        )
+    yield "            A training that is begun again costs as much again; `attempts` in node.yaml sets how often."
+    if math.isfinite(promise.person):
+        yield f"  agree by `most_epsilon: {rounded_up(promise.person)}` in node.yaml: the node refuses what costs more"
+
+
+def _what(plan: Plan) -> str:
+    how = plan.training
+    if how.estimator == MIXED_ROWS:
+        return f"{how.mixing.rows if how.mixing else 0} rows, each a noisy mean of a few {plan.unit}s, once"
+    if how.estimator == DESCENT:
+        return "in each round one sum of clipped gradients with noise"
+    return "once one sum of clipped statistics with noise"
