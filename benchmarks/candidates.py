@@ -46,10 +46,11 @@ from zetadp import (
     train,
 )
 from zetadp.audit.inversion import whitened_kspace
-from zetadp.backbone.start import SHIPPED, record_features, starting_weights
+from zetadp.backbone.start import record_features, starting_weights
 from zetadp.cohort.public import PublicSettings, simulate_public_patient
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.backbone import load_backbone
+from zetadp.nn.settings import SHIPPED
 from zetadp.privacy import gaussian
 from zetadp.randomness import Purpose, stream
 from zetadp.report.figurestyle import (

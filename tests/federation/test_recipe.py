@@ -47,7 +47,7 @@ def test_the_settings_that_are_shown_are_accepted(tmp_path):
 def test_the_commands_that_are_shown_are_understood(capsys):
     shown = [line for kind, text in BLOCKS for line in text.splitlines() if kind == "" and line.startswith("zetadp")]
     shown += [line.partition("/bin/")[2] for text in SERVICES for line in text.splitlines() if "ExecStart" in line]
-    assert {command.split()[2] for command in shown} == {"plan", "show", "key", "node", "serve"}
+    assert {command.split()[2] for command in shown} == {"demo", "plan", "show", "key", "node", "serve"}
     for command in shown:
         name, *arguments = command.split()
         assert name == "zetadp"

@@ -1,4 +1,4 @@
-"""The commands of a federation: ``zetadp federation`` with plan, show, certificates, key, serve and node."""
+"""The commands of a federation: ``zetadp federation`` with demo, plan, show, certificates, key, serve, node."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "Needs the extra `federation`.",
     )
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
+    _demo(_command(parts, "demo", "train between three simulated hospitals on this machine, in a minute", _run_demo))
     _certificates(_command(parts, "certificates", "make a test set of certificates and keys", _run_certificates))
     _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
     _show(_command(parts, "show", "print what a plan asks of a hospital, and what it costs its patients", _run_show))
@@ -71,6 +72,23 @@ def _written() -> Iterator[None]:
         raise UserError(
             f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
         ) from error
+
+
+def _demo(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "example: zetadp federation demo --folder demo"
+    parser.add_argument(
+        "--folder", type=Path, default=Path("demo"), help="new folder for all that is made (%(default)s)"
+    )
+
+
+def _run_demo(given: argparse.Namespace) -> None:
+    from zetadp.federation.flower.demo import run_demo
+
+    model = run_demo(given.folder, lambda line: print(line, flush=True))
+    volume = next((given.folder / "server/imagesTs").iterdir())
+    print(
+        f"\nTry next:\n  zetadp predict {model} {volume}\n  zetadp risk {given.folder / 'ledger.jsonl'} --unit patient"
+    )
 
 
 def _certificates(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,168 @@
+"""A federation of three hospitals on this machine, with simulated patients: to see one before there is one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+import pandas as pd
+
+import zetadp
+from zetadp.backbone.start import with_public
+from zetadp.cohort.convert import write_site_folder
+from zetadp.cohort.decathlon import read_task
+from zetadp.cohort.phantom import PhantomSettings, write_dataset_json, write_patients
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.federation.flower.certificates import Credentials, make_credentials
+from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
+from zetadp.federation.invitation import invitation
+from zetadp.nn.backbone import load_backbone
+from zetadp.nn.settings import SHIPPED, NetworkSettings
+from zetadp.privacy.calibration import noise_of_plan
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import account_run
+from zetadp.storage import write_json
+from zetadp.validation import UserError
+
+HOSPITALS, PATIENTS, WATCHED = 3, 12, 6
+EPSILON, DELTA, ROUNDS = "8", 1e-3, 10
+LOOK_SECONDS = 0.5
+ANSWER_SECONDS = 0.5
+"""Answers leave at multiples of this, as between real hospitals; a round of the demonstration is shorter."""
+
+
+def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
+    """Simulate three hospitals, train a private head between them over TLS, and write model and statement.
+
+    Parameters
+    ----------
+    folder
+        A new folder, for all that is made.
+    say
+        Takes what happens, a line each.
+
+    Returns
+    -------
+    The model.
+
+    Raises
+    ------
+    UserError
+        If the folder is there already, or a process fails.
+    """
+    if folder.exists():
+        raise UserError(f"Expected a new folder, found {folder}. Name another: --folder FOLDER")
+    work = folder.resolve()
+    plan = demo_plan()
+    plan.write(work / "plan.json")
+    names = [node.name for node in plan.nodes]
+    say(f"Simulating {len(names)} hospitals with {PATIENTS} patients each ...")
+    _simulate(work, names)
+    say(f"{invitation(plan, names[0])}\n")
+    credentials = make_credentials(work / "keys", names)
+    server = _server(work, credentials, names)
+    with Federation(work / "processes", credentials, idle_seconds=0.3) as running:
+        running.admit(names)
+        for name in names:
+            running.start_node(_hospital(work, name))
+            say(f"{name}: started, checks and prepares its patients")
+        running.wait_for_nodes(names)
+        say(f"{', '.join(names)}: connected over TLS")
+        run = running.begin(server)
+        with ThreadPoolExecutor(1) as pool:
+            end = pool.submit(running.wait, run)
+            _watch(server.ledger_file, plan, say, done=end.done)
+            end.result()
+    statement = account_run(server.ledger, server.model, name=plan.label, epsilon=EPSILON, delta=DELTA, unit="patient")
+    write_json(work / "privacy.json", statement)
+    reached = pd.read_csv(server.history)["validation_accuracy"].iloc[-1]
+    say(f"Finished. {100 * reached:.0f} % of the images of {WATCHED} other patients are named correctly.")
+    say(str(statement["statement"]))
+    return server.model
+
+
+def demo_plan() -> Plan:
+    """Return the plan: a head of four components on the backbone that comes with the package."""
+    how = TrainingSettings(
+        ROUNDS,
+        images_per_patient=80,
+        optimiser=OptimiserSettings(name="sgd", learning_rate=1.0, drop_after=1.0, averaged=0.5),
+        clip=0.3,
+        noise="os",
+    )
+    plan = Plan(
+        RunName("demo", "federated", EPSILON, 0),
+        NetworkSettings("head", "features", components=4, start="public"),
+        how,
+        tuple(NodeConstants(f"hospital-{n + 1}", PATIENTS, PATIENTS) for n in range(HOSPITALS)),
+        delta=DELTA,
+        cohort="demo",
+        task={"name": "brain_sequences", "slices": 20, "size": 32},
+    )
+    plan = plan.with_noise(noise_of_plan(plan))
+    return with_public(plan, load_backbone(Path(zetadp.__file__).parent / SHIPPED))
+
+
+def _simulate(work: Path, names: list[str]) -> None:
+    phantom = PhantomSettings(train_patients=len(names) * PATIENTS, test_patients=WATCHED, seed=11, scanners=len(names))
+    cohort = work / "patients"
+    write_patients(phantom, cohort, range(1, phantom.train_patients + WATCHED + 1))
+    write_dataset_json(phantom, cohort)
+    task = read_task(cohort)
+    for number, name in enumerate(names):
+        write_site_folder(
+            work / name, cohort, _rows(task.training[number * PATIENTS : (number + 1) * PATIENTS]), "train"
+        )
+    write_site_folder(work / "server", cohort, _rows(task.test), "test")
+
+
+def _rows(files: Sequence[PurePosixPath]) -> pd.DataFrame:
+    """Return an index of files, each of which is a patient."""
+    patients = [file.name.partition(".")[0] for file in files]
+    return pd.DataFrame({"file": [str(file) for file in files], "patient": patients})
+
+
+def _server(work: Path, credentials: Credentials, names: list[str]) -> ServerSettings:
+    return ServerSettings(
+        plan=work / "plan.json",
+        keys={name: credentials.node(name)[0] for name in names},
+        model=work / "model.safetensors",
+        history=work / "history.csv",
+        ledger=work / "ledger.jsonl",
+        ledger_file=work / "account/ledger.jsonl",
+        checkpoint=work / "account/checkpoint.safetensors",
+        watched=work / "server",
+        watched_patients=WATCHED,
+        evaluate_every=ROUNDS,
+        threads=1,
+        patience=Patience(),
+    )
+
+
+def _hospital(work: Path, name: str) -> HospitalSettings:
+    return HospitalSettings(
+        name=name,
+        plan=work / "plan.json",
+        images=work / name,
+        state=work / f"{name}-state",
+        answer_seconds=ANSWER_SECONDS,
+        threads=1,
+    )
+
+
+def _watch(ledger: Path, plan: Plan, say: Callable[[str], None], *, done: Callable[[], bool]) -> None:
+    """Say which rounds are through, until the training is over."""
+    told = 0
+    while not done():
+        time.sleep(LOOK_SECONDS)
+        if not ledger.is_file():
+            continue
+        events = [event for attempt in read_ledger(ledger) for event in attempt.events]
+        through = min((sum(event.node == node.name for event in events) for node in plan.nodes), default=0)
+        if through > told:
+            say(f"round {through} of {plan.training.rounds}: all hospitals have sent")
+            told = through

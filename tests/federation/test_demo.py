@@ -1,0 +1,35 @@
+"""The federation that a new user sees first."""
+
+from __future__ import annotations
+
+import pytest
+
+from zetadp.cli.commands import main
+from zetadp.federation.flower.demo import HOSPITALS, ROUNDS, demo_plan
+from zetadp.privacy import accounting
+from zetadp.privacy.exposure import recorded_runs
+
+
+@pytest.mark.slow
+def test_the_demonstration_trains_and_its_next_steps_work(tmp_path, capsys):
+    folder = tmp_path / "demo"
+    assert main(["federation", "demo", "--folder", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert f"round {ROUNDS} of {ROUNDS}" in said
+    assert "(8, 0.001)-differentially private for each training patient" in said
+    (run,) = recorded_runs(folder / "ledger.jsonl")
+    assert len(run.nodes) == HOSPITALS
+    assert max(accounting.epsilon(node.mechanisms, 1e-3) for node in run.nodes.values()) <= 8.005
+    for line in said.splitlines()[-2:]:
+        name, *arguments = line.split()
+        assert name == "zetadp"
+        assert main(arguments) == 0
+    assert main(["federation", "demo", "--folder", str(folder)]) == 1
+    assert "new folder" in capsys.readouterr().err
+
+
+def test_the_plan_is_one_that_real_hospitals_would_take():
+    plan = demo_plan()
+    assert plan.training.noise == "os"
+    assert plan.threat == "local"
+    assert "backbone" in plan.public
