@@ -35,7 +35,6 @@ DELTA = 1e-3
 REPETITIONS = 3
 """Draws of the noise, from seeds 0, 1, ..."""
 LABELS = np.repeat(np.arange(4), 20)
-ONE_HOT = np.eye(4, dtype=np.float32)[LABELS]
 
 
 def declared(repetitions: int = REPETITIONS) -> tuple[str, str]:
@@ -92,7 +91,8 @@ def trained(
     Parameters
     ----------
     features
-        Shape (patient, image, 2 * component); patient i is at hospital i modulo `HOSPITALS`.
+        Shape (patient, image, 2 * component), equally many images of every class; patient i is at hospital i modulo
+        `HOSPITALS`.
     start
         The first head: weight and bias.
     rounds, rate, clip, epsilon, averaged
@@ -101,6 +101,7 @@ def trained(
         Generator of the noise.
     """
     weight, bias = (part.copy() for part in start)
+    one_hot = np.eye(4, dtype=np.float32).repeat(features.shape[1] // 4, axis=0)
     hospital = np.arange(len(features)) % HOSPITALS
     own = len(features) // HOSPITALS
     sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
@@ -111,7 +112,7 @@ def trained(
         scores -= scores.max(axis=-1, keepdims=True)
         share = np.exp(scores)
         share /= share.sum(axis=-1, keepdims=True)
-        error = share - ONE_HOT
+        error = share - one_hot
         of_weight = np.matmul(features.transpose(0, 2, 1), error) / features.shape[1]
         of_bias = error.mean(axis=1)
         norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_bias**2).sum(axis=1))

@@ -300,6 +300,18 @@ def test_the_default_head_is_the_best_of_the_recorded_search(benchmark):
     assert list(training.values()) == [float(best[key]) for key in ("rounds", "rate", "clip", "averaged")]
 
 
+def test_larger_heads_have_the_best_setting_of_their_recorded_search(benchmark):
+    of = benchmark("worth")["METHODS"]
+    for row in rows("worth.csv"):
+        if row["method"].endswith("shipped"):
+            continue
+        wanted = {"features": of[row["method"]][1], "epsilon": row["epsilon"]}
+        tried = [each for each in rows("worth_selection.csv") if wanted.items() <= each.items()]
+        assert len(tried) == 18
+        best = max(tried, key=lambda each: float(each["mean"]))
+        assert int(row["numbers"]) == 4 * (int(best["components"]) + 1)
+
+
 @pytest.mark.parametrize("estimator", ["class_means", "least_squares"])
 def test_the_feature_norm_is_the_best_of_the_recorded_search(estimator):
     wanted = {"estimator": estimator, "components": "4", "start": "public", "epsilon": "1"}

@@ -9,6 +9,7 @@ Anal. 86 (2023) 102789, doi:10.1016/j.media.2023.102789.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,8 @@ from zetadp.cohort.public_protocols import draw_field_strength, draw_public_tiss
 from zetadp.cohort.scanners import CHANNELS
 from zetadp.kspace.slicing import centre_slices, resize_area
 
+Anatomy = Callable[[np.random.Generator, VoxelGrid], tuple[np.ndarray, np.ndarray]]
+"""What draws a brain on a grid: which voxels (x, y, z) lie in it, and the tissue fractions (7, n) there."""
 SHAPES = Variability(
     rotation=5.0,
     scale=0.08,
@@ -82,7 +85,9 @@ def public_name(number: int) -> str:
     return f"public-{number:04d}"
 
 
-def simulate_public_patient(settings: PublicSettings, number: int, slices: int = 20, size: int = 32) -> np.ndarray:
+def simulate_public_patient(
+    settings: PublicSettings, number: int, slices: int = 20, size: int = 32, anatomy: Anatomy | None = None
+) -> np.ndarray:
     """Simulate the images of one public patient.
 
     Parameters
@@ -95,6 +100,8 @@ def simulate_public_patient(settings: PublicSettings, number: int, slices: int =
         Number of centre slices.
     size
         Rows and columns of an image, by area averaging.
+    anatomy
+        Draws a brain as `draw_anatomy` does; None takes that.
 
     Returns
     -------
@@ -104,7 +111,7 @@ def simulate_public_patient(settings: PublicSettings, number: int, slices: int =
     """
     rng = public_stream(settings, number)
     grid = VoxelGrid(settings.grid)
-    inside, fractions = draw_anatomy(rng, grid)
+    inside, fractions = (anatomy or draw_anatomy)(rng, grid)
     scanner = scanner_stream(settings, number) if settings.hospitals else rng
     tissues = draw_public_tissues(scanner, draw_field_strength(scanner))
     signals = draw_signals(scanner, tissues)
