@@ -19,7 +19,7 @@
 #   make release-accounting  what the paper on mixed features prints about privacy, and what is true
 #   make release-mnist       released rows of MNIST beside rivals and the paper's table (docs/release_experiments.md)
 #   make release-regimes     released rows beside private descent: classes, people and holders varied
-#   make release-patients    the same on k-space features, with 121, 484 and 1936 patients
+#   make release-patients    the same on k-space features, with 121 and with 1936 patients
 #   make release-attacks     membership inference and inversion of released rows, with pictures
 #   make inversion           images that an attacker rebuilds from one message of training, and what noise leaves of them
 #   make candidates          how often an attacker who sees all rounds names the right one of several candidates
@@ -162,7 +162,7 @@ release-regimes: install
 	$(RUN) python benchmarks/release_regimes.py
 
 release-patients: install
-	for scenario in release_few release release_many; do \
+	for scenario in release_few release_many; do \
 		$(RUN) snakemake tables --cores $(CORES) --quiet rules --configfile workflow/scenarios/$$scenario.yaml || exit 1; \
 	done
 	$(RUN) python benchmarks/release_patients.py
