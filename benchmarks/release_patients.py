@@ -2,8 +2,8 @@
 
     make release-patients
 
-runs release_few.yaml and release_many.yaml, and this, which joins their tables. Between them lies release.yaml, with 484
-patients, whose table is kept beside. Writes patients.csv and patients.md.
+runs release_few.yaml and release_many.yaml, and this, which joins their tables. Between them lies release.yaml, with
+484 patients, whose table is kept beside. Writes patients.csv and patients.md.
 """
 
 from __future__ import annotations
