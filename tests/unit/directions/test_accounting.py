@@ -11,10 +11,12 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
-from zetadp.directions import accounting, renyi
+from zetadp.directions import renyi
 from zetadp.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
 from zetadp.directions.bessel import log_growth, order_of
+from zetadp.directions.loss import loss_distribution
 from zetadp.privacy import accounting as rounds
+from zetadp.privacy.events import Direction, gaussian_bound
 
 
 def exact_epsilon(concentration: float, dimension: int, probability: float, delta: float) -> float:
@@ -89,6 +91,44 @@ def test_the_concentration_for_epsilon_keeps_it():
     assert spent == pytest.approx(2, rel=0.02)
 
 
+KIND = Direction(0.2, 12.0, 600)
+
+
+def test_rounds_of_directions_and_of_sums_compose_in_either_order():
+    sums = {(1.0, 4.0): 5, (0.2, 1.5): 10}
+    together = rounds.epsilon({KIND: 10, **sums}, 1e-4)
+    assert together == rounds.epsilon({**sums, KIND: 10}, 1e-4)
+    assert together > max(rounds.epsilon({KIND: 10}, 1e-4), rounds.epsilon(sums, 1e-4))
+    # As if the directions were noise that hides no more.
+    bound = gaussian_bound(KIND.concentration, KIND.dimension)
+    assert 0.99 < together / rounds.epsilon({(1.0, 4.0): 5, (0.2, 1.5): 10, (0.2, bound): 10}, 1e-4) <= 1 + 1e-3
+
+
+@pytest.mark.parametrize("kind", [KIND, Direction(1.0, 4.0, 30), Direction(0.05, 80.0, 9_000)])
+def test_the_gaussian_that_hides_no_more_costs_no_less(kind):
+    bound = {(kind.sampling_probability, gaussian_bound(kind.concentration, kind.dimension)): 20}
+    exact = rounds.epsilon({kind: 20}, 1e-4)
+    assert exact <= rounds.epsilon(bound, 1e-4) * (1 + 2 * rounds.TOLERANCE)
+    assert rounds.epsilon_rdp({kind: 20}, 1e-4) == rounds.epsilon_rdp(bound, 1e-4) >= exact
+    assert rounds.as_dp_event({kind: 20}) == rounds.as_dp_event(bound)
+
+
+def test_several_units_of_a_person_turn_a_direction_no_further_than_one():
+    once = Direction(1 - 0.8**3, KIND.concentration, KIND.dimension)
+    assert rounds.epsilon_group({KIND: 7}, 1e-4, 3) == pytest.approx(rounds.epsilon({once: 7}, 1e-4), rel=1e-9)
+    # Of noisy sums, several units are several times as far apart.
+    bound = {(0.2, gaussian_bound(KIND.concentration, KIND.dimension)): 7}
+    assert rounds.epsilon_group({KIND: 7}, 1e-4, 3) < rounds.epsilon_group(bound, 1e-4, 3)
+
+
+def test_the_trade_off_of_directions_is_that_of_their_epsilons():
+    (misses,) = rounds.trade_off({KIND: 10}, [0.01])
+    for delta in (1e-4, 1e-2):
+        epsilon_ = rounds.epsilon({KIND: 10}, delta)
+        assert misses >= 1 - delta - math.exp(epsilon_) * 0.01 - 1e-3
+    assert rounds.exact_mu({Direction(1.0, 3.0, 50): 2}) is None
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -148,7 +188,7 @@ def test_the_exact_divergence_of_a_release_without_sampling_is_the_formula():
 
 
 def test_the_distribution_of_one_release_is_a_distribution():
-    pair = accounting.loss_distribution(0.2, 5.0, 30, 2.0**-6)
+    pair = loss_distribution(0.2, 5.0, 30, 2.0**-6)
     for epsilon_, largest in ((-40.0, 1 + 1e-12), (0.0, 0.2)):
         assert 0 < pair.get_delta_for_epsilon(epsilon_) <= largest
 
