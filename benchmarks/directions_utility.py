@@ -8,8 +8,8 @@ The weight decay of 0.1 that the paper prints is left out but in one row: it lea
 
     make directions-utility
 
-Runs are kept one by one in results/directions_utility, so that an interrupted comparison continues. Writes utility.csv
-and utility.md.
+Networks of one data set and seed start from the same weights, see the same images, and are trained together. They are
+kept in results/directions_utility, so that an interrupted comparison continues. Writes utility.csv and utility.md.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.digits import fetch_digits, read_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    import numpy as np
     from torch import Tensor
 
     from zetadp.tasks.phase_mnist.digits import Part
@@ -95,13 +94,11 @@ def declared() -> tuple[str, str]:
     return found, ", ".join(map(str, SEEDS))
 
 
-def wanted() -> Iterator[Run]:
-    """Return all runs."""
-    for seed, data in product(SEEDS, NAMES):
-        yield Run(data, "none", 0, seed)
-        yield Run(data, "decay", 0, seed)
-        for pair, mechanism in product(KAPPAS, ("printed_direction", "direction", "gaussian")):
-            yield Run(data, mechanism, pair, seed)
+def together(data: str, seed: int) -> list[Run]:
+    """Return the runs of one data set and seed."""
+    pairs = product(KAPPAS, ("printed_direction", "direction", "gaussian"))
+    noisy = [Run(data, mechanism, pair, seed) for pair, mechanism in pairs]
+    return [Run(data, "none", 0, seed), Run(data, "decay", 0, seed), *noisy]
 
 
 @lru_cache(maxsize=4)
@@ -123,57 +120,63 @@ def examples(data: str, part: Part) -> tuple[Tensor, Tensor]:
 
 
 def layers(weights: Tensor) -> list[Tensor]:
-    """Return the matrices of the network as views of its flat weights."""
+    """Return the matrices of networks as views of their flat weights, shape (network, weight)."""
     shapes = [(after, before) for before, after in pairwise(UNITS)]
-    parts = weights.split([rows * columns for rows, columns in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    parts = weights.split([rows * columns for rows, columns in shapes], dim=1)
+    return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def scores(weights: Tensor, images: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return the inputs of each layer, and class scores."""
-    inputs = [images]
+    """Return the inputs of each layer, and class scores, of all networks: shape (network, image, unit)."""
+    inputs = [images.expand(len(weights), *images.shape)]
     *hidden, last = layers(weights)
     for layer in hidden:
-        inputs.append((inputs[-1] @ layer.T).sigmoid())
-    return inputs, inputs[-1] @ last.T
+        inputs.append((inputs[-1] @ layer.mT).sigmoid())
+    return inputs, inputs[-1] @ last.mT
 
 
-def clipped_sum(weights: Tensor, images: Tensor, labels: Tensor, bound: float) -> Tensor:
-    """Return the sum of the clipped gradients of the cross-entropy, flat.
+def clipped_sums(weights: Tensor, images: Tensor, labels: Tensor, bounds: Tensor) -> Tensor:
+    """Return the sums of the clipped gradients of the cross-entropy, shape (network, weight).
 
     A person's gradient of a layer is an outer product, so its norm is a product and no gradient is written out.
     """
     inputs, found = scores(weights, images)
-    errors = [found.softmax(dim=1) - functional.one_hot(labels, UNITS[-1])]
+    errors = [found.softmax(dim=2) - functional.one_hot(labels, UNITS[-1])]
     for layer, after in zip(layers(weights)[:0:-1], inputs[:0:-1], strict=True):
         errors.insert(0, (errors[0] @ layer) * after * (1 - after))
-    squares = [e.square().sum(1) * x.square().sum(1) for e, x in zip(errors, inputs, strict=True)]
+    squares = [e.square().sum(2) * x.square().sum(2) for e, x in zip(errors, inputs, strict=True)]
     norms = torch.stack(squares).sum(0).sqrt()
-    factors = (bound / norms.clamp_min(1e-12)).clamp_max(1)[:, None]
-    return torch.cat([((e * factors).T @ x).flatten() for e, x in zip(errors, inputs, strict=True)])
+    factors = (bounds[:, None] / norms.clamp_min(1e-12)).clamp_max(1)[..., None]
+    return torch.cat([((e * factors).mT @ x).flatten(1) for e, x in zip(errors, inputs, strict=True)], dim=1)
 
 
-def trained(run: Run) -> float:
-    """Train a network and return its accuracy on the test images, in %."""
-    images, labels = examples(run.data, "train")
-    draws, noise, start = (stream(run.seed, purpose) for purpose in (Purpose.SAMPLING, Purpose.NOISE, Purpose.WEIGHTS))
+def released(run: Run, total: Tensor, noise: np.random.Generator) -> Tensor:
+    """Return what the server gets for a clipped sum."""
+    if not run.pair:
+        return total / BATCH
+    if run.mechanism == "gaussian":
+        return noisy_mean(total, run.level * CLIP, BATCH, noise)
+    return draw_direction(total, run.level, noise)
+
+
+def trained(data: str, seed: int) -> list[float]:
+    """Train the networks of one data set and seed, and return their accuracies on the test images, in %."""
+    runs, (images, labels) = together(data, seed), examples(data, "train")
+    draws, noise, start = (stream(seed, purpose) for purpose in (Purpose.SAMPLING, Purpose.NOISE, Purpose.WEIGHTS))
     begun = [start.uniform(-1, 1, after * before) / math.sqrt(before) for before, after in pairwise(UNITS)]
-    weights = torch.cat([torch.from_numpy(part) for part in begun]).float()
-    decay = WEIGHT_DECAY if run.mechanism == "decay" else 0.0
-    optimiser = torch.optim.Adam([weights], lr=LEARNING_RATE, weight_decay=decay)
+    weights = torch.cat([torch.from_numpy(part) for part in begun]).float().repeat(len(runs), 1)
+    decays = torch.tensor([WEIGHT_DECAY if run.mechanism == "decay" else 0.0 for run in runs])[:, None]
+    bounds = torch.tensor([CLIP if run.pair else math.inf for run in runs])
+    optimiser = torch.optim.Adam([weights], lr=LEARNING_RATE)
     for _ in range(STEPS):
         drawn = torch.from_numpy((draws.random(len(images)) < RATE).nonzero()[0])
-        bound = CLIP if run.pair else math.inf
-        total = clipped_sum(weights, images[drawn], labels[drawn], bound)
-        if not run.pair:
-            weights.grad = total / BATCH
-        elif run.mechanism == "gaussian":
-            weights.grad = noisy_mean(total, run.level * CLIP, BATCH, noise)
-        else:
-            weights.grad = draw_direction(total, run.level, noise)
+        totals = clipped_sums(weights, images[drawn], labels[drawn], bounds)
+        gradients = [released(run, total, noise) for run, total in zip(runs, totals, strict=True)]
+        weights.grad = torch.stack(gradients) + decays * weights
         optimiser.step()
-    tested, right = examples(run.data, "test")
-    return 100 * float((scores(weights, tested)[1].argmax(dim=1) == right).float().mean())
+    tested, right = examples(data, "test")
+    found = torch.cat([scores(weights, part)[1].argmax(dim=2) for part in tested.split(500)], dim=1)
+    return [100 * float(share) for share in (found == right).float().mean(dim=1)]
 
 
 class Runs(KeptRuns):
@@ -185,13 +188,15 @@ class Runs(KeptRuns):
     def fill(self) -> None:
         """Make every run that is not there yet."""
         done = self.done()
-        for run in wanted():
-            if tuple(vars(run).values()) in done:
+        for seed, data in product(SEEDS, NAMES):
+            runs = together(data, seed)
+            if tuple(vars(runs[-1]).values()) in done:
                 continue
             before = time.process_time()
-            accuracy = trained(run)
-            spent = time.process_time() - before
-            self.add({**vars(run), "accuracy": f"{accuracy:.2f}", "seconds": f"{spent:.2f}"})
+            accuracies = trained(data, seed)
+            each = (time.process_time() - before) / len(runs)
+            for run, accuracy in zip(runs, accuracies, strict=True):
+                self.add({**vars(run), "accuracy": f"{accuracy:.2f}", "seconds": f"{each:.2f}"})
 
 
 @lru_cache
