@@ -25,8 +25,8 @@ _NOISE: dict[NoiseSource, str] = {
 }
 
 _DIRECTIONS = (
-    ". A node sends no sum. It sends a unit vector from the von Mises-Fisher law round the direction of its sum, or "
-    "round a fixed direction where the sum is zero, and how long the sum was stays with it"
+    ". In place of a noisy sum, nodes that release directions send a unit vector from the von Mises-Fisher law round "
+    "that of the sum, or round a fixed one where the sum is zero; how long the sum was stays with them"
 )
 
 _AVERAGES_OF_DIRECTIONS = "computed from the directions that the nodes sent, so the figure is that against the server."
