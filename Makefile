@@ -25,6 +25,7 @@
 #   make candidates          how often an attacker who sees all rounds names the right one of several candidates
 #   make capacity-order      whether Bayes' capacity tells which of three mechanisms leaks more of an image
 #   make capacity            directions and Gaussian noise at equal true epsilon and at equal Bayes' capacity
+#   make directions-utility  accuracy with directions, with Gaussian noise and without noise, on MNIST and Fashion-MNIST
 #
 # Variables:
 #   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
@@ -53,7 +54,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks inversion candidates capacity capacity-order install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks inversion candidates capacity capacity-order directions-utility install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -75,6 +76,7 @@ inversion: export ZETADP_COMMAND := make inversion
 candidates: export ZETADP_COMMAND := make candidates
 capacity-order: export ZETADP_COMMAND := make capacity-order
 capacity: export ZETADP_COMMAND := make capacity
+directions-utility: export ZETADP_COMMAND := make directions-utility
 
 # The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
 # named may need any of the packages.
@@ -181,6 +183,9 @@ capacity-order: install
 
 capacity: install
 	$(RUN) python benchmarks/directions.py
+
+directions-utility: install
+	$(RUN) python benchmarks/directions_utility.py
 
 install: $(VENV)/installed
 

@@ -185,6 +185,12 @@ def test_a_plan_that_protects_nobody_is_refused_where_patients_are_real(changes,
     make_hospital(EXACT, 0, tmp_path, simulation=False)
 
 
+def test_a_plan_of_directions_is_refused(tmp_path):
+    directed = replace(SEEDED, training=replace(SEEDED.training, release="von_mises_fisher"))
+    with pytest.raises(UserError, match="release gaussian at node-01, found von_mises_fisher: no exact sampler"):
+        make_hospital(directed, 0, tmp_path)
+
+
 def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
     """Its label is a promise to patients: whoever computes it must find no more."""
     honest = replace(EXACT, run=replace(EXACT.run, epsilon="8"))

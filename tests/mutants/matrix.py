@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mutants import (
     mutants_of_contributions,
+    mutants_of_directions,
     mutants_of_hospitals,
     mutants_of_kernels,
     mutants_of_noise,
@@ -28,6 +29,7 @@ MODULES = (
     mutants_of_records,
     mutants_of_hospitals,
     mutants_of_rows,
+    mutants_of_directions,
 )
 KILLER, FAILS, PASSES = "**K**", "x", "·"
 UNREPEATABLE = frozenset(name for name in CHECKS if "exact" in name) | {

@@ -149,6 +149,7 @@ def federation(
     side: int = 8,
     images_per_patient: int = CLASSES,
     resumed: bool = False,
+    directed: bool = False,
 ) -> Iterator[Federation]:
     """Open a federation whose nodes hold the records named, one a patient.
 
@@ -172,6 +173,8 @@ def federation(
         Images that make one patient's gradient.
     resumed
         Go on with the ledger's last attempt instead of starting one.
+    directed
+        Nodes send directions, as concentrated as the noise multiplier allows.
     """
     network = Stub(side) if model is None else model
     layout = Layout.of(network)
@@ -184,6 +187,8 @@ def federation(
             event = Round.poisson(
                 f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=clip
             )
+            if directed:
+                event = event.as_direction(layout.dimension)
             if exact:
                 grid = Grid.choose(clip, noise_multiplier=sigma, population=len(own), dimension=layout.dimension)
                 mechanism: SampledGaussian = ExactSampledGaussian(event, grid=grid, ledger=ledger)

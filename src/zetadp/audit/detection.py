@@ -33,6 +33,7 @@ from scipy.stats import beta, binom
 
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Mechanisms
+from zetadp.privacy.events import Direction, Kind
 from zetadp.validation import in_range, positive
 
 FALSE_ALARM = 1e-3
@@ -256,9 +257,12 @@ def _noise_factor(mechanisms: Mechanisms, alpha: float, misses: float) -> float:
 
 
 def _scaled(mechanisms: Mechanisms, factor: float) -> Mechanisms:
-    scaled: Counter[tuple[float, float]] = Counter()
-    for (probability, sigma), count in mechanisms.items():
-        scaled[probability, sigma * factor] += count
+    scaled: Counter[Kind] = Counter()
+    for kind, count in mechanisms.items():
+        if isinstance(kind, Direction):
+            scaled[kind._replace(concentration=kind.concentration / factor)] += count
+        else:
+            scaled[kind[0], kind[1] * factor] += count
     return scaled
 
 

@@ -18,8 +18,9 @@ from zetadp.config.configured import (
     training_of,
     unit_of,
 )
+from zetadp.core.settings import DIRECTION, GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.epsilon import epsilon_value
-from zetadp.nn.settings import DESCENT, MIXED_ROWS, NetworkSettings
+from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS, NetworkSettings
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.validation import UserError, did_you_mean
 
@@ -41,6 +42,7 @@ def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _contradictions_of_task(config)
     if config["engine"] == "flower" and config["privacy"]["noise"] != "os":
         yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
+    yield from _contradictions_of_release(config)
     attacked = config["audit"]["membership"]["network"]
     if attacked in config["networks"] and needs_backbone(config, attacked):
         yield f"audit.membership.network: expected a network that needs no public backbone; found {attacked}."
@@ -151,6 +153,28 @@ def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iter
             f"{where}.training: expected participation {EVERYBODY} and no expected_patients for estimator {estimator}, "
             "in which all patients take part. Leave both out."
         )
+
+
+def _contradictions_of_release(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what nodes that send directions cannot have."""
+    sending = {name for name in config["networks"] if training_of(config, name)["release"] == DIRECTION}
+    for name in sorted(sending):
+        own = config["networks"][name]["training"]
+        where = f"networks.{name}.training.release" if "release" in own else "training.release"
+        for key, value, why in (
+            ("privacy.noise", config["privacy"]["noise"], {"os": NO_EXACT_DIRECTION}),
+            ("engine", config["engine"], {"flower": NO_EXACT_DIRECTION}),
+            ("estimator", own.get("estimator", DESCENT), dict.fromkeys(AT_ONCE, "it sends no gradient")),
+        ):
+            if value in why:
+                yield f"{where}: expected {GAUSSIAN} for {name} with {key} {value}; found {DIRECTION}: {why[value]}."
+    for number, block in enumerate(config["runs"]):
+        arms = [arm for arm in block["arms"] if arm in config["arms"]]
+        if sending & set(block["networks"]) and any(threat_of(config, arm) == SECURE_AGGREGATION for arm in arms):
+            yield (
+                f"runs.{number}: expected release {GAUSSIAN} for arms with threat {SECURE_AGGREGATION}; found "
+                f"{DIRECTION}, of which no sum is accounted for."
+            )
 
 
 def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.round import Phase
 from zetadp.core.server import Collector, Receiver, Server, Solver
+from zetadp.core.settings import DIRECTION
 from zetadp.core.task import Classification, Task, task_of
 from zetadp.device.precision import set_tf32
 from zetadp.feature_release.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
@@ -115,6 +116,8 @@ class Assembly:
         event, rows = self.plan.event(name, 0), self.phase.rows
         if self.grid is not None:
             return ExactSampledGaussian(event, grid=self.grid, ledger=ledger, rows=rows)
+        if self.plan.training.release == DIRECTION and event.noise_multiplier > 0:
+            event = event.as_direction(self.phase.message)
         return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows)
 
     def header(self) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zetadp.core.settings import MixingSettings, OptimiserSettings, TrainingSettings
+from zetadp.core.settings import DIRECTION, GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.epsilon import UNCLIPPED
 from zetadp.nn.settings import DESCENT, MIXED_ROWS, NetworkSettings
-from zetadp.privacy.events import Mechanism, Round, sampling_probability
+from zetadp.privacy.events import Kind, Round, sampling_probability
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 from zetadp.storage import read_json, write_json
 from zetadp.validation import UserError, in_range, one_of, positive
@@ -70,7 +70,8 @@ class NodeConstants:
     expected
         Expected units in a round, R.
     noise_multiplier
-        sigma; zero adds none, for runs without noise and for plans that are not calibrated yet.
+        sigma; zero adds none, for runs without noise and for plans that are not calibrated yet. Where directions are
+        released, that of Gaussian noise which hides no more (`zetadp.privacy.events.gaussian_bound`).
     """
 
     name: str
@@ -161,6 +162,11 @@ class Plan:
             raise UserError(
                 f"Expected a threat other than {SECURE_AGGREGATION} for mixed rows: each node sends its own."
             )
+        if self.training.release == DIRECTION and self.threat == SECURE_AGGREGATION:
+            raise UserError(
+                f"Expected a threat other than {SECURE_AGGREGATION} for release {DIRECTION}: what a sum of directions "
+                "costs is not known."
+            )
 
     @property
     def label(self) -> str:
@@ -213,7 +219,10 @@ class Plan:
         return sampling_probability(node.population, node.expected, Fraction(1) if mixing is None else mixing.share)
 
     def event(self, name: str, round_number: int) -> Round:
-        """Return what a node's ledger says of a round: public constants, the same for every round."""
+        """Return what a node's ledger says of a round: public constants, the same for every round.
+
+        Of a direction, the ledger adds dimension and concentration, which follow from the network; they cost no more.
+        """
         node, mixing = self.nodes[self.place(name)], self.training.mixing
         first = Round.poisson(
             name,
@@ -229,9 +238,9 @@ class Plan:
         """Return all that a node will have released after the last round."""
         return (self.event(name, number) for number in range(self.training.rounds))
 
-    def mechanisms(self, name: str) -> Counter[Mechanism]:
+    def mechanisms(self, name: str) -> Counter[Kind]:
         """Return what a node's releases are to an accountant."""
-        found: Counter[Mechanism] = Counter()
+        found: Counter[Kind] = Counter()
         for event in self.events(name):
             found[event.mechanism] += event.count
         return found
@@ -287,8 +296,9 @@ class Plan:
         nodes = [[n.name, n.population, float(n.expected), float(n.noise_multiplier)] for n in self.nodes]
         rest = [self.unit, self.units_of_a_person, self.threat, self.colluding]
         partition = json.dumps(self.partition, sort_keys=True)
-        mixing = [] if own.mixing is None else [asdict(own.mixing)]
-        content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *mixing])
+        further: list[Any] = [] if own.release == GAUSSIAN else [own.release]
+        further += [] if own.mixing is None else [asdict(own.mixing)]
+        content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *further])
         return hashlib.sha256(content.encode()).hexdigest()
 
     def entropy(self, repeat: int = 0) -> int:
@@ -378,8 +388,10 @@ class Plan:
 
 
 def _described(training: TrainingSettings) -> dict[str, Any]:
-    """Return settings as files name them: those of mixing stand there where rows are mixed."""
+    """Return settings as files name them: those of mixing and of directions stand there where there are any."""
     content = asdict(training)
+    if training.release == GAUSSIAN:
+        del content["release"]
     return content if training.mixing is not None else _without(content, "mixing")
 
 

@@ -10,6 +10,12 @@ from typing import Any
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.validation import UserError, in_range, one_of, positive
 
+GAUSSIAN = "gaussian"
+DIRECTION = "von_mises_fisher"
+NO_EXACT_DIRECTION = (
+    "no exact sampler of directions is known, and the last bits of floating-point ones show who took part"
+)
+
 
 @dataclass(frozen=True)
 class OptimiserSettings:
@@ -117,6 +123,10 @@ class TrainingSettings:
         on public images; of mixed rows in a task whose units have one class each, the norm itself.
     mixing
         How rows are mixed, for the estimator ``mixed_rows``.
+    release
+        What a node sends in a round of descent: the mean of clipped gradients with ``gaussian`` noise; or its direction
+        alone, a unit vector from the ``von_mises_fisher`` law round it (`zetadp.directions`), as concentrated as the
+        same noise multiplier allows. Seeded only. Without noise, the mean is sent either way.
     tf32
         Let a GPU round the factors of products in convolutions to 10 bits, which is faster (`zetadp.device.precision`).
     """
@@ -130,6 +140,7 @@ class TrainingSettings:
     feature_norm: float = 0.8
     tf32: bool = False
     mixing: MixingSettings | None = None
+    release: str = GAUSSIAN
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
@@ -157,6 +168,11 @@ class TrainingSettings:
         one_of(("seeded", "os"), noise=self.noise)
         positive(feature_norm=self.feature_norm)
         one_of((DESCENT, *AT_ONCE), estimator=self.estimator)
+        one_of((GAUSSIAN, DIRECTION), release=self.release)
+        if self.release == DIRECTION and self.noise == "os":
+            raise UserError(f"Expected release {GAUSSIAN} with noise os, found {DIRECTION}: {NO_EXACT_DIRECTION}.")
+        if self.release == DIRECTION and self.estimator != DESCENT:
+            raise UserError(f"Expected release {GAUSSIAN} with estimator {self.estimator}, found {DIRECTION}.")
         if (self.estimator == MIXED_ROWS) != (self.mixing is not None):
             raise UserError(f"Expected mixing with estimator {MIXED_ROWS} and with no other, found {self.estimator}.")
         if self.estimator != DESCENT and self.rounds != 1:

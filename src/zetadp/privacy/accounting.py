@@ -4,6 +4,9 @@ The question is always the same: on how many rounds of which kind did one patien
 clip, enter with which probability under how much noise. Neighbours differ in one patient whose contribution is replaced
 by zero, in both directions; the worse direction counts.
 
+Where a round releases a direction, the question is on how many of them it could turn the direction round, under which
+concentration (`zetadp.directions.loss`).
+
 Three accountants answer it. The privacy-loss distribution (Koskela et al. 2020, arXiv:1906.03049; discretised by
 "connect the dots", Doroshenko et al. 2022, arXiv:2207.04380) is tight and is quoted; where every patient takes part in
 every round, the composition of Gaussian mechanisms is exact and is quoted instead. Renyi privacy (Mironov et al. 2019,
@@ -23,18 +26,22 @@ from dp_accounting import dp_event, rdp
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binom
 
+from zetadp.directions.cosine import check_mechanism
+from zetadp.directions.loss import loss_distribution
 from zetadp.privacy import gaussian
-from zetadp.privacy.events import Mechanism, Round
+from zetadp.privacy.events import Direction, Kind, Mechanism, Round, gaussian_bound
 from zetadp.quiet import only_errors
 from zetadp.validation import positive
 
-Mechanisms: TypeAlias = Mapping[Mechanism, int]
-"""How many rounds of each (sampling probability, noise multiplier)."""
+Mechanisms: TypeAlias = Mapping[Mechanism, int] | Mapping[Kind, int]
+"""How many rounds of each kind, as (sampling probability, noise multiplier) or as a `Direction`."""
 
 Grouped: TypeAlias = tuple[float, float, int]
 """A `Mechanism` in which one person holds several units: the third is how many, each drawn by itself."""
 
-Exposure: TypeAlias = Mapping[Mechanism, int] | Mapping[Mechanism | Grouped, int]
+Exposure: TypeAlias = (
+    Mechanisms | Mapping[Direction, int] | Mapping[Mechanism | Grouped, int] | Mapping[Kind | Grouped, int]
+)
 """How many rounds of each kind, with one unit of a person or with several."""
 
 TOLERANCE = 5e-4
@@ -43,9 +50,15 @@ TOLERANCE = 5e-4
 SMALLEST_DELTA = 1e-10
 """Below this the rounding of the Fourier transform that composes the distribution is no longer negligible."""
 
-_Key: TypeAlias = tuple[tuple[float, float, int, int], ...]
-"""Sampling probability, noise multiplier, units of one person, rounds."""
+_Key: TypeAlias = tuple[tuple[float, float, int, int, int], ...]
+"""Sampling probability, noise multiplier, units of one person, rounds, and zero.
 
+Of directions kappa in place of the noise multiplier, and last the dimension. However many units of a person turn a
+direction round, it cannot be turned further; so they count as one that is drawn when any of them is.
+"""
+
+_GROUPED = 3
+"""Length of a `Grouped`."""
 _MOST_HALVINGS = 10
 _FEW_UNITS = 8
 _LEFT_OUT = 1e-15
@@ -54,7 +67,7 @@ _ROUGH = 0.02
 """Tolerance for many units: their figures are large, and finer grids take minutes to lower them by a few per cent."""
 
 
-def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Mechanism]:
+def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Kind]:
     """Add up rounds, or counts of rounds, to what one patient has been exposed to in all.
 
     Composition needs nothing but addition: the order of rounds does not matter, and later rounds may depend on the
@@ -65,7 +78,7 @@ def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Mechanism]:
     >>> compose({(0.5, 2.0): 3}, {(0.5, 2.0): 1, (1.0, 4.0): 2})
     Counter({(0.5, 2.0): 4, (1.0, 4.0): 2})
     """
-    total: Counter[Mechanism] = Counter()
+    total: Counter[Kind] = Counter()
     for part in parts:
         for kind, count in part.items() if isinstance(part, Mapping) else ((e.mechanism, e.count) for e in part):
             total[kind] += count
@@ -75,6 +88,8 @@ def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Mechanism]:
 def as_dp_event(mechanisms: Exposure) -> dp_event.DpEvent:
     """Return the rounds as an event of dp-accounting, which other accountants can compose.
 
+    It knows no directions: in their place stands Gaussian noise that hides no more.
+
     Examples
     --------
     >>> as_dp_event({(1.0, 4.0): 2})
@@ -82,7 +97,7 @@ def as_dp_event(mechanisms: Exposure) -> dp_event.DpEvent:
     """
     events = [
         dp_event.SelfComposedDpEvent(_one_round(probability, sigma, units), count)
-        for probability, sigma, units, count in _key(mechanisms)
+        for probability, sigma, units, count in _as_sums(_key(mechanisms))
     ]
     return events[0] if len(events) == 1 else dp_event.ComposedDpEvent(events)
 
@@ -96,13 +111,13 @@ def _one_round(probability: float, sigma: float, units: int) -> dp_event.DpEvent
 
 
 def exact_mu(mechanisms: Exposure) -> float | None:
-    r"""Return :math:`\mu = \sqrt{\sum 1/\sigma^2}` where every patient takes part in every round, else None."""
+    r"""Return :math:`\mu = \sqrt{\sum 1/\sigma^2}` where every patient takes part in every noisy sum, else None."""
     key = _key(mechanisms)
-    if any(probability < 1 for probability, *_ in key):
+    if any(probability < 1 or dimension for probability, *_, dimension in key):
         return None
     if not _has_noise(key):
         return math.inf
-    return math.sqrt(sum(count * units**2 / sigma**2 for _, sigma, units, count in key))
+    return math.sqrt(sum(count * units**2 / sigma**2 for _, sigma, units, count, _ in key))
 
 
 def epsilon(mechanisms: Exposure, delta: float, tolerance: float = TOLERANCE) -> float:
@@ -139,7 +154,7 @@ def epsilon_group(mechanisms: Exposure, delta: float, records: int, tolerance: f
     return epsilon(grouped(mechanisms, records), delta, tolerance)
 
 
-def grouped(mechanisms: Exposure, units: int) -> Counter[Mechanism | Grouped]:
+def grouped(mechanisms: Exposure, units: int) -> Counter[Kind | Grouped]:
     """Return the rounds for a person who holds `units` times as many units on the node, each drawn by itself.
 
     Examples
@@ -148,14 +163,20 @@ def grouped(mechanisms: Exposure, units: int) -> Counter[Mechanism | Grouped]:
     Counter({(0.5, 2.0, 6): 3})
     """
     positive(units=units)
-    total: Counter[Mechanism | Grouped] = Counter()
-    for probability, sigma, held, count in _key(mechanisms):
-        total[(probability, sigma, held * units) if held * units > 1 else (probability, sigma)] += count
+    total: Counter[Kind | Grouped] = Counter()
+    for probability, level, held, count, dimension in _key(mechanisms):
+        if dimension:
+            total[Direction(_any_drawn(probability, units), level, dimension)] += count
+        else:
+            total[(probability, level, held * units) if held * units > 1 else (probability, level)] += count
     return total
 
 
 def epsilon_rdp(mechanisms: Exposure, delta: float) -> float:
-    """Return an upper bound on epsilon by Renyi differential privacy: valid, and looser than `epsilon_pld`."""
+    """Return an upper bound on epsilon by Renyi differential privacy: valid, and looser than `epsilon_pld`.
+
+    Directions count as Gaussian noise that hides no more.
+    """
     return _epsilon_rdp(_key(mechanisms), delta)
 
 
@@ -209,26 +230,43 @@ def _key(mechanisms: Exposure) -> _Key:
     """Return the rounds as a hashable value in a fixed order, checked."""
     found = []
     for kind, count in mechanisms.items():
-        probability, sigma, units = (*kind, 1)[:3]
+        if isinstance(kind, Direction):
+            check_mechanism(kind.concentration, kind.dimension, kind.sampling_probability)
+            if count:
+                found.append((kind.sampling_probability, kind.concentration, 1, count, kind.dimension))
+            continue
+        probability, sigma, units = kind if len(kind) == _GROUPED else (*kind, 1)
         if not (0 < probability <= 1 and sigma >= 0 and math.isfinite(sigma) and count >= 0 and units >= 1):
             shown = f"{probability}, {sigma}, {units} and {count}"
             raise ValueError(
                 f"Expected 0 < sampling probability <= 1, finite noise >= 0, units >= 1 and rounds >= 0, found {shown}."
             )
         if count:
-            found.append((probability, sigma, int(units), count))
+            found.append((probability, sigma, int(units), count, 0))
     return tuple(sorted(found))
+
+
+def _as_sums(key: _Key) -> list[tuple[float, float, int, int]]:
+    """Return probability, noise multiplier, units and rounds, with Gaussian noise that hides no more for directions."""
+    return [
+        (probability, gaussian_bound(level, dimension) if dimension else level, units, count)
+        for probability, level, units, count, dimension in key
+    ]
+
+
+def _any_drawn(probability: float, units: int) -> float:
+    return -math.expm1(units * math.log1p(-probability)) if probability < 1 else 1.0
 
 
 def _few(key: _Key) -> _Key:
     """Refuse rounds with many units of one person where only `epsilon` charges what is left out."""
-    if any(units > _FEW_UNITS for _, _, units, _ in key):
+    if any(units > _FEW_UNITS for _, _, units, *_ in key):
         raise ValueError(f"Expected at most {_FEW_UNITS} units of one person here; of more, epsilon alone is computed.")
     return key
 
 
 def _has_noise(key: _Key) -> bool:
-    return all(sigma > 0 for _, sigma, _, _ in key)
+    return all(level > 0 for _, level, *_ in key)
 
 
 def _checked(delta: float) -> float:
@@ -243,14 +281,14 @@ def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
         return 0.0 if not key else math.inf
     # With chance q per round more units are drawn than are reckoned with, so a round is P = (1 - q) P' + q P''. Hence
     # P <= P' + q as probabilities go, which is paid from delta, and P >= (1 - q) P', which is paid in epsilon.
-    left_out = sum(count * _drawn(probability, units)[2] for probability, _, units, count in key)
+    left_out = sum(count * _drawn(probability, units)[2] for probability, _, units, count, _ in key)
     if left_out >= delta:
         return math.inf
-    if any(units > _FEW_UNITS for _, _, units, _ in key):
+    if any(units > _FEW_UNITS for _, _, units, *_ in key):
         tolerance = max(tolerance, _ROUGH)
     figure = epsilon_at(delta - left_out)
     bound = refined(lambda interval: _composed(key, interval), first_interval(key), figure, (tolerance, 1e-6))
-    return float(bound) - sum(count * math.log1p(-_drawn(p, units)[2]) for p, _, units, count in key)
+    return float(bound) - sum(count * math.log1p(-_drawn(p, units)[2]) for p, _, units, count, _ in key)
 
 
 @lru_cache(maxsize=1024)
@@ -260,10 +298,10 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
     accountant = rdp.RdpAccountant()
     # It warns of each order whose series does not converge. Leaving an order out can only raise epsilon.
     with only_errors("absl"):
-        for probability, sigma, units, count in key:
+        for probability, sigma, units, count in _as_sums(key):
             if units > 1:
                 # At least one unit is drawn with this chance, and then at most all of them: both only raise epsilon.
-                probability = -math.expm1(units * math.log1p(-probability)) if probability < 1 else 1.0
+                probability = _any_drawn(probability, units)
                 sigma /= units
             accountant.compose(_one_round(probability, sigma, 1), count)
         return float(accountant.get_epsilon(delta))
@@ -316,12 +354,14 @@ def refined(
 def first_interval(key: _Key) -> float:
     """Return a power of two near a quarter of the typical privacy loss of one round."""
     variance = 0.0
-    for probability, sigma, units, count in key:
+    for probability, level, units, count, dimension in key:
+        # About the Gaussian noise of equal cost; what is typical need be no bound.
+        sigma = math.sqrt(dimension) / (2 * level) if dimension else level
         mean = probability * units
         many_rounds = mean**2 * math.expm1(min(sigma**-2, 700.0))
         few_rounds = mean * units / sigma**2
         variance += count * min(many_rounds, few_rounds)
-    typical = math.sqrt(variance / sum(count for *_, count in key))
+    typical = math.sqrt(variance / sum(count for *_, count, _ in key))
     return 2.0 ** math.floor(math.log2(typical / 4))
 
 
@@ -329,8 +369,10 @@ def first_interval(key: _Key) -> float:
 def _composed(key: _Key, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Return the composed distribution of the privacy loss, in both directions, rounded up to a grid."""
     total: privacy_loss_distribution.PrivacyLossDistribution | None = None
-    for probability, sigma, units, count in key:
-        if units == 1 or probability == 1:
+    for probability, sigma, units, count, dimension in key:
+        if dimension:
+            single = loss_distribution(probability, sigma, dimension, interval)
+        elif units == 1 or probability == 1:
             # The default neighbours are "add or remove one", both directions; "zero-out" gives the same distributions.
             # Units that are all drawn in every round are one contribution that is as many times as long.
             single = privacy_loss_distribution.from_gaussian_mechanism(

@@ -1,7 +1,7 @@
 """What happened in training, as facts that an accountant can compose.
 
 A `Round` says what one node released in one round; the code that drew the batch and the noise emits it. A
-`NodeHistory` is the same, counted: one entry for each kind of round.
+`NodeHistory` is the same, counted: one entry for each kind of round. There are two kinds: noisy sums, and directions.
 """
 
 from __future__ import annotations
@@ -9,23 +9,77 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from zetadp.validation import UserError, in_range, positive
 
 Mechanism: TypeAlias = tuple[float, float]
-"""Sampling probability and noise multiplier of a round: all that its privacy depends on."""
+"""Sampling probability and noise multiplier of a noisy sum: all that its privacy depends on."""
+
+
+class Direction(NamedTuple):
+    """All that the privacy of a direction depends on.
+
+    Attributes
+    ----------
+    sampling_probability
+        Chance of a person to be drawn.
+    concentration
+        Kappa of its von Mises-Fisher law.
+    dimension
+        Real dimension p: a complex coordinate counts twice.
+    law
+        Tells a direction from other kinds of the same numbers.
+    """
+
+    sampling_probability: float
+    concentration: float
+    dimension: int
+    law: str = "von Mises-Fisher"
+
+
+Kind: TypeAlias = Mechanism | Direction
+"""What the privacy of a release depends on: the closed list of what is released."""
+
+
+def gaussian_bound(level: float, dimension: int) -> float:
+    r"""Return the noise multiplier of Gaussian noise that hides no more than a direction; or the other way round.
+
+    .. math:: z = \sqrt{p - 3} / (2 \kappa), \quad \kappa = \sqrt{p - 3} / (2 z)
+
+    A bound, not an approximation. The cosine t of opposite centres has the density
+    :math:`\propto e^{\theta t} (1 - t^2)^{(p-3)/2}` with :math:`\theta = \pm\kappa`, which is log-concave with
+    :math:`-(\log f)'' \ge p - 3`. Its increasing map from a standard normal number therefore has a slope of at most
+    :math:`1 / \sqrt{p - 3}` (Caffarelli 2000, doi:10.1007/s002200000257). So s in :math:`P_\theta(t > c) = \Phi(s)` has
+    the slope :math:`\mathrm{Cov}_\theta(1_{t > c}, t) / \varphi(s) \le 1 / \sqrt{p - 3}` in theta, and grows by at most
+    :math:`2 \kappa / \sqrt{p - 3}` from one centre to the other. The tests of highest power have the form t > c, so the
+    pair is Gaussian differentially private with that mu.
+
+    Parameters
+    ----------
+    level
+        Concentration, or noise multiplier.
+    dimension
+        Real dimension p, more than 3.
+    """
+    if dimension <= 3:
+        raise ValueError(f"Expected a dimension above 3, found {dimension}.")
+    positive(level=level)
+    return math.sqrt(dimension - 3) / (2 * level)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One noisy sum that one node released.
+    """One noisy sum, or one direction, that one node released.
 
     Each of `population` patients was drawn independently with `sampling_probability`; each contribution was clipped to
     norm `clip`; complex Gaussian noise with variance ``(noise_multiplier * clip)**2`` in the real and the same in the
     imaginary part of every coordinate was added to the sum. The receiver divides by `expected`.
+
+    Where there is a `concentration`, no such noise was added. A unit vector was drawn from the von Mises-Fisher law
+    round the direction of the sum, or round a fixed public direction where the sum is zero.
 
     Attributes
     ----------
@@ -40,12 +94,15 @@ class Round:
     sampling_probability
         In (0, 1]; 1 is full participation.
     noise_multiplier
-        Standard deviation of the noise in each part, in units of `clip`. Zero means no noise and no guarantee.
+        Standard deviation of the noise in each part, in units of `clip`. Zero means no noise and no guarantee. Of a
+        direction, that of noise which hides no more (`gaussian_bound`).
     clip
         Bound on the norm of one contribution. Infinite for an unclipped round, which is possible without noise only.
     count
         Releases of this kind that the entry stands for, each with a draw and noise of its own: rows, for example, that
         a node collects and sends together. One in a round of training.
+    concentration, dimension
+        Of a direction, kappa and its real dimension; both zero for a noisy sum.
     """
 
     node: str
@@ -56,6 +113,8 @@ class Round:
     noise_multiplier: float
     clip: float
     count: int = 1
+    concentration: float = 0.0
+    dimension: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values that no round can have."""
@@ -71,6 +130,21 @@ class Round:
             raise ValueError(f"Expected a finite clipping norm where noise is added, found {self.clip}.")
         if self.clip != math.inf:
             positive(clip=self.clip)
+        if self.concentration or self.dimension:
+            least = gaussian_bound(self.concentration, self.dimension)
+            if not 0 < self.noise_multiplier <= least * (1 + 1e-9):
+                raise ValueError(f"Expected a noise_multiplier above 0 and at most {least}, found {self}.")
+
+    def as_direction(self, dimension: int) -> Self:
+        """Return the round with a direction in place of the noisy sum, concentrated so that it hides no less.
+
+        Parameters
+        ----------
+        dimension
+            Real numbers of a message, more than 3.
+        """
+        kappa = gaussian_bound(self.noise_multiplier, dimension)
+        return replace(self, concentration=kappa, dimension=dimension)
 
     @classmethod
     def poisson(
@@ -104,17 +178,20 @@ class Round:
         )
 
     @property
-    def mechanism(self) -> Mechanism:
-        """Sampling probability and noise multiplier."""
+    def mechanism(self) -> Kind:
+        """Sampling probability and noise multiplier; or those of a direction."""
+        if self.dimension:
+            return Direction(self.sampling_probability, self.concentration, self.dimension)
         return self.sampling_probability, self.noise_multiplier
 
     def to_json(self) -> dict[str, Any]:
         """Return the round as a JSON object; an infinite clip becomes ``"inf"``, as everywhere in the project.
 
-        A count of one is left out, as in ledgers that knew no other.
+        A count of one is left out, as in ledgers that knew no other, and so is the law of a noisy sum.
         """
         several = {} if self.count == 1 else {"count": self.count}
-        return several | {
+        law = {"concentration": self.concentration, "dimension": self.dimension} if self.dimension else {}
+        return {**several, **law} | {
             "node": self.node,
             "round": self.round,
             "population": self.population,
@@ -150,6 +227,8 @@ class Round:
                 noise_multiplier=float(content["noise_multiplier"]),
                 clip=float(content["clip"]),
                 count=int(content.get("count", 1)),
+                concentration=float(content.get("concentration", 0)),
+                dimension=int(content.get("dimension", 0)),
             )
         except KeyError as error:
             raise UserError(
@@ -169,6 +248,8 @@ def sampling_probability(population: int, expected: float, share: Fraction = Fra
 @dataclass(frozen=True, slots=True)
 class NodeHistory:
     """Everything that one node released in one run, counted by kind.
+
+    All of it is of one law: noisy sums, or directions of one concentration and dimension.
 
     Attributes
     ----------
@@ -190,9 +271,9 @@ class NodeHistory:
     population: int
     expected: float
     clip: float
-    mechanisms: Mapping[Mechanism, int]
+    mechanisms: Mapping[Kind, int]
     rounds: int
-    unshielded: Mapping[Mechanism, int] = field(default_factory=dict)
+    unshielded: Mapping[Kind, int] = field(default_factory=dict)
     least_noise: float = math.inf
     count: int = 1
 
@@ -215,23 +296,23 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
     Raises
     ------
     UserError
-        If one node shows two populations, divisors, clips or counts: then the rounds belong to different runs.
+        If one node shows two populations, divisors, clips, counts or laws: then the rounds belong to different runs.
     """
     least = least_noise or {}
-    constants: dict[str, tuple[int, float, float, int]] = {}
+    constants: dict[str, tuple[int, float, float, int, float, int]] = {}
     by_round: defaultdict[int, list[Round]] = defaultdict(list)
     for entry in rounds:
-        found = (entry.population, entry.expected, entry.clip, entry.count)
+        found = (entry.population, entry.expected, entry.clip, entry.count, entry.concentration, entry.dimension)
         if constants.setdefault(entry.node, found) != found:
             raise UserError(
-                f"The rounds of node {entry.node!r} show (population, expected, clip, count) = "
-                f"{constants[entry.node]} and {found}. These are constants of a run: give the ledger of each run its "
+                f"The rounds of node {entry.node!r} show (population, expected, clip, count, concentration, dimension) "
+                f"= {constants[entry.node]} and {found}. These are constants of a run: give the ledger of each run its "
                 "own file."
             )
         by_round[entry.round].append(entry)
 
-    mechanisms: dict[str, Counter[Mechanism]] = {node: Counter() for node in constants}
-    unshielded: dict[str, Counter[Mechanism]] = {node: Counter() for node in constants}
+    mechanisms: dict[str, Counter[Kind]] = {node: Counter() for node in constants}
+    unshielded: dict[str, Counter[Kind]] = {node: Counter() for node in constants}
     distinct: Counter[str] = Counter()
     for entries in by_round.values():
         nodes = {entry.node for entry in entries}
@@ -253,7 +334,7 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
             least_noise=least.get(node, math.inf),
             count=count,
         )
-        for node, (population, expected, clip, count) in constants.items()
+        for node, (population, expected, clip, count, *_) in constants.items()
     }
 
 

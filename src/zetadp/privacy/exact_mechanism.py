@@ -42,8 +42,10 @@ class ExactSampledGaussian(NodeMechanism):
 
     def __init__(self, event: Round, *, grid: Grid, ledger: Ledger, rows: int = 1) -> None:
         super().__init__(event, ledger=ledger, rows=rows)
-        if not event.noise_multiplier > 0 or grid.bound != event.clip:
-            raise ValueError(f"Expected noise and a grid of the bound that is clipped to, found {event} and {grid}.")
+        if not event.noise_multiplier > 0 or event.dimension or grid.bound != event.clip:
+            raise ValueError(
+                f"Expected Gaussian noise and a grid of the bound that is clipped to, found {event} and {grid}."
+            )
         self.grid: Grid = grid
 
     def image_choices(self, round_number: int) -> np.random.Generator:

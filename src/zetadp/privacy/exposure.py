@@ -15,7 +15,7 @@ from typing import Any, Literal
 from zetadp.epsilon import UNCLIPPED
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure, Grouped
-from zetadp.privacy.events import Mechanism, NodeHistory, Round, histories, least_noise
+from zetadp.privacy.events import Direction, Kind, NodeHistory, Round, histories, least_noise
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Audience, NodeRelease, Threat, effective_noise
 from zetadp.validation import UserError, positive
@@ -80,6 +80,11 @@ class Run:
                 f"Expected the ledger of run {self.name!r} to name from 1 to {len(self.nodes) - 1} colluding nodes, "
                 f"found {self.colluding}. The ledger is damaged: restore it."
             )
+        if self.colluding is not None and self.directions:
+            raise UserError(
+                f"The ledger of run {self.name!r} names colluding nodes and directions. A sum of directions is "
+                "accounted for by no rule here: the ledger is damaged, or from another version."
+            )
 
     @property
     def rows(self) -> bool:
@@ -87,9 +92,14 @@ class Run:
         return any(history.count > 1 for history in self.nodes.values())
 
     @property
+    def directions(self) -> bool:
+        """Whether any node released directions in place of noisy sums."""
+        return any(isinstance(kind, Direction) for history in self.nodes.values() for kind in history.mechanisms)
+
+    @property
     def private(self) -> bool:
         """Whether every release of every node carried noise."""
-        return all(sigma > 0 for history in self.nodes.values() for _, sigma in history.mechanisms)
+        return all(kind[1] > 0 for history in self.nodes.values() for kind in history.mechanisms)
 
 
 def recorded_runs(ledger: Path) -> list[Run]:
@@ -201,7 +211,7 @@ def named(ledger: Path, part: str) -> Iterator[None]:
         raise UserError(f"{ledger}: {part} holds a value that no training can have: {error}") from error
 
 
-def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:
+def declared(history: NodeHistory, declared_rounds: int) -> Counter[Kind]:
     """Return what a node may have released by the declared round: what it did, then the rest at its costliest."""
     total = Counter(dict(history.mechanisms))
     if history.rounds < declared_rounds:
@@ -209,25 +219,31 @@ def declared(history: NodeHistory, declared_rounds: int) -> Counter[Mechanism]:
     return total
 
 
-def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[str, Counter[Mechanism]] | None:
+def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[str, Counter[Kind]] | None:
     """Return for each node what an audience has seen of it by the declared round; None if there is no such audience.
 
     The other nodes are credited with the least noise that they ever add. Where a ledger declares that the noise of all
     nodes changes alike (`events.least_noise`), it is as many times the least as the patient's node added in that round.
     Rounds in which some node released twice or not at all count at the node's own noise (`NodeHistory.unshielded`).
     What the server sees depends on the run's threat model; ``"messages"`` is what it sees without secure aggregation.
+    Where directions were released, nothing is known of the law of their averages, which are computed from single ones:
+    so each audience counts as seeing these.
     """
     names = list(run.nodes)
+    if run.directions:
+        if audience == "node" and len(names) == 1:
+            return None
+        return {name: declared(history, run.declared_rounds) for name, history in run.nodes.items()}
     least = {name: _costliest(history)[1] for name, history in run.nodes.items()}
 
     def release(name: str, sigma: float) -> NodeRelease:
         return NodeRelease(weights[name], run.nodes[name].expected, sigma, run.nodes[name].clip)
 
-    seen: dict[str, Counter[Mechanism]] = {}
+    seen: dict[str, Counter[Kind]] = {}
     for index, name in enumerate(names):
         history = run.nodes[name]
         seen[name] = Counter(dict(history.unshielded))
-        for (probability, sigma), count in declared(history, run.declared_rounds).items():
+        for (probability, sigma, *_), count in declared(history, run.declared_rounds).items():
             # Such a declaration is one for all nodes: a round that is louder than the least at one is so at all.
             louder = sigma / history.least_noise if 0 < history.least_noise < math.inf else 1.0
             releases = [release(other, sigma if other == name else louder * least[other]) for other in names]
@@ -238,12 +254,12 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
     return seen
 
 
-def of_patient(run: Run, total: Exposure) -> Counter[Mechanism | Grouped]:
+def of_patient(run: Run, total: Exposure) -> Counter[Kind | Grouped]:
     """Return what a node's releases are to a patient, behind whom all their images stand where images were drawn."""
     return accounting.grouped(total, run.images or 1)
 
 
-def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism | Grouped]]:
+def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind | Grouped]]:
     """Return for each node the costliest exposure of one of its patients over all runs, every message lying open.
 
     Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central run
@@ -251,12 +267,12 @@ def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism 
     Noise of other nodes is never credited, also not in runs with simulated secure aggregation: no protocol hid their
     messages. Where a run drew single images, the exposure is that of a patient with all of theirs.
     """
-    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Mechanism | Grouped]]] = {}
+    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Kind | Grouped]]] = {}
     for run in runs:
         totals = partitions.setdefault(run.division, {node: Counter() for node in run.nodes})
         for node, history in run.nodes.items():
             totals[node] += of_patient(run, declared(history, run.declared_rounds))
-    worst: dict[str, Counter[Mechanism | Grouped]] = {}
+    worst: dict[str, Counter[Kind | Grouped]] = {}
     for place, totals in enumerate(partitions.values()):
         others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != place]
         for node, own in totals.items():
@@ -266,12 +282,14 @@ def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Mechanism 
     return worst
 
 
-def distinct(totals: Iterable[Exposure]) -> list[Counter[Mechanism | Grouped]]:
+def distinct(totals: Iterable[Exposure]) -> list[Counter[Kind | Grouped]]:
     """Drop repetitions, so that equal nodes are accounted for once."""
     return list({tuple(sorted(total.items())): Counter(dict(total)) for total in totals}.values())
 
 
-def _costliest(history: NodeHistory) -> Mechanism:
+def _costliest(history: NodeHistory) -> Kind:
     """Return a mechanism that costs at least as much as any round, made or to come: most frequent, least noise."""
-    least = min(history.least_noise, *(sigma for _, sigma in history.mechanisms))
-    return max(probability for probability, _ in history.mechanisms), least
+    most = max(history.mechanisms, key=lambda kind: kind[0])
+    if isinstance(most, Direction):  # all of a run have one concentration
+        return most
+    return most[0], min(history.least_noise, *(kind[1] for kind in history.mechanisms))

@@ -1,9 +1,13 @@
-r"""Poisson sampling and complex Gaussian noise as one object, so that what is accounted is what happened.
+r"""Poisson sampling and noise as one object, so that what is accounted is what happened.
 
 For one node and one round: every patient is drawn independently with probability ``p = R / N``; the clipped gradients
 of those drawn are summed; noise of variance :math:`(\sigma B)^2` is added to the real part **and** to the imaginary
 part of every complex coordinate and to every real one; the result is divided by the expected number R, a public
 constant. The divisor is never the realised number, which is private, and a round that draws nobody releases noise.
+
+Where the event says so, a direction drawn round that of the sum is released in its place (`zetadp.directions`). A sum
+of zero has none, be it that nobody was drawn or that contributions cancel; a fixed public one stands in. The accountant
+takes any two centres for opposite ones, these included.
 
 Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI Applications, Algorithm 1, with the
 noise of its eq. 2: ``torch.randn`` with a complex dtype would give half the variance.
@@ -21,6 +25,7 @@ import torch
 from torch import Tensor
 
 from zetadp.device.transfer import to_device
+from zetadp.directions.sampler import draw_direction
 from zetadp.privacy.events import Round, sampling_probability
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
@@ -87,6 +92,8 @@ class NodeMechanism(ABC):
             raise ValueError(
                 f"Expected at most {rows} rows, drawn for with the chance {float(self.probability):g}, found {event}."
             )
+        if event.dimension and rows > 1:
+            raise ValueError(f"Expected one sum where its direction is released, found {rows} rows.")
         self._released: set[tuple[int, int]] = set()
 
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
@@ -120,7 +127,7 @@ class NodeMechanism(ABC):
 
         Returns
         -------
-        ``(clipped_sum + noise) / R``, of the same shape.
+        ``(clipped_sum + noise) / R``, or a unit vector drawn round the sum's direction; of the same shape.
 
         Raises
         ------
@@ -133,6 +140,10 @@ class NodeMechanism(ABC):
         if (draw.event.round, again) in self._released:
             raise RuntimeError(
                 f"Round {draw.event.round} was released already at {self.event.node}: record it again, with new noise."
+            )
+        if draw.event.dimension not in (0, len(clipped_sum)):
+            raise ValueError(
+                f"Expected a sum of {draw.event.dimension} numbers, as recorded, found {len(clipped_sum)}."
             )
         self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
@@ -148,6 +159,8 @@ class NodeMechanism(ABC):
 
 class SampledGaussian(NodeMechanism):
     """The mechanism of one node, with draws from a seed: reproducible, and no protection.
+
+    It alone releases directions, of whose law no exact sampler is known.
 
     Parameters
     ----------
@@ -176,6 +189,8 @@ class SampledGaussian(NodeMechanism):
         if not event.noise_multiplier > 0:
             return clipped_sum / event.expected
         generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
+        if event.dimension:
+            return draw_direction(clipped_sum, event.concentration, generator)
         return noisy_mean(clipped_sum, event.noise_multiplier * event.clip, event.expected, generator)
 
 

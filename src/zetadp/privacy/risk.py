@@ -18,7 +18,7 @@ from pathlib import Path
 
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.events import Mechanism
+from zetadp.privacy.events import Direction, Kind
 from zetadp.privacy.exposure import Run, noise_of, over_runs, recorded_runs
 from zetadp.validation import UserError, in_range
 
@@ -73,7 +73,7 @@ class Risk:
         if not runs:
             raise UserError(f"Expected records of released rounds in {ledger}, found none.")
         if not all(run.private for run in runs):
-            return cls(name or runs[-1].name, tuple(runs), Counter[Mechanism](), "none")
+            return cls(name or runs[-1].name, tuple(runs), Counter[Kind](), "none")
         worst = max(over_runs(runs, delta).values(), key=lambda total: accounting.epsilon(total, delta))
         return cls(name or runs[-1].name, tuple(runs), worst, "holds" if noise_of(runs) == "os" else "simulated")
 
@@ -108,7 +108,7 @@ class Risk:
     @property
     def curved(self) -> bool:
         """Whether the trade-off curve can be computed."""
-        return all(len(kind) == len(_ONE_UNIT) for kind in self.exposure)
+        return all(isinstance(kind, Direction) or len(kind) == len(_ONE_UNIT) for kind in self.exposure)
 
 
 def percent_up(share: float) -> str:

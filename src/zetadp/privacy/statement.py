@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy import accounting, wording
 from zetadp.privacy.accounting import Exposure, Mechanisms
-from zetadp.privacy.events import NodeHistory
+from zetadp.privacy.events import Direction, Kind, NodeHistory
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, run_of, seen_by
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
@@ -111,7 +111,7 @@ def run_statement(
         "earlier_attempts": together,
         "of_all_images": whole,
         "public": None if backbone is None else wording.public_sentences(unit, backbone),
-        **wording.setting(unit, terms.noise_source, noisy=run.private),
+        **wording.setting(unit, terms.noise_source, noisy=run.private, directions=run.directions),
         "threat": {
             "model": run.threat,
             "colluding": run.colluding,
@@ -252,7 +252,7 @@ def total_statement(
         "kind": "total",
         "statement": wording.total_sentences(claim, private, broken, unit, shared or {}),
         "guarantee": "none" if broken else guarantee,
-        **wording.setting(unit, terms.noise_source, noisy=bool(private)),
+        **wording.setting(unit, terms.noise_source, noisy=bool(private), directions=any(r.directions for r in private)),
         "delta": delta,
         "private_rows": rows,
         "single_messages": {"runs": summed, "counted": "every message as if it lay open"} if summed else None,
@@ -369,9 +369,14 @@ def _node(history: NodeHistory, total: Mechanisms, delta: float, *, summed: bool
 
 
 def _mechanisms(mechanisms: Mechanisms) -> list[dict[str, Any]]:
+    def level(kind: Kind) -> dict[str, Any]:
+        if isinstance(kind, Direction):
+            return {"concentration": kind.concentration, "dimension": kind.dimension}
+        return {"noise_multiplier": kind[1]}
+
     return [
-        {"sampling_probability": probability, "noise_multiplier": sigma, "releases": count}
-        for (probability, sigma), count in sorted(mechanisms.items())
+        {"sampling_probability": kind[0], **level(kind), "releases": count}
+        for kind, count in sorted(mechanisms.items())
         if count
     ]
 

@@ -24,6 +24,13 @@ _NOISE: dict[NoiseSource, str] = {
     "os": "drawn from the operating system's generator and never stored",
 }
 
+_DIRECTIONS = (
+    ". In place of a noisy sum, nodes that release directions send a unit vector from the von Mises-Fisher law round "
+    "that of the sum, or round a fixed one where the sum is zero; how long the sum was stays with them"
+)
+
+_AVERAGES_OF_DIRECTIONS = "computed from the directions that the nodes sent, so the figure is that against the server."
+
 _AUDIENCES: dict[Audience, str] = {
     "server": "Whoever receives this node's own messages: the server, alone or together with any other nodes.",
     "messages": (
@@ -170,6 +177,9 @@ def assumption(run: Run, audience: Audience) -> str:
     """Say who an audience is, and what its figure assumes."""
     if audience == "server" and run.threat == SECURE_AGGREGATION:
         return _SUMS.format(colluding=run.colluding)
+    if run.directions and audience != "server":
+        who = "One other node sees" if audience == "node" else "Readers see"
+        return f"{who} averages that are {_AVERAGES_OF_DIRECTIONS}"
     return _AUDIENCES[audience]
 
 
@@ -184,8 +194,11 @@ def does_not_cover(unit: Unit, *, summed: bool = False) -> list[str]:
     return [text.format(unit=unit, person=person) for text in (_NOT_COVERED_IN_SUMS if summed else _DOES_NOT_COVER)]
 
 
-def setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str, Any]:
-    """Return the words that fix what the figures are about: unit, neighbours, sampling and noise."""
+def setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, directions: bool = False) -> dict[str, Any]:
+    """Return the words that fix what the figures are about: unit, neighbours, sampling and noise.
+
+    With ``directions`` some node sent these in place of noisy sums.
+    """
     return {
         "unit": unit,
         "neighbours": (
@@ -197,7 +210,7 @@ def setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool) -> dict[str, 
             "which keeps the draw to itself."
         ),
         "noise_source": noise_source,
-        "noise": _NOISE[noise_source] if noisy else "none was added",
+        "noise": _NOISE[noise_source] + _DIRECTIONS * directions if noisy else "none was added",
     }
 
 

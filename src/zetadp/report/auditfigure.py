@@ -17,6 +17,7 @@ from zetadp.audit.membership import Attack, Claim
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Mechanisms
+from zetadp.privacy.events import Kind
 from zetadp.report.figurestyle import WIDTH, figure_style
 
 WIDEST = 1.6
@@ -106,7 +107,7 @@ def _bars(panel: Axes, numbered: Sequence[tuple[int, AuditResult]], powers: Sequ
 
 def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) -> None:
     """Draw the errors of attacks and the trade-off curves of what was claimed."""
-    claims: dict[tuple[tuple[tuple[float, float], int], ...], Mechanisms] = {}
+    claims: dict[tuple[tuple[Kind, int], ...], Mechanisms] = {}
     for _, result in group:
         claims.setdefault(tuple(sorted(result.mechanisms.items())), result.mechanisms)
     rates = np.linspace(0.0, 1.0, 201)

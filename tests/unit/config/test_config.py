@@ -217,6 +217,25 @@ def test_secure_aggregation_is_refused_where_no_simulation_will_do(change, part)
     assert "no protocol is implemented" in message or "colluding" in part
 
 
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"privacy": {"noise": "os"}}, "with privacy.noise os; found von_mises_fisher: no exact sampler"),
+        ({"engine": "flower", "privacy": {"noise": "os"}}, "with engine flower; found von_mises_fisher"),
+        (
+            {"runs": [{"networks": ["complex"], "arms": ["mine"], "epsilons": [1], "seeds": [0]}]},
+            "runs.0: expected release gaussian for arms with threat secure_aggregation",
+        ),
+    ],
+)
+def test_directions_are_refused_where_they_cannot_be(change, part, own):
+    settings = {"training": {"release": "von_mises_fisher"}}
+    directed = merged(secure(), {"networks": {"complex": settings}} if own else settings)
+    assert planned(load_config(directed, SCHEMA), "complex", "federated")
+    assert part in faults(change, directed)
+
+
 def per_image(place: dict) -> dict:
     cohort = {"name": "phantom-x", "source": "simulated"}
     return merged(merged(paper(), {"cohort": cohort, "privacy": {"noise": "seeded"}}), place)

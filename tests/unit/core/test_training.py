@@ -11,22 +11,27 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from training_builder import CLASSES, SIZE, TINY, Held, backbone, by_record, of_record, records, train_run
+from training_builder import CLASSES, SIZE, TINY, Held, backbone, by_record, of_record, plan_for, records, train_run
 
 import zetadp.core.progress
 import zetadp.core.training
 from zetadp.core.checkpoint import Checkpoint
-from zetadp.core.plan import RunName
+from zetadp.core.plan import Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.round import Phase, do_round, images_in_a_pass
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, TrainingFiles
 from zetadp.device.precision import set_tf32, tf32_in_convolutions
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.account import Permission
+from zetadp.privacy.calibration import promise_of
+from zetadp.privacy.events import Direction, gaussian_bound
+from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.statement import last_statement
+from zetadp.privacy.wording import plain_text
 from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError
 
@@ -699,3 +704,67 @@ def test_nothing_of_a_checkpoint_is_left_at_the_end(tmp_path):
     # What a living process writes is its own business.
     assert {file.name for file in tmp_path.iterdir()} == {own.name, "other.safetensors"}
     TrainingFiles(tmp_path / "ledger.jsonl", tmp_path / "absent/run.safetensors").finish()
+
+
+DIRECTED = replace(SETTINGS, release=DIRECTION)
+
+
+def test_nodes_of_a_directed_training_send_unit_vectors_and_record_what_they_cost(tmp_path, paths):
+    sent = []
+    with pytest.raises(KilledError):
+        trained(paths, settings=DIRECTED, after_round=stop_after(3))
+    found = trained(paths, settings=DIRECTED, after_round=lambda _, messages: sent.append(messages))
+    straight = fresh(tmp_path, "straight")
+    assert torch.equal(weights(found), weights(trained(straight, settings=DIRECTED)))
+    assert torch.allclose(torch.stack(sent).norm(dim=-1), torch.ones(2, 2))
+    (attempt,) = read_ledger(paths["ledger_path"])
+    assert attempt.header["training"]["release"] == DIRECTION
+    events = attempt.releases()
+    assert len(events) == SETTINGS.rounds * len(PLANS)
+    dimension = sent[0].shape[1]
+    for event in events:
+        assert event.mechanism == Direction(0.5, gaussian_bound(0.7, dimension), dimension)
+    printed = last_statement(read_ledger(paths["ledger_path"]), name="x", epsilon="8", delta=1e-3, unit="patient")
+    plan = plan_for(RUN, TINY, DIRECTED, PLANS)
+    assert 0 < printed["epsilon"] <= promise_of(plan, "node-01").epsilon <= printed["epsilon_rdp"]
+    figures = {row["epsilon"] for row in printed["audiences"].values()}
+    assert figures == {printed["epsilon"]}  # no other node's noise is credited
+    assert printed["guarantee"] == "simulated"
+    assert "von Mises-Fisher" in plain_text(printed)
+    assert printed["nodes"]["node-01"]["mechanisms"][0]["dimension"] == dimension
+    assert recorded_runs(paths["ledger_path"])[0].private
+
+
+def test_directed_and_summed_trainings_share_no_draw(tmp_path):
+    assert plan_for(RUN, TINY, SETTINGS, PLANS).seeding != plan_for(RUN, TINY, DIRECTED, PLANS).seeding
+    summed, directed = (weights(trained(fresh(tmp_path, one.release), settings=one)) for one in (SETTINGS, DIRECTED))
+    assert not torch.equal(summed, directed)
+
+
+def test_without_noise_a_directed_training_sends_the_mean_and_promises_nothing(paths):
+    sent = []
+    trained(paths, settings=DIRECTED, plans=EVERYBODY, after_round=lambda _, messages: sent.append(messages))
+    assert max(float(one.norm()) for one in sent) < 1  # of clipped gradients that do not all point the same way
+    (run,) = recorded_runs(paths["ledger_path"])
+    assert not run.directions
+    assert not run.private
+
+
+def test_a_plan_of_directions_is_read_as_it_was_written_and_one_of_sums_says_nothing_new(tmp_path):
+    plan = plan_for(RUN, TINY, DIRECTED, PLANS)
+    plan.write(tmp_path / "plan.json")
+    assert Plan.read(tmp_path / "plan.json") == plan
+    assert "release" not in plan_for(RUN, TINY, SETTINGS, PLANS).to_json()["training"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "of_plan", "message"),
+    [
+        ({"noise": "os"}, {}, "no exact sampler"),
+        ({"estimator": "class_means", "rounds": 1}, {}, "estimator class_means"),
+        ({}, {"threat": "secure_aggregation", "colluding": 1}, "sum of directions"),
+    ],
+)
+def test_directions_are_refused_where_they_cannot_be(wrong, of_plan, message):
+    with pytest.raises(UserError, match=message):
+        plan_for(RUN, TINY, replace(DIRECTED, **wrong), PLANS, **of_plan)

@@ -9,12 +9,11 @@ import pytest
 from direction_figures import ALIKE, DELTA, DIMENSION, PRINTED, RATE, STEPS
 from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.special import logsumexp
 
-from zetadp.directions import accounting, renyi
+from zetadp.directions import renyi
 from zetadp.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
-from zetadp.directions.bessel import log_growth, order_of
 from zetadp.privacy import accounting as rounds
+from zetadp.privacy.events import Direction, gaussian_bound
 
 
 def exact_epsilon(concentration: float, dimension: int, probability: float, delta: float) -> float:
@@ -89,6 +88,44 @@ def test_the_concentration_for_epsilon_keeps_it():
     assert spent == pytest.approx(2, rel=0.02)
 
 
+KIND = Direction(0.2, 12.0, 600)
+
+
+def test_rounds_of_directions_and_of_sums_compose_in_either_order():
+    sums = {(1.0, 4.0): 5, (0.2, 1.5): 10}
+    together = rounds.epsilon({KIND: 10, **sums}, 1e-4)
+    assert together == rounds.epsilon({**sums, KIND: 10}, 1e-4)
+    assert together > max(rounds.epsilon({KIND: 10}, 1e-4), rounds.epsilon(sums, 1e-4))
+    # As if the directions were noise that hides no more.
+    bound = gaussian_bound(KIND.concentration, KIND.dimension)
+    assert 0.99 < together / rounds.epsilon({(1.0, 4.0): 5, (0.2, 1.5): 10, (0.2, bound): 10}, 1e-4) <= 1 + 1e-3
+
+
+@pytest.mark.parametrize("kind", [KIND, Direction(1.0, 4.0, 30), Direction(0.05, 80.0, 9_000)])
+def test_the_gaussian_that_hides_no_more_costs_no_less(kind):
+    bound = {(kind.sampling_probability, gaussian_bound(kind.concentration, kind.dimension)): 20}
+    exact = rounds.epsilon({kind: 20}, 1e-4)
+    assert exact <= rounds.epsilon(bound, 1e-4) * (1 + 2 * rounds.TOLERANCE)
+    assert rounds.epsilon_rdp({kind: 20}, 1e-4) == rounds.epsilon_rdp(bound, 1e-4) >= exact
+    assert rounds.as_dp_event({kind: 20}) == rounds.as_dp_event(bound)
+
+
+def test_several_units_of_a_person_turn_a_direction_no_further_than_one():
+    once = Direction(1 - 0.8**3, KIND.concentration, KIND.dimension)
+    assert rounds.epsilon_group({KIND: 7}, 1e-4, 3) == pytest.approx(rounds.epsilon({once: 7}, 1e-4), rel=1e-9)
+    # Of noisy sums, several units are several times as far apart.
+    bound = {(0.2, gaussian_bound(KIND.concentration, KIND.dimension)): 7}
+    assert rounds.epsilon_group({KIND: 7}, 1e-4, 3) < rounds.epsilon_group(bound, 1e-4, 3)
+
+
+def test_the_trade_off_of_directions_is_that_of_their_epsilons():
+    (misses,) = rounds.trade_off({KIND: 10}, [0.01])
+    for delta in (1e-4, 1e-2):
+        epsilon_ = rounds.epsilon({KIND: 10}, delta)
+        assert misses >= 1 - delta - math.exp(epsilon_) * 0.01 - 1e-3
+    assert rounds.exact_mu({Direction(1.0, 3.0, 50): 2}) is None
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -145,37 +182,3 @@ def test_the_exact_divergence_of_a_release_without_sampling_is_the_formula():
         assert renyi.moments(6.0, 40, 1.0, 1, 0.5, np.array([alpha])) == pytest.approx(
             renyi.epsilon_of([tau], [alpha], 0.5), rel=1e-8
         )
-
-
-def test_the_distribution_of_one_release_is_a_distribution():
-    pair = accounting.loss_distribution(0.2, 5.0, 30, 2.0**-6)
-    for epsilon_, largest in ((-40.0, 1 + 1e-12), (0.0, 0.2)):
-        assert 0 < pair.get_delta_for_epsilon(epsilon_) <= largest
-
-
-def delta_between(angle: float, concentration: float, dimension: int, figures: np.ndarray) -> np.ndarray:
-    """Return delta at each epsilon of one release between centres at an angle, by quadrature.
-
-    The privacy loss is a function of the product with the direction from one centre to the other. The rest of the
-    output has a von Mises-Fisher law of one dimension less, of which only the normalising constant remains.
-    """
-    t = (np.arange(20_000) + 0.5) / 20_000 * math.pi
-    across, along = math.sin(angle / 2), math.cos(angle / 2)
-    rest = log_growth(order_of(dimension - 1), concentration * along * np.sin(t))
-    log_mass = (dimension - 2) * np.log(np.sin(t)) + rest + concentration * across * np.cos(t)
-    masses, losses = np.exp(log_mass - logsumexp(log_mass)), 2 * concentration * across * np.cos(t)
-    return np.array([masses @ np.maximum(0, -np.expm1(figure - losses)) for figure in figures])
-
-
-@pytest.mark.parametrize("dimension", [3, 4, 10])
-@pytest.mark.parametrize("concentration", [0.5, 3.0, 30.0])
-def test_opposite_centres_are_the_worst_pair_at_every_epsilon(concentration, dimension):
-    figures = np.linspace(0, 2 * concentration, 12)[:-1]
-    worst = delta_between(math.pi, concentration, dimension, figures)
-    assert (worst > 0).all()
-    for angle in (0.3, 1.0, 2.0, 3.0):
-        assert (delta_between(angle, concentration, dimension, figures) < worst).all()
-    # This calculation and the accountant agree on the worst pair.
-    delta = float(worst[4])
-    if delta > 1e-8:
-        assert epsilon({(1.0, concentration, dimension): 1}, delta) == pytest.approx(float(figures[4]), rel=1e-3)

@@ -12,10 +12,13 @@ from scipy import stats
 import zetadp.core.records
 import zetadp.privacy.mechanism
 from zetadp.core.records import Node, choose_items, items_of
+from zetadp.directions.bessel import mean_cosine, order_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.events import Round
+from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.randomness import Purpose
@@ -28,9 +31,12 @@ class HoldsEverything:
         return True
 
 
-def mechanism(place: int = 0, *, seed: int = 5, ledger: object = None, **changes: float) -> SampledGaussian:
+def mechanism(
+    place: int = 0, *, seed: int = 5, ledger: object = None, dimension: int = 0, **changes: float
+) -> SampledGaussian:
     settings = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
     event = Round.poisson(f"node-{place}", **settings)
+    event = event.as_direction(dimension) if dimension else event
     return SampledGaussian(event, place, seed=seed, ledger=ledger or HoldsEverything())
 
 
@@ -234,3 +240,48 @@ def test_noise_without_a_clipping_norm_is_refused():
     with pytest.raises(ValueError, match="finite clipping norm"):
         mechanism(clip=math.inf)
     assert noise(mechanism(clip=math.inf, noise_multiplier=0), 3).tolist() == [0, 0, 0]
+
+
+DIMENSION = 400
+
+
+def directed(**changes: float) -> SampledGaussian:
+    return mechanism(**({"noise_multiplier": 0.2} | changes), dimension=DIMENSION)
+
+
+def test_a_direction_is_sent_whose_cosine_with_the_sum_has_the_stated_mean_however_long_the_sum():
+    one = directed()
+    kappa = one.event.concentration
+    centre = torch.randn(DIMENSION, generator=torch.Generator().manual_seed(3))
+    sent = torch.stack([one.release(one.draw(n), centre * 10.0 ** (n % 7 - 3)) for n in range(2000)]).double()
+    assert torch.allclose(sent.norm(dim=1), torch.ones(2000).double(), atol=1e-6)
+    cosines = (sent @ (centre.double() / centre.double().norm())).numpy()
+    mean = float(mean_cosine(order_of(DIMENSION), kappa))
+    variance = 1 - mean**2 - (DIMENSION - 1) * mean / kappa
+    assert cosines.mean() == pytest.approx(mean, abs=5 * math.sqrt(variance / 2000))
+    assert mean > 50 * math.sqrt(variance / 2000)  # so that a direction that is lost would show
+    assert len({tuple(row.tolist()) for row in sent}) == 2000
+
+
+def test_a_round_without_patients_sends_a_direction_round_a_fixed_one():
+    one = directed(population=1, expected=0.5)
+    sent = torch.stack([one.release(one.draw(n), torch.zeros(DIMENSION)) for n in range(500)]).double()
+    assert torch.allclose(sent.norm(dim=1), torch.ones(500).double(), atol=1e-6)
+    mean = float(mean_cosine(order_of(DIMENSION), one.event.concentration))
+    assert float(sent[:, 0].mean()) == pytest.approx(mean, abs=5 / math.sqrt(500 * DIMENSION))
+    assert float(sent[:, 1:].mean(dim=0).abs().max()) < 6 / math.sqrt(500 * DIMENSION)
+
+
+def test_a_direction_of_another_dimension_than_was_recorded_is_not_sent():
+    one = directed()
+    with pytest.raises(ValueError, match=f"{DIMENSION} numbers"):
+        one.release(one.draw(0), torch.ones(DIMENSION + 2))
+
+
+def test_nothing_but_one_sum_with_seeded_noise_can_be_a_direction():
+    event = directed().event
+    with pytest.raises(ValueError, match="one sum"):
+        SampledGaussian(replace(event, count=2), 0, seed=1, ledger=HoldsEverything(), rows=2)
+    grid = Grid.choose(event.clip, noise_multiplier=event.noise_multiplier, population=44, dimension=DIMENSION)
+    with pytest.raises(ValueError, match="Gaussian"):
+        ExactSampledGaussian(event, grid=grid, ledger=HoldsEverything())

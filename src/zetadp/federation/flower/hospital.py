@@ -31,6 +31,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.progress import wait_for_tick
 from zetadp.core.records import Node, Records, check_units, single_items
 from zetadp.core.round import Site, do_round
+from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.core.task import site_task_of
 from zetadp.dataset import pick_device
 from zetadp.federation.flower.processes import die_with_parent
@@ -96,6 +97,11 @@ class Hospital:
             raise UserError(
                 f"Expected {declared} training patients at {settings.name}, as the plan declares, "
                 f"found {len(patients)} in {settings.images}."
+            )
+        if plan.training.release != GAUSSIAN:
+            raise UserError(
+                f"Expected a plan with release {GAUSSIAN} at {settings.name}, found {plan.training.release}: "
+                f"{NO_EXACT_DIRECTION}. It is there for simulations without a federation."
             )
         if not settings.simulation and not (plan.training.noise == "os" and self.constants.noise_multiplier > 0):
             raise UserError(

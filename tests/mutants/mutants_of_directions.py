@@ -1,0 +1,99 @@
+"""Wrong directions: of another law, round another centre, or counted as less than they cost."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mutants.checks_of_directions import (
+    check_a_direction_is_that_of_the_clipped_sum,
+    check_directions_are_drawn_as_stated,
+    check_empty_rounds_send_directions_like_any_other,
+    check_the_statement_of_directions_is_that_of_all_rounds,
+)
+from mutants.installing import mutant
+from zetadp.privacy.events import Direction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from zetadp.directions.sampler import Draws
+    from zetadp.privacy.events import NodeHistory
+
+DRAW = "zetadp.directions.sampler:draw_direction"
+CLIPPING = "zetadp.privacy.clipping:clip_factors"
+
+
+@mutant("zetadp.directions.sampler:_orthogonal", check_directions_are_drawn_as_stated)
+def whole_complex_projection_taken_out(original: Any) -> Any:
+    def orthogonal(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+        turned = np.stack([-x[1::2], x[0::2]], axis=1).ravel()
+        return np.asarray(original(original(w, x), turned))
+
+    return orthogonal
+
+
+@mutant(DRAW, check_directions_are_drawn_as_stated)
+def sum_with_normal_noise_scaled_to_one(original: Any) -> Any:
+    def drawn(centre: Tensor, concentration: float, draws: Draws) -> Tensor:
+        noise = torch.from_numpy(draws.standard_normal(len(centre))).float()
+        largest = centre.norm().clamp_min(1e-12)
+        return torch.nn.functional.normalize(concentration * centre / largest + noise, dim=0)
+
+    return drawn
+
+
+@mutant(DRAW, check_empty_rounds_send_directions_like_any_other)
+def sum_of_zero_sent_as_it_is(original: Any) -> Any:
+    def drawn(centre: Tensor, *more: Any) -> Tensor:
+        return torch.as_tensor(original(centre, *more)) if centre.any() else centre
+
+    return drawn
+
+
+@mutant(CLIPPING, check_a_direction_is_that_of_the_clipped_sum)
+def direction_of_the_sum_before_clipping(original: Any) -> Any:
+    def factors(gradients: Any, bound: float | None) -> Any:
+        return original(gradients, None)
+
+    return factors
+
+
+@mutant(CLIPPING, check_a_direction_is_that_of_the_clipped_sum)
+def direction_of_the_sum_of_directions(original: Any) -> Any:
+    def factors(gradients: Any, bound: float | None) -> Any:
+        if bound is None:
+            return original(gradients, bound)
+        tiny = 1e-6
+        scale, finite = original(gradients, tiny)
+        return scale * (bound / tiny), finite
+
+    return factors
+
+
+@mutant("zetadp.privacy.exposure:declared", check_the_statement_of_directions_is_that_of_all_rounds)
+def directions_of_an_epoch_counted_as_one(original: Any) -> Any:
+    def declared(history: NodeHistory, declared_rounds: int) -> Counter[Any]:
+        found = original(history, declared_rounds)
+        return Counter({m: math.ceil(m[0] * n) if isinstance(m, Direction) else n for m, n in found.items()})
+
+    return declared
+
+
+@mutant("zetadp.privacy.accounting:epsilon_pld", check_the_statement_of_directions_is_that_of_all_rounds)
+def centres_taken_to_be_at_right_angles(original: Any) -> Any:
+    def nearer(kind: Any) -> Any:
+        if not isinstance(kind, Direction):
+            return kind
+        return kind._replace(concentration=kind.concentration * math.sin(math.pi / 4))
+
+    def epsilon(mechanisms: Mapping[Any, int], *more: float) -> float:
+        return float(original({nearer(kind): count for kind, count in mechanisms.items()}, *more))
+
+    return epsilon
