@@ -19,6 +19,18 @@ from zetadp.validation import UserError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake ends in one message and exit code 1."""
+    given = command_line().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        given.run(given)
+    except UserError as error:
+        print(f"zetadp: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="zetadp",
         description="Private federated learning of complex-valued networks on MRI k-space. "
@@ -34,14 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_release(commands)
     add_risk(commands)
     add_federation(commands)
-    given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        given.run(given)
-    except UserError as error:
-        print(f"zetadp: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return parser
 
 
 def _version() -> str:
