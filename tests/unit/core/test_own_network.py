@@ -1,4 +1,4 @@
-"""Networks that a user brings, and the examples of README and of the page on the library."""
+"""Networks that a user brings, and the example of README."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError
 
-ROOT = Path(__file__).parents[3]
+README = Path(__file__).parents[3] / "README.md"
 OWN = NetworkSettings("own")
 RUN = RunName("own", "central", "inf", 0)
 SETTINGS = TrainingSettings(rounds=3, images_per_patient=4, clip=0.3, optimiser=OptimiserSettings(0.02))
@@ -48,13 +48,8 @@ def paths(tmp_path):
     return {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
 
 
-def example_of(page: str) -> str:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
-    return example
-
-
 def test_the_example_of_readme_trains_at_its_epsilon_in_five_lines(tmp_path, monkeypatch, capsys):
-    example = example_of("README.md")
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
     assert len(ast.parse(example).body) - example.count("import ") == 5
     monkeypatch.chdir(tmp_path)
     given = {"model": nn.Linear(64, 4), "items": torch.randn(1000, 64), "labels": torch.randint(4, (1000,))}
@@ -62,17 +57,6 @@ def test_the_example_of_readme_trains_at_its_epsilon_in_five_lines(tmp_path, mon
     exec(compile(example, "README.md", "exec"), given)
     assert main(["ledger", "run.jsonl", "--delta", "1e-5"]) == 0
     assert "Training was (8, 1e-05)-differentially private for each training record" in capsys.readouterr().out
-
-
-def test_the_example_of_the_library_runs_and_promises_what_its_ledger_says(tmp_path, monkeypatch, capsys):
-    example = example_of("docs/library.md")
-    assert len(example.strip().splitlines()) <= 30
-    monkeypatch.chdir(tmp_path)
-    exec(compile(example, "library.md", "exec"), {"__name__": "example"})
-    promise, statement = capsys.readouterr().out.strip().splitlines()[-2:]
-    assert promise == "here: epsilon 8 for each patient, at delta 1e-05"
-    assert "(8, 1e-05)-differentially private for each training patient" in statement
-    assert "Simulated" not in statement
 
 
 def test_every_public_name_is_there():
