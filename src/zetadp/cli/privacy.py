@@ -264,7 +264,9 @@ def _permit(given: argparse.Namespace) -> None:
     with Ledger(given.file) as ledger:
         ledger.permit()
     print(f"Attempt {ledger.permitted} is permitted: {Permission(given.delta).cost(given.file)}.")
-    print("Force the job that makes its model: snakemake --forcerun MODEL.safetensors, with the path of the model.")
+    print(
+        "In the pipeline, start it with: snakemake --forcerun MODEL.safetensors, where MODEL.safetensors is its model."
+    )
 
 
 def _finite(epsilon: float) -> float | str:
