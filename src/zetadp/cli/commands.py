@@ -69,9 +69,11 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
 
 def _predict(given: argparse.Namespace) -> None:
     from zetadp.core.pretrained import load_model
-    from zetadp.tasks.brain_sequences.prediction import predict_volume
+    from zetadp.tasks.brain_sequences.prediction import origin, predict_volume
 
-    table = predict_volume(load_model(given.model), given.volume)
+    model = load_model(given.model)
+    table = predict_volume(model, given.volume)
+    print(origin(model), file=sys.stderr)
     if given.json:
         print(json.dumps(table.to_dict("records"), indent=2))
     else:

@@ -18,7 +18,7 @@ from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
 from zetadp.config.checked import load_config
 from zetadp.core.pretrained import model_content
-from zetadp.tensors import save_tensors
+from zetadp.tensors import load_tensors, save_tensors
 
 FILES = {"FLAIR": "flair", "T1w": "t1n", "T1gd": "t1c", "T2w": "t2w"}
 
@@ -102,6 +102,31 @@ def test_predict_prints_a_line_for_each_channel(model, brain, capsys):
     for row in rows:
         assert row["sequence"] in SEQUENCES
         assert 0.25 <= row["votes"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said", "warned"),
+    [
+        ({}, "484 patients of the cohort phantom, ε = 1 per patient at δ = 0.001.", ("simulated", "from a seed")),
+        ({"cohort": "hospital"}, "of the cohort hospital, ε = 1", ("from a seed",)),
+        ({"noise": "os"}, "of the cohort phantom, ε = 1", ("simulated",)),
+        ({"epsilon": "inf"}, "without noise, and so without a privacy guarantee.", ("simulated",)),
+        ({"cohort": "hospital", "noise": "os"}, "of the cohort hospital, ε = 1", ()),
+        (None, "does not say what it was trained on", ()),
+    ],
+)
+def test_predict_says_what_the_model_was_trained_on(changed, said, warned, model, brain, capsys):
+    weights, content = load_tensors(model)
+    if changed is not None:
+        about = {"cohort": "phantom", "unit": "patient", "units": 484, "epsilon": "1", "delta": 1e-3, "noise": "seeded"}
+        content["trained_on"] = about | changed
+    save_tensors(model, weights, content)
+    _, out, err = ended(["predict", model, brain], capsys)
+    assert "Trained" not in out
+    assert said in err
+    assert ("Warning: this training was a simulation" in err) == bool(warned)
+    for words in ("simulated", "from a seed"):
+        assert (words in err) == (words in warned)
 
 
 def test_predict_names_what_it_cannot_read(model, brain, tmp_path, capsys):
