@@ -92,14 +92,26 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--test-fraction", type=float, default=0.35, help="share of test patients where no table is given (%(default)s)"
     )
+    parser.add_argument(
+        "--sequence",
+        action="append",
+        default=[],
+        metavar="PATTERN=SEQUENCE",
+        help="sequence of the files whose names fit a pattern, where a name can be read in two ways: FLAIR, T1w, T1gd, "
+        "T2w, or none to leave them out; may be given several times",
+    )
     parser.set_defaults(run=_convert)
 
 
 def _convert(given: argparse.Namespace) -> None:
     from zetadp.cohort.convert import convert_folder
     from zetadp.cohort.index import PATIENT_KEY, read_table
+    from zetadp.cohort.naming import read_rules
 
-    task = convert_folder(given.source, given.target, parts=given.parts, test_fraction=given.test_fraction)
+    rules = read_rules(given.sequence)
+    task = convert_folder(
+        given.source, given.target, parts=given.parts, test_fraction=given.test_fraction, sequences=rules
+    )
     key = read_table(given.target / PATIENT_KEY, ("file", "patient"))
     # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
     person = dict(zip(key["file"], key["patient"], strict=True))
