@@ -294,7 +294,7 @@ def test_a_ledger_with_seeded_or_without_noise_claims_nothing(tmp_path, capsys):
     seeded = write_ledger(tmp_path / "seeded.jsonl", 20.0, 5, "seeded")
     bare = write_ledger(tmp_path / "bare.jsonl", 0.0, 5)
     assert "protecting nobody" in said(f"ledger --unit patient {seeded}", capsys)
-    assert "none, because without noise: bare" in said(f"ledger --unit patient {seeded} {bare}", capsys)
+    assert "no guarantee, because these had no noise: bare" in said(f"ledger --unit patient {seeded} {bare}", capsys)
 
 
 def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):
