@@ -5,6 +5,7 @@
 #   make test-slow           real federations, killed stages, the other tasks through the workflow: the rest that Python can
 #   make test-cluster        the workflow through a real Slurm, which it starts and stops (Debian: slurm-wlm and munge)
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile
+#   make docs                the documentation site, in site/index.html; warnings are errors
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
 #   make held-apart          the same method on four cohorts from other distributions (minutes each)
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
@@ -54,7 +55,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks inversion candidates capacity capacity-order directions-utility install clean
+.PHONY: results full held-apart phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks inversion candidates capacity capacity-order directions-utility docs install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -186,6 +187,10 @@ capacity: install
 
 directions-utility: install
 	$(RUN) python benchmarks/directions_utility.py
+
+docs: install
+	$(RUN) sphinx-build --quiet --fail-on-warning --keep-going docs site
+	@echo site/index.html
 
 install: $(VENV)/installed
 

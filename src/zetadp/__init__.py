@@ -1,6 +1,6 @@
 """Federated learning of complex-valued networks with per-person differential privacy.
 
-The names below are the library's public interface; README shows them at work.
+The names below are the library's public interface; docs/library.md shows them at work.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path
     both = accounting.epsilon({(0.25, 2.0): 14}, 1e-3)
     together = pytest.approx(both, rel=1e-12)
     assert said["earlier_attempts"] == {"number": 1, "epsilon_together": together, "seeded": 1}
-    assert "trained from its start 1 time(s) before" in plain_text(said)
+    assert "trained from its first round 1 time(s) before" in plain_text(said)
 
 
 def test_account_of_a_model_trained_once_names_no_earlier_training(tmp_path):

@@ -81,3 +81,11 @@ def test_contributors_are_told_all_that_continuous_integration_runs() -> None:
     assert {"make test", "make test-slow"} <= set(commands)
     told = (ROOT / "CONTRIBUTING.md").read_text().split("\n\n")[1]
     assert [command for command in commands if f"`{command}`" not in told] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_pages_at_the_top_are_short_and_link_to_files_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert len(text.splitlines()) < 150
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert [link for link in links if link and not (ROOT / link).exists()] == []

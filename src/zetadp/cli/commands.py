@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from zetadp.cli.federation import add_commands as add_federation
+from zetadp.cli.helping import explain
 from zetadp.cli.privacy import add_commands
 from zetadp.cli.release import add_commands as add_release
 from zetadp.cli.risk import add_commands as add_risk
@@ -20,23 +21,7 @@ from zetadp.validation import UserError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake ends in one message and exit code 1."""
-    parser = argparse.ArgumentParser(
-        prog="zetadp",
-        description="Private federated learning of complex-valued networks on MRI k-space. "
-        "The pipeline itself runs with snakemake; these commands go beside it.",
-    )
-    parser.add_argument("--version", action="version", version=_version())
-    parser.set_defaults(run=lambda _: parser.print_help())
-    commands = parser.add_subparsers(metavar="COMMAND")
-    _add_predict(commands.add_parser("predict", help="tell the pulse sequence of a volume's channels"))
-    _add_convert(commands.add_parser("convert", help="bring NIfTI files or a BIDS folder to the Decathlon layout"))
-    _add_report(commands.add_parser("report", help="print the table of an experiment and where its files are"))
-    add_commands(commands)
-    add_release(commands)
-    add_risk(commands)
-    add_verify(commands)
-    add_federation(commands)
-    given = parser.parse_args(arguments)
+    given = command_line().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         given.run(given)
@@ -44,6 +29,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"zetadp: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="zetadp",
+        description="Private federated learning of complex-valued networks on MRI k-space. "
+        "Snakemake runs the pipeline. These commands use and explain its results. Every command explains itself: "
+        "zetadp COMMAND --help.",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    parser.set_defaults(run=lambda _: parser.print_help())
+    commands = parser.add_subparsers(metavar="COMMAND")
+    _add_predict(commands.add_parser("predict", help="classify the pulse sequences of a volume"))
+    _add_convert(commands.add_parser("convert", help="convert NIfTI files or a BIDS folder to the Decathlon layout"))
+    _add_report(commands.add_parser("report", help="print the table of an experiment, and where its files are"))
+    add_commands(commands)
+    add_release(commands)
+    add_risk(commands)
+    add_verify(commands)
+    add_federation(commands)
+    return parser
 
 
 def _version() -> str:
@@ -54,21 +61,29 @@ def _version() -> str:
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Tell the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may "
-        "have any orientation and any number of channels; their order and names are not used."
+    explain(
+        parser,
+        "Classify the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may "
+        "have any orientation and any number of channels. Their order and names are not used. A note says what the "
+        "model was trained on.",
+        examples=(
+            "predict results/default/runs/pretrained/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
+            "predict model.safetensors brain.nii --json",
+        ),
     )
-    parser.add_argument("model", type=Path, help="model.safetensors of a finished run")
-    parser.add_argument("volume", type=Path, help="NIfTI file, 3-D or 4-D (x, y, z, channel)")
+    parser.add_argument("model", type=Path, help="model of a finished run (.safetensors)")
+    parser.add_argument("volume", type=Path, help="NIfTI file (.nii or .nii.gz), 3-D or 4-D (x, y, z, channel)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=_predict)
 
 
 def _predict(given: argparse.Namespace) -> None:
     from zetadp.core.pretrained import load_model
-    from zetadp.tasks.brain_sequences.prediction import predict_volume
+    from zetadp.tasks.brain_sequences.prediction import origin, predict_volume
 
-    table = predict_volume(load_model(given.model), given.volume)
+    model = load_model(given.model)
+    table = predict_volume(model, given.volume)
+    print(origin(model), file=sys.stderr)
     if given.json:
         print(json.dumps(table.to_dict("records"), indent=2))
     else:
@@ -76,16 +91,33 @@ def _predict(given: argparse.Namespace) -> None:
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Convert a folder of single-sequence NIfTI files (one folder a patient with FLAIR, T1w, contrast-enhanced T1w "
-        "and T2w), or a BIDS folder, to the layout of the Medical Segmentation Decathlon. Nothing is written if "
-        "anything is wrong."
+    explain(
+        parser,
+        "Convert a folder of single-sequence NIfTI files to the layout of the Medical Segmentation Decathlon. Nothing "
+        "is written if anything is wrong.",
+        "Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, "
+        "*_T2w.nii.gz), and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, "
+        "P7_T1_axial_post_gd.nii.gz and P7_T2.nii.gz. A name that can be read in two ways is asked for.",
+        examples=(
+            "convert hospital Task01_BrainTumour --test-fraction 0.2",
+            "convert hospital Task01_BrainTumour --parts parts.tsv --sequence '*_T1_post.nii.gz=T1gd'",
+        ),
     )
     parser.add_argument("source", type=Path, help="folder to convert")
     parser.add_argument("target", type=Path, help="new folder; absent or empty")
-    parser.add_argument("--parts", type=Path, help="table (tab-separated: patient, part) with train or test of each")
     parser.add_argument(
-        "--test-fraction", type=float, default=0.35, help="share of test patients where no table is given (%(default)s)"
+        "--parts", type=Path, help="table (.tsv, with the columns patient and part) that says train or test for each"
+    )
+    parser.add_argument(
+        "--test-fraction", type=float, default=0.35, help="share of test patients without a table (%(default)s)"
+    )
+    parser.add_argument(
+        "--sequence",
+        action="append",
+        default=[],
+        metavar="PATTERN=SEQUENCE",
+        help="sequence of the files whose names fit a pattern, where a name can be read in two ways: FLAIR, T1w, T1gd, "
+        "T2w, or none to leave them out; may be given several times",
     )
     parser.set_defaults(run=_convert)
 
@@ -93,8 +125,12 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 def _convert(given: argparse.Namespace) -> None:
     from zetadp.cohort.convert import convert_folder
     from zetadp.cohort.index import PATIENT_KEY, read_table
+    from zetadp.cohort.naming import read_rules
 
-    task = convert_folder(given.source, given.target, parts=given.parts, test_fraction=given.test_fraction)
+    rules = read_rules(given.sequence)
+    task = convert_folder(
+        given.source, given.target, parts=given.parts, test_fraction=given.test_fraction, sequences=rules
+    )
     key = read_table(given.target / PATIENT_KEY, ("file", "patient"))
     # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
     person = dict(zip(key["file"], key["patient"], strict=True))
@@ -110,9 +146,13 @@ def _convert(given: argparse.Namespace) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print the table of accuracy against epsilon and the paths of all tables and figures."
+    explain(
+        parser,
+        "Print the table of accuracy against epsilon, and the paths of all tables and figures.",
+        examples=("report", "report --configfile workflow/scenarios/smoke.yaml"),
+    )
     parser.add_argument("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)")
-    parser.add_argument("--configfile", type=Path, help="scenario whose results are meant")
+    parser.add_argument("--configfile", type=Path, help="scenario (.yaml) of the experiment")
     parser.add_argument(
         "--headline", action="store_true", help="print the table of the first runs, unless all runs are finished"
     )

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.cli.helping import explain
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +76,12 @@ def _written() -> Iterator[None]:
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "example: zetadp federation demo --folder demo"
+    explain(
+        parser,
+        "Simulate the patients of three hospitals, and train a private head between them over TLS, with noise from the "
+        "operating system. Writes plan.json, model.safetensors, ledger.jsonl and privacy.json.",
+        examples=("federation demo", "federation demo --folder /tmp/demo"),
+    )
     parser.add_argument(
         "--folder", type=Path, default=Path("demo"), help="new folder for all that is made (%(default)s)"
     )
@@ -165,7 +171,12 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
 
 
 def _show(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "example: zetadp federation show plan.json --node node-03"
+    explain(
+        parser,
+        "Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and what "
+        "it costs a patient.",
+        examples=("federation show plan.json", "federation show plan.json --node node-03"),
+    )
     parser.add_argument("plan", type=Path, help="the plan (plan.json)")
     parser.add_argument("--node", help="name of one hospital's node (default: all)")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import textwrap
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from zetadp.cli.helping import explain, paragraphs
 from zetadp.epsilon import rounded_up
 from zetadp.privacy.units import PERSONS
 from zetadp.validation import UserError
@@ -78,22 +78,19 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
 
 
 def _add_ledger(commands: Any) -> None:  # noqa: ANN401
-    ledger = commands.add_parser(
-        "ledger",
-        help="the statement of one ledger, or of several together, in plain words",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_paragraphs(
-            "State what the trainings recorded in ledger files cost their patients. Several files compose: give those "
-            "of all runs on the same patients, and of no others. Interrupted and repeated trainings in a file count "
-            "too. Two totals are printed: of the runs with noise, and of all runs, which is none as soon as one run "
-            "had no noise.",
-            "A ledger that your own program writes with zetadp.privacy.ledger may declare in its header the number of "
-            'rounds ("training": {"rounds": T}) and the source of the noise ("noise": "os" or "seeded"). Without the '
-            "first, the rounds that happened are counted. Without the second, the noise is taken to be seeded. The end "
-            "of the statement says which of the two was missing.",
-            "The workflow keeps the ledgers of a cohort in ledgers/NAME, with the name of the cohort in config.yaml.",
-        ),
-        epilog="example, after the default experiment:\n  zetadp ledger ledgers/phantom/*.jsonl --unit patient",
+    ledger = commands.add_parser("ledger", help="print the privacy statement of one ledger, or of several together")
+    explain(
+        ledger,
+        "State what the training runs and releases recorded in ledger files cost their patients. Several files "
+        "compose: give those of all runs on the same patients, and no others. Interrupted and repeated runs count too. "
+        "Two totals are printed: of the runs with noise, and of all runs. The second is none as soon as one run had no "
+        "noise.",
+        "A ledger that your own program writes with zetadp.privacy.ledger may declare in its header the number of "
+        'rounds ("training": {"rounds": T}) and the source of the noise ("noise": "os" or "seeded"). Without the '
+        "first, the rounds that happened are counted. Without the second, the noise is taken to be seeded. The end of "
+        "the statement says which of the two was missing.",
+        "The workflow stores the ledgers of a cohort in ledgers/NAME, with the name of the cohort in config.yaml.",
+        examples=("ledger ledgers/phantom/*.jsonl --unit patient", "ledger rows.jsonl --delta 1e-5 --json"),
     )
     ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl)")
     ledger.add_argument("--delta", type=delta, default=1e-3, help="delta of the statement (default: %(default)s)")
@@ -110,16 +107,16 @@ def _add_ledger(commands: Any) -> None:  # noqa: ANN401
 
 
 def _add_permit(commands: Any) -> None:  # noqa: ANN401
-    permit = commands.add_parser(
-        "permit",
-        help="permit another training of a finished run on real patients",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_paragraphs(
-            "With noise from the operating system, a run is trained once. A job that would train it again, because of "
-            "new settings or an edited library, stops and names the total epsilon that this would lead to. This "
-            "command prints that total and writes one permission into the run's ledger."
+    permit = commands.add_parser("permit", help="permit another training of a finished run on real patients")
+    explain(
+        permit,
+        "With noise from the operating system, a run is trained once. A job that would train it again, because of new "
+        "settings or an edited library, stops and names the total epsilon that this would lead to. This command writes "
+        "one permission into the run's ledger and prints that total.",
+        examples=(
+            "permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl",
+            "permit rows.jsonl --delta 1e-5",
         ),
-        epilog="example:\n  zetadp permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl",
     )
     permit.add_argument("file", type=Path, metavar="FILE", help="the run's ledger (.jsonl)")
     permit.add_argument("--delta", type=delta, default=1e-3, help="delta of the totals (default: %(default)s)")
@@ -143,8 +140,9 @@ def _command(
         name,
         help=help_,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_paragraphs(f"Print {help_}. {_LINES}", _SETTING, total_variance),
-        epilog=f"example:\n  zetadp {name} {example}\nprints, among others:\n  {answer}",
+        description=paragraphs(f"Print {help_}. {_LINES}", _SETTING, total_variance),
+        epilog=f"example:\n  zetadp {name} {example}\nprints, among others:\n  {answer}\n\n"
+        f"with all digits, for programs:\n  zetadp {name} {example} --json",
     )
     if target:
         parser.add_argument("--epsilon", type=positive_number, required=True, help="target epsilon, as 1, 3 or 8")
@@ -175,10 +173,6 @@ def _command(
     )
     parser.add_argument("--json", action="store_true", help="print JSON with all digits")
     parser.set_defaults(run=run)
-
-
-def _paragraphs(*texts: str) -> str:
-    return "\n\n".join(textwrap.fill(text, 80) for text in texts)
 
 
 def _epsilon(given: argparse.Namespace) -> None:
@@ -264,7 +258,9 @@ def _permit(given: argparse.Namespace) -> None:
     with Ledger(given.file) as ledger:
         ledger.permit()
     print(f"Attempt {ledger.permitted} is permitted: {Permission(given.delta).cost(given.file)}.")
-    print("Force the job that makes its model: snakemake --forcerun MODEL.safetensors, with the path of the model.")
+    print(
+        "In the pipeline, start it with: snakemake --forcerun MODEL.safetensors, where MODEL.safetensors is its model."
+    )
 
 
 def _finite(epsilon: float) -> float | str:

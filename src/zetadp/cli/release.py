@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from pathlib import Path
 from typing import Any
 
+from zetadp.cli.helping import explain
 from zetadp.cli.privacy import count, delta, positive_number, probability
 from zetadp.validation import UserError
 
@@ -19,22 +19,23 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
 
 def _add_release(commands: Any) -> None:  # noqa: ANN401
     release = commands.add_parser(
-        "release",
-        help="release features of people as noisy mixed rows that anybody may train on",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=textwrap.fill(
-            "Mix features of people into rows, with exact noise of the operating system, and write them to a file "
-            "with their guarantee. The release is recorded in a ledger first, and made once: to make another one of "
-            "the same people, permit it (zetadp permit). The features must be of each person alone, and what computed "
-            "them must have seen none of these people.",
-            80,
+        "release", help="release features of people as noisy mixed rows that anybody may train on"
+    )
+    explain(
+        release,
+        "Mix features of people into rows, with exact noise of the operating system, and write them to a file with "
+        "their guarantee. The release is recorded in a ledger first, and made once. To make another one of the same "
+        "people, permit it (zetadp permit). The features must be of each person alone, and what computed them must "
+        "have seen none of these people.",
+        examples=(
+            "release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5",
+            "release features.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --rows 200 --active 0.5",
         ),
-        epilog="example:\n  zetadp release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5",
     )
     release.add_argument(
         "features", type=Path, help="NumPy file (.npz) with features (person, component) and labels (person,) from 0"
     )
-    release.add_argument("file", type=Path, help="HDF5 file to write")
+    release.add_argument("file", type=Path, help="HDF5 file to write (.h5)")
     release.add_argument("--people", type=count, required=True, help="declared number of people")
     release.add_argument("--classes", type=count, required=True, help="number of classes")
     release.add_argument("--epsilon", type=positive_number, required=True, help="epsilon for each person, as 1 or 8")
@@ -50,16 +51,16 @@ def _add_release(commands: Any) -> None:  # noqa: ANN401
     release.add_argument(
         "--norm", type=positive_number, default=1.0, help="norm that features are clipped to (default: %(default)s)"
     )
-    release.add_argument("--ledger", type=Path, help="ledger of the release (default: FILE with the ending .jsonl)")
+    release.add_argument("--ledger", type=Path, help="ledger of the release (.jsonl; default: FILE with this ending)")
     release.set_defaults(run=_release)
 
 
 def _add_statement(commands: Any) -> None:  # noqa: ANN401
-    statement = commands.add_parser(
-        "statement",
-        help="print the privacy statement that a file of released rows holds",
-        description="Print what a file of released rows says of the people behind it.",
-        epilog="example: zetadp statement rows.h5",
+    statement = commands.add_parser("statement", help="print the privacy statement in a file of released rows")
+    explain(
+        statement,
+        "Print what a file of released rows says about the people behind it.",
+        examples=("statement rows.h5", "statement results/release/runs/rows/federated/eps-8/seed-0/release.h5"),
     )
     statement.add_argument("file", type=Path, help="HDF5 file of released rows (.h5)")
     statement.set_defaults(run=_statement)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from pathlib import Path
 from typing import Any
 
+from zetadp.cli.helping import explain
 from zetadp.cli.privacy import delta
 from zetadp.privacy.units import PERSONS
 from zetadp.validation import UserError
@@ -18,26 +18,24 @@ OF_AN_EXPERIMENT = 5
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
     """Add the command to a parser's sub-commands."""
-    risk = commands.add_parser(
-        "risk",
-        help="write one page on what a training may give away of a person",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=textwrap.fill(
-            "Write risk.html, risk.md and a picture from the ledger of a training or of a release: what the best "
-            "attack can learn of one person at most, what attacks on the code have shown, and what is not covered. "
-            "The page needs no network and can be printed.",
-            80,
+    risk = commands.add_parser("risk", help="write one page on what a training run may reveal about a person")
+    explain(
+        risk,
+        "Write risk.html, risk.md and risk.svg from the ledger of a run or of a release. They say what the best attack "
+        "can learn about one person at most, what attacks on the code have shown, and what is not covered. The page "
+        "needs no network and can be printed.",
+        examples=(
+            "risk results/default/runs/pretrained/federated/eps-8/seed-0",
+            "risk rows.jsonl --unit patient --delta 1e-5 --output report",
         ),
-        epilog="examples:\n  zetadp risk results/default/runs/pretrained/federated/eps-8/seed-0\n"
-        "  zetadp risk rows.jsonl --unit patient --delta 1e-5 --output report",
     )
     risk.add_argument("place", type=Path, metavar="RUN", help="folder of a finished run, or a ledger (.jsonl)")
-    risk.add_argument("--output", type=Path, help="folder for the page (default: beside the ledger)")
+    risk.add_argument("--output", type=Path, help="folder for the page (default: that of the ledger)")
     risk.add_argument("--delta", type=delta, help="delta of the statement (default: that of the run, else 1e-3)")
     risk.add_argument(
         "--unit",
         choices=(*PERSONS, "record"),
-        help="whom the ledger's units are (default: that of the run, else record)",
+        help="what the ledger's units are (default: that of the run, else record)",
     )
     risk.add_argument("--audit", type=Path, help="folder of the audit (default: that of the run's experiment)")
     risk.set_defaults(run=_risk)

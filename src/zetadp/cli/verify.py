@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
+from zetadp.cli.helping import explain
 from zetadp.validation import UserError
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
     """Add the command to a parser's sub-commands."""
-    verify = commands.add_parser(
-        "verify",
-        help="check that files of a finished run are unaltered and that its epsilon is true",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=(
-            "Check a finished run. Its files must be as they were sealed, its ledger an unbroken chain, its plan\n"
-            "and its statement in agreement with the ledger, and its epsilon no smaller than dp-accounting finds.\n"
-            "Needs no patients' data. Ends with exit code 1 if anything is wrong."
+    verify = commands.add_parser("verify", help="check that a finished run is unaltered and its epsilon true")
+    explain(
+        verify,
+        "Check the folder of a finished run. Its files must be as they were sealed (seal.json), its ledger "
+        "(ledger.jsonl) an unbroken chain, its plan (plan.json) and its statement (privacy.json) in agreement with the "
+        "ledger, and its epsilon no smaller than dp-accounting finds. Needs no patients' data. Ends with exit code 1 if "
+        "anything is wrong.",
+        examples=(
+            "verify results/default/runs/pretrained/federated/eps-1/seed-0",
+            "verify results/default/runs/pretrained/federated/eps-1/seed-0 --ledgers ledgers/phantom",
         ),
-        epilog="examples:\n  zetadp verify results/default/runs/pretrained/federated/eps-1/seed-0\n"
-        "  zetadp verify results/default/runs/pretrained/federated/eps-1/seed-0 --ledgers ledgers/phantom",
     )
     verify.add_argument("place", type=Path, metavar="RUN", help="folder of a finished run")
     verify.add_argument(

@@ -8,16 +8,17 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from zetadp.cohort.decathlon import DAMAGED, SEQUENCES, Listing, canonical_sequence, read_task, record_name, write_task
+from zetadp.cohort.decathlon import DAMAGED, SEQUENCES, Listing, read_task, record_name, write_task
 from zetadp.cohort.index import PARTICIPANTS, PATIENT_KEY, read_table
+from zetadp.cohort.naming import bids_readings, readings, told
 from zetadp.storage import folder_written_whole, write_text
 from zetadp.validation import UserError
 
@@ -49,12 +50,15 @@ def convert_folder(
     parts: Path | None = None,
     test_fraction: float = 0.35,
     name: str = "converted",
+    sequences: Mapping[str, str] | None = None,
 ) -> Listing:
     """Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
-    Two layouts are told apart by themselves: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``, contrast-enhanced
-    T1w marked by the entity ``ce``), and one folder per record with four files whose names hold the sequence as a word
-    (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ... as in BraTS). Sessions of one person stay one patient: they go to the
+    Two layouts are recognised: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``, contrast-enhanced T1w marked by
+    the entity ``ce``), and one folder per record with four files whose names hold the sequence as words
+    (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.cohort.naming`).
+
+    Sessions of one person stay one patient: they go to the
     same part, and ``patient_key.tsv`` beside ``dataset.json`` tells who they are.
 
     Intensities: integers that fit are stored as they are. All else is stored as int16 multiples of one step per record,
@@ -74,15 +78,21 @@ def convert_folder(
         Expected share of test patients where ``parts`` is not given.
     name
         Name of the task, for ``dataset.json``.
+    sequences
+        Sequence of each file name that fits a pattern, for names that can be read in two ways; ``none`` leaves files
+        out.
 
     Raises
     ------
     UserError
         One message that numbers all problems; nothing is written then.
     """
-    records, problems = _find_records(source)
+    records, problems = _find_records(source, sequences or {})
     assigned, wrong = _assign(sorted({record.patient for record in records}), parts, test_fraction)
     problems += wrong
+    if assigned and "train" not in assigned.values():
+        remedy = f"Change {parts}." if parts else "Lower the test fraction, or give a table of parts."
+        problems.append(f"Expected at least one training patient, found {len(assigned)} for testing only. {remedy}")
     with folder_written_whole(target) as folder:
         places: dict[str, PurePosixPath] = {}
         for record in records:
@@ -150,7 +160,7 @@ def part_of(patient: str, test_fraction: float) -> str:
     return "test" if int.from_bytes(digest[:7], "big") / 2**56 < test_fraction else "train"
 
 
-def _find_records(source: Path) -> tuple[list[Record], list[str]]:
+def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record], list[str]]:
     """Return the records of a folder, sorted by name, and what is wrong with them."""
     if not source.is_dir():
         raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
@@ -162,16 +172,26 @@ def _find_records(source: Path) -> tuple[list[Record], list[str]]:
         for anat in sorted([*folder.glob("anat"), *folder.glob("ses-*/anat")])
     ]
     if sessions:
-        found = [(_bids_record(subject, session), session / "anat", _bids_sequence) for subject, session in sessions]
+        found = [(_bids_record(subject, session), session / "anat", bids_readings) for subject, session in sessions]
     else:
-        found = [(Record(folder.name, _person(folder.name)), folder, _named_sequence) for folder in folders]
+        found = [(Record(folder.name, _person(folder.name)), folder, readings) for folder in folders]
     problems = []
-    for record, folder, sequence_of in found:
+    for record, folder, readings_of in found:
+        open_to: set[str] = set()
         for file in sorted(folder.iterdir()):
-            if file.name.endswith((".nii.gz", ".nii")) and (sequence := sequence_of(record_name(file))):
-                record.files[sequence].append(file)
+            if not file.name.endswith((".nii.gz", ".nii")):
+                continue
+            given = told(file.name, rules)
+            possible = readings_of(record_name(file)) if given is None else given
+            if len(possible) == 1:
+                record.files[possible[0]].append(file)
+            elif possible:
+                open_to |= set(possible)
+                problems.append(
+                    f"{file} can be {' or '.join(possible)}. Say which it is: --sequence '{file.name}={possible[-1]}'."
+                )
         for sequence, files in record.files.items():
-            if len(files) != 1:
+            if len(files) > 1 or (not files and sequence not in open_to):
                 names = ", ".join(file.name for file in files) or "none"
                 problems.append(f"Expected one {sequence} volume in {folder}, found {names}. Add it or keep one.")
     if not found:
@@ -187,23 +207,6 @@ def _bids_record(subject: Path, session: Path) -> Record:
 def _person(folder: str) -> str:
     match = TIMEPOINT.fullmatch(folder)
     return match[1] if match else folder
-
-
-def _bids_sequence(stem: str) -> str | None:
-    """Return the sequence that a BIDS name declares by its suffix and its entity ``ce``."""
-    *entities, suffix = stem.split("_")
-    enhanced = any(entity.startswith("ce-") for entity in entities)
-    if suffix == "T1w":
-        return "T1gd" if enhanced else "T1w"
-    return suffix if suffix in ("FLAIR", "T2w") and not enhanced else None
-
-
-def _named_sequence(stem: str) -> str | None:
-    """Return the one sequence that occurs as a word, or as two neighbouring words, in a file name."""
-    words = re.split(r"[^A-Za-z0-9]+", stem)
-    pairs = {canonical_sequence(first + second) for first, second in pairwise(words)} - {None}
-    names = pairs or {canonical_sequence(word) for word in words} - {None}
-    return names.pop() if len(names) == 1 else None
 
 
 def _assign(patients: list[str], parts: Path | None, test_fraction: float) -> tuple[dict[str, str], list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,8 @@ class FinishedModel:
         Length of the last axis of what it takes: pixels a side, or features.
     backbone
         The public backbone whose features the network takes, if it takes features of one.
+    trained_on
+        What it was trained on, as `trained_on` returns it; empty in files of earlier versions.
     """
 
     network: nn.Module
@@ -51,6 +53,7 @@ class FinishedModel:
     task_name: str
     inputs: int
     backbone: Backbone | None = None
+    trained_on: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
@@ -76,7 +79,8 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
             f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
         ) from error
     network.eval().requires_grad_(requires_grad=False)
-    return FinishedModel(network, settings, task, str(content["task"]["name"]), inputs, backbone)
+    about = content.get("trained_on", {})
+    return FinishedModel(network, settings, task, str(content["task"]["name"]), inputs, backbone, about)
 
 
 def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbone: Backbone | None) -> None:
@@ -97,12 +101,25 @@ def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbon
     tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
     if trained.released is not None:
         tensors[RELEASED] = trained.released
-    content: dict[str, Any] = {"ledger_head": trained.ledger_head}
+    content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": trained_on(plan)}
     if isinstance(backbone, Backbone) and plan.network.domain == "features":
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
         content |= {"public": backbone.content()}
     content |= model_content(plan.network, plan.task, inputs)
     save_tensors(path, tensors, content)
+
+
+def trained_on(plan: Plan) -> dict[str, Any]:
+    """Return what a model's file says of its training: public constants only."""
+    units = sum(node.population for node in plan.nodes)
+    return {
+        "cohort": plan.cohort,
+        "unit": plan.unit,
+        "units": units,
+        "epsilon": plan.run.epsilon,
+        "delta": plan.delta,
+        "noise": plan.training.noise,
+    }
 
 
 def model_content(network: NetworkSettings, task: Mapping[str, Any], inputs: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting, register, secret
 from zetadp.privacy.chain import START
-from zetadp.privacy.exposure import Run, declared_run, named, over_runs, runs_of
+from zetadp.privacy.exposure import Run, declared_run, named, over_runs, run_of, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
 from zetadp.privacy.secret import Secret
 from zetadp.storage import sync_folder, writing
@@ -206,9 +206,17 @@ class Permission:
         )
 
     def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:
-        """Return what another attempt, by default one like the last, would bring the totals to, in words."""
+        """Return what another attempt, by default one like the last, would bring the totals to, in words.
+
+        Programs other than `train` may declare less in a header than all that a run will release. An attempt like the
+        last one then releases as much as that did.
+        """
         attempts = read_ledger(ledger)
-        new = declared_run(f"{ledger.stem} again", header or attempts[-1].header)
+        last, again = attempts[-1], f"{ledger.stem} again"
+        declared = header or last.header
+        with named(ledger, "the header of the last attempt"):
+            whole = {"run", "training", "nodes"} <= declared.keys()
+            new = declared_run(again, declared) if whole else run_of(again, last)
         run, cohort = runs_of(ledger, attempts), cohort_runs(ledger.parent)
         return (
             f"epsilon of this run would rise from {self._epsilon(run)} to {self._epsilon([*run, new])}, and that of "

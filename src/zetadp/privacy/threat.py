@@ -74,12 +74,12 @@ def assumptions(threat: Threat, colluding: int | None, nodes: int) -> str:
         )
     if threat == "central":
         return (
-            "One holder of all data, who is trusted with it. What is hidden is hidden from those who see the models "
-            "that come out, not from the holder."
+            "One trusted holder has all data. The guarantee is against those who see the models, not against the "
+            "holder."
         )
     return (
-        "Local noise: every node hides its own message. Neither the server nor any other node need be trusted, alone "
-        "or together."
+        "Local noise: every node adds enough noise to its own message. Neither the server nor any other node has to be "
+        "trusted, alone or together."
     )
 
 

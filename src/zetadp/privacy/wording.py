@@ -32,19 +32,19 @@ _DIRECTIONS = (
 _AVERAGES_OF_DIRECTIONS = "computed from the directions that the nodes sent, so the figure is that against the server."
 
 _AUDIENCES: dict[Audience, str] = {
-    "server": "Whoever receives this node's own messages: the server, alone or together with any other nodes.",
+    "server": "Anyone who receives this node's own messages: the server, alone or together with any other nodes.",
     "messages": (
-        "A server that sees the node's own messages, alone or together with any other nodes: what holds without a "
-        "protocol that hides them, as in this training."
+        "A server that sees the node's own messages, alone or together with any other nodes. This figure holds without "
+        "a protocol that hides them, as in this training."
     ),
     "node": (
         "One other node, which knows its own noise and sees every intermediate model. Holds only if the server shows "
-        "nothing but averages, all remaining nodes add their noise, and what the rounding of single messages tells is "
-        "left aside."
+        "nothing but averages and all remaining nodes add their noise. What the rounding of single messages may reveal "
+        "is not counted."
     ),
     "reader": (
-        "Readers of every intermediate model. Holds only if the server shows nothing but averages, all nodes add their "
-        "noise, and what the rounding of single messages tells is left aside."
+        "Readers of every intermediate model. Holds only if the server shows nothing but averages and all nodes add "
+        "their noise. What the rounding of single messages may reveal is not counted."
     ),
 }
 
@@ -80,9 +80,8 @@ _NOT_COVERED_IN_SUMS = tuple(
 )
 
 _PUBLIC = (
-    "Before any {unit} of this cohort took part, a network was trained on simulated data, which are nobody's; starting "
-    "weights or features come from it (sha256 {digest}). It is a function of no data of this cohort and spends no "
-    "privacy."
+    "Starting weights or features come from a network that was trained on simulated data only (sha256 {digest}), "
+    "before any {unit} of this cohort took part. It uses no data of this cohort and costs no privacy."
 )
 
 
@@ -137,8 +136,8 @@ def earlier_sentence(together: Mapping[str, Any] | None) -> str:
         else ""
     )
     return (
-        f" This model was trained from its start {together['number']} time(s) before, and what was released then stays "
-        f"released: together {cost}.{seeded}"
+        f" This model was trained from its first round {together['number']} time(s) before. Those releases count too: "
+        f"together {cost}.{seeded}"
     )
 
 
@@ -150,7 +149,9 @@ def total_sentences(
     if private:
         text = f"{len(private)} private run(s) together: {text}"
     if any(run.threat == "central" for run in private):
-        text += " Where all data lay with one holder, that is against whoever sees its models, not against the holder."
+        text += (
+            " Where one holder had all data, this protects against those who see its models, not against the holder."
+        )
     if private and broken:
         text += f" Everything together: no guarantee, because of {len(broken)} release(s) without noise."
     if summed := sum(run.threat == SECURE_AGGREGATION for run in private):
@@ -206,8 +207,8 @@ def setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, directions: b
             "divisor and the assignment to nodes are public constants."
         ),
         "sampling": (
-            f"In every round each {unit} is drawn independently with the node's sampling probability, by the node, "
-            "which keeps the draw to itself."
+            f"In every round the node draws each {unit} independently with its sampling probability. It keeps the draw "
+            "to itself."
         ),
         "noise_source": noise_source,
         "noise": _NOISE[noise_source] + _DIRECTIONS * directions if noisy else "none was added",
@@ -235,7 +236,7 @@ def plain_text(statement: Mapping[str, Any]) -> str:
 def _total_lines(statement: Mapping[str, Any]) -> list[str]:
     private, everything, delta = statement["private_rows"], statement["all_rows"], statement["delta"]
     if everything["guarantee"] == "none":
-        verdict = f"none, because without noise: {', '.join(everything['without_noise'])}."
+        verdict = f"no guarantee, because these had no noise: {', '.join(everything['without_noise'])}."
     else:
         verdict = f"epsilon {_shown(everything['epsilon'])} at delta {delta:g}."
     return [
@@ -251,8 +252,8 @@ def _run_lines(statement: Mapping[str, Any]) -> list[str]:
     rounds, delta = statement["rounds"], statement["delta"]
     return [
         f"Rounds: {rounds['declared']} declared, {rounds['happened']} happened, {rounds['replayed']} repeated. "
-        "The figures hold for the declared number; stopping early lowers nothing.",
-        f"Epsilon at delta {delta:g}, by who is looking:",
+        "The figures hold for the declared number. Stopping early does not lower them.",
+        f"Epsilon at delta {delta:g}, by attacker:",
         *(f"  {_shown(row['epsilon'])}: {row['assumption']}" for row in statement["audiences"].values() if row),
         *_further_lines(statement, statement["unit"]),
         "Covered:",
@@ -274,9 +275,9 @@ def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
     misses = dict(zip(figures["trade_off"]["false_alarms"], figures["trade_off"]["misses"], strict=True))
     return [
         *lines,
-        f"Whoever looks for one {unit} in the models, by whatever method, and suspects",
+        f"Any attack that looks for one {unit} in the models and wrongly suspects",
         *(
-            f"  {rate:.0%} of the {unit}s that took no part overlooks at least {_percent_down(misses[rate])} of those "
+            f"  {rate:.0%} of the {unit}s that took no part misses at least {_percent_down(misses[rate])} of those "
             "that did"
             for rate in _FALSE_ALARMS_IN_TEXT
         ),

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -14,11 +16,12 @@ from decathlon_builder import volume, write_volume
 from training_builder import TINY, network
 
 from zetadp.cli import main
+from zetadp.cli.commands import command_line
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
 from zetadp.config.checked import load_config
 from zetadp.core.pretrained import model_content
-from zetadp.tensors import save_tensors
+from zetadp.tensors import load_tensors, save_tensors
 
 FILES = {"FLAIR": "flair", "T1w": "t1n", "T1gd": "t1c", "T2w": "t2w"}
 
@@ -57,7 +60,7 @@ def mistake(arguments, capsys) -> str:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ((), ("predict", "convert", "report", "snakemake")),
+        ((), ("predict", "convert", "report", "Snakemake")),
         (("predict",), ("model", "volume", "--json")),
         (("convert",), ("BIDS", "--parts", "--test-fraction", "0.35")),
         (("report",), ("results", "--configfile", "--headline")),
@@ -70,6 +73,31 @@ def test_help_says_what_a_command_takes(command, words, capsys):
     said = capsys.readouterr().out
     for word in words:
         assert word in said
+
+
+def commands(parser=None):
+    """Yield the parsers of all commands that have none of their own."""
+    parser = command_line() if parser is None else parser
+    (below,) = [action for action in parser._actions if action.nargs == "A..."] or [None]
+    if below is None:
+        yield parser
+    else:
+        for each in below.choices.values():
+            yield from commands(each)
+
+
+@pytest.mark.parametrize(
+    "command", [each for each in commands() if "federation" not in each.prog], ids=lambda c: c.prog
+)
+def test_every_command_has_two_examples_that_it_takes_and_names_its_files(command):
+    examples = re.findall(r"^  zetadp (.*)$", command.format_help(), flags=re.MULTILINE)
+    assert len(examples) >= 2
+    for example in examples:
+        assert command.prog == f"zetadp {example.split()[0]}"
+        command_line().parse_args(shlex.split(example))
+    for action in command._actions:
+        if action.type is Path:
+            assert re.search(r"folder|\.(safetensors|nii|tsv|yaml|jsonl|h5|npz)\b", action.help), action.dest
 
 
 def test_without_a_command_there_is_help_and_the_version_is_that_of_the_package(capsys):
@@ -102,6 +130,31 @@ def test_predict_prints_a_line_for_each_channel(model, brain, capsys):
     for row in rows:
         assert row["sequence"] in SEQUENCES
         assert 0.25 <= row["votes"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said", "warned"),
+    [
+        ({}, "484 patients of the cohort phantom, ε = 1 per patient at δ = 0.001.", ("simulated", "from a seed")),
+        ({"cohort": "hospital"}, "of the cohort hospital, ε = 1", ("from a seed",)),
+        ({"noise": "os"}, "of the cohort phantom, ε = 1", ("simulated",)),
+        ({"epsilon": "inf"}, "without noise, and so without a privacy guarantee.", ("simulated",)),
+        ({"cohort": "hospital", "noise": "os"}, "of the cohort hospital, ε = 1", ()),
+        (None, "does not say what it was trained on", ()),
+    ],
+)
+def test_predict_says_what_the_model_was_trained_on(changed, said, warned, model, brain, capsys):
+    weights, content = load_tensors(model)
+    if changed is not None:
+        about = {"cohort": "phantom", "unit": "patient", "units": 484, "epsilon": "1", "delta": 1e-3, "noise": "seeded"}
+        content["trained_on"] = about | changed
+    save_tensors(model, weights, content)
+    _, out, err = ended(["predict", model, brain], capsys)
+    assert "Trained" not in out
+    assert said in err
+    assert ("Warning: this training was a simulation" in err) == bool(warned)
+    for words in ("simulated", "from a seed"):
+        assert (words in err) == (words in warned)
 
 
 def test_predict_names_what_it_cannot_read(model, brain, tmp_path, capsys):

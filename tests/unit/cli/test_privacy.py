@@ -17,6 +17,7 @@ from training_builder import TINY, Held, records, train_run
 from zetadp.cli import main
 from zetadp.core.plan import RunName
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger
@@ -212,6 +213,14 @@ def test_a_ledger_of_the_librarys_user_is_accounted_and_what_it_leaves_open_is_s
     assert all(f"\n  - {note}" in text.partition("Not stated in the ledgers:")[2] for note in notes)
 
 
+@pytest.mark.parametrize("header", [{}, {"noise": "os"}, {"training": {"rounds": 7, "clip": 1.0}, "noise": "os"}])
+def test_a_ledger_of_the_librarys_user_can_be_permitted_and_shown_as_risk(header, tmp_path, capsys):
+    path = write_own_ledger(tmp_path / "own.jsonl", header)
+    once, twice = (accounting.epsilon({(P, 8.0): rounds}, 1e-3) for rounds in (7, 14))
+    assert f"from {rounded_up(once)} to {rounded_up(twice)}, and that of" in said(f"permit {path}", capsys)
+    assert "written to" in said(f"risk {path}", capsys)
+
+
 def test_rounds_that_happened_are_each_nodes_own_and_one_open_ledger_leaves_the_others_as_declared(tmp_path, capsys):
     """A node that took part in fewer rounds is not charged for those of another, where nobody declared them."""
     with Ledger(tmp_path / "own.jsonl") as ledger:
@@ -285,7 +294,7 @@ def test_a_ledger_with_seeded_or_without_noise_claims_nothing(tmp_path, capsys):
     seeded = write_ledger(tmp_path / "seeded.jsonl", 20.0, 5, "seeded")
     bare = write_ledger(tmp_path / "bare.jsonl", 0.0, 5)
     assert "protecting nobody" in said(f"ledger --unit patient {seeded}", capsys)
-    assert "none, because without noise: bare" in said(f"ledger --unit patient {seeded} {bare}", capsys)
+    assert "no guarantee, because these had no noise: bare" in said(f"ledger --unit patient {seeded} {bare}", capsys)
 
 
 def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):

@@ -274,9 +274,31 @@ def test_two_runs_are_not_chosen_between(tmp_path):
     source = write_bids(tmp_path / "in", (("01", None),))
     anat = source / "sub-01/anat"
     shutil.copy(anat / "sub-01_T1w.nii.gz", anat / "sub-01_run-2_T1w.nii.gz")
-    (found,) = problems(source, tmp_path / "out")
+    (found,) = problems(source, tmp_path / "out", test_fraction=0)
     assert "sub-01_T1w.nii.gz" in found
     assert "sub-01_run-2_T1w.nii.gz" in found
+
+
+def test_names_that_can_be_read_in_two_ways_are_asked_for(tmp_path):
+    names = BRATS | {"T1gd": "T1_post"}
+    source = write_brats(tmp_path / "in", suffixes=names)
+    found = problems(source, tmp_path / "out")
+    assert len(found) == 3
+    assert all("_T1_post.nii.gz can be T1w or T1gd. Say which it is: --sequence '" in problem for problem in found)
+    task = convert_folder(source, tmp_path / "out", sequences={"*_T1_post.nii.gz": "T1gd"})
+    values, _ = stored(task, "BraTS20_001")
+    np.testing.assert_array_equal(values[..., SEQUENCES.index("T1gd")], arrays(0)["T1gd"])
+
+
+def test_a_split_without_a_training_patient_is_refused(tmp_path):
+    source = write_brats(tmp_path / "in")
+    (found,) = problems(source, tmp_path / "out", test_fraction=1)
+    assert "at least one training patient, found 3 for testing only. Lower the test fraction" in found
+    parts = tmp_path / "parts.tsv"
+    parts.write_text("patient\tpart\n" + "".join(f"BraTS20_00{number}\ttest\n" for number in (1, 2, 3)))
+    (found,) = problems(source, tmp_path / "out", parts=parts)
+    assert "Change" in found
+    assert "parts.tsv" in found
 
 
 def test_folders_that_are_absent_empty_or_taken(tmp_path):

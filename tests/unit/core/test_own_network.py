@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.nn import functional
 from training_builder import SIZE, TINY, Held, network, records, train_run
 
 import zetadp
+from zetadp.cli import main
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
@@ -46,15 +48,15 @@ def paths(tmp_path):
     return {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
 
 
-def test_the_example_of_readme_runs_and_promises_what_its_ledger_says(tmp_path, monkeypatch, capsys):
+def test_the_example_of_readme_trains_at_its_epsilon_in_five_lines(tmp_path, monkeypatch, capsys):
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
-    assert len(example.strip().splitlines()) <= 30
+    assert len(ast.parse(example).body) - example.count("import ") == 5
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "README.md", "exec"), {"__name__": "example"})
-    promise, statement = capsys.readouterr().out.strip().splitlines()[-2:]
-    assert promise == "here: epsilon 8 for each patient, at delta 1e-05"
-    assert "(8, 1e-05)-differentially private for each training patient" in statement
-    assert "Simulated" not in statement
+    given = {"model": nn.Linear(64, 4), "items": torch.randn(1000, 64), "labels": torch.randint(4, (1000,))}
+    given["patients"] = [range(start, start + 5) for start in range(0, 1000, 5)]
+    exec(compile(example, "README.md", "exec"), given)
+    assert main(["ledger", "run.jsonl", "--delta", "1e-5"]) == 0
+    assert "Training was (8, 1e-05)-differentially private for each training record" in capsys.readouterr().out
 
 
 def test_every_public_name_is_there():

@@ -201,7 +201,7 @@ def test_the_text_names_what_holds_and_what_does_not(printed):
     for phrase in (
         "each training record",
         "replaced by zero",
-        "drawn independently",
+        "draws each record independently",
         "917 declared",
         "At delta 1e-06",
         "A person with 6 records",
@@ -279,7 +279,7 @@ def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
     assert total([unequal, elsewhere])["private_rows"]["trade_off"] is None
     found = total([unequal, central])
     assert found["private_rows"]["trade_off"] is None
-    assert "Whoever looks" not in plain_text(found)
+    assert "Any attack that looks" not in plain_text(found)
     worst = {(P, 4.0): 10, (24 / 484, 3.0): 10}
     assert [row["epsilon"] for row in found["private_rows"]["smaller_deltas"]] == pytest.approx(
         [accounting.epsilon(worst, delta) for delta in (1e-5, 1e-6)]
@@ -298,7 +298,7 @@ def test_one_release_without_noise_makes_the_total_none(how):
     assert found["all_rows"]["without_noise"] == [how]
     assert found["private_rows"]["epsilon"] == accounting.epsilon({(P, 42.567): 20}, 1e-3)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert f"none, because without noise: {how}" in plain_text(found)
+    assert f"no guarantee, because these had no noise: {how}" in plain_text(found)
 
 
 def test_totals_add_up_node_by_node():
@@ -329,4 +329,4 @@ def test_no_private_run_is_no_guarantee():
     assert found["statement"].startswith("No guarantee")
     assert found["private_rows"]["runs"] == 0
     assert found["private_rows"]["smaller_deltas"] == []
-    assert "Whoever looks" not in plain_text(found)
+    assert "Any attack that looks" not in plain_text(found)

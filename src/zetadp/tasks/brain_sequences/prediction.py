@@ -1,7 +1,8 @@
-"""The pulse sequence of a volume that somebody has at hand, told by a finished model."""
+"""Classify the pulse sequences of any volume with a finished model, and say what the model was trained on."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,17 @@ import numpy as np
 import pandas as pd
 
 from zetadp.cohort.decathlon import DAMAGED
+from zetadp.config.contradictions import SIMULATED_NAME
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
+from zetadp.epsilon import epsilon_shown, epsilon_value
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.validation import UserError
 
 
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
-    """Tell the pulse sequence of every channel of a volume by a vote of its centre slices.
+    """Classify the pulse sequence of every channel of a volume by a vote of its centre slices.
 
     Parameters
     ----------
@@ -68,6 +71,25 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def origin(model: FinishedModel) -> str:
+    """Return what a model was trained on, in sentences, with a warning where that was a simulation."""
+    about = model.trained_on
+    if not about:
+        return "The file of the model does not say what it was trained on: an earlier version of zetadp wrote it."
+    epsilon = epsilon_value(about["epsilon"])
+    private = f"ε = {epsilon_shown(about['epsilon'])} per {about['unit']} at δ = {about['delta']:g}"
+    guarantee = private if math.isfinite(epsilon) else "without noise, and so without a privacy guarantee"
+    found = f"Trained on {about['units']} {about['unit']}s of the cohort {about['cohort'] or '(no name)'}, {guarantee}."
+    simulated = []
+    if about["cohort"].startswith(SIMULATED_NAME):
+        simulated.append("its patients were simulated")
+    if about["noise"] == "seeded" and math.isfinite(epsilon):
+        simulated.append("its noise came from a seed, which protects nobody")
+    if simulated:
+        found += f"\nWarning: this training was a simulation: {', and '.join(simulated)}."
+    return found
 
 
 def _canonical_channels(path: Path) -> np.ndarray:

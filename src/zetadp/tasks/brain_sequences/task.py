@@ -110,8 +110,8 @@ class BrainSequences(Classification):
         """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
         return Words(
             title="MRI sequence classifier",
-            about=f"{_described(network)} It tells which pulse sequence ({', '.join(SEQUENCES)}) an axial slice of a "
-            "brain MRI comes from.",
+            about=f"{_described(network)} It classifies the pulse sequence ({', '.join(SEQUENCES)}) of an axial slice "
+            "of a brain MRI.",
             inputs="A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
             "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area "
             f"resize, {', '.join(_prepared(network))}. The settings travel with the model.",

@@ -150,7 +150,7 @@ class Ecg:
         }[network["domain"]]
         return Words(
             title="Classifier of left bundle branch block",
-            about=f"A network of family {network['family']}. It tells left bundle branch block from a normal heart.",
+            about=f"A network of family {network['family']}. It detects left bundle branch block.",
             inputs=f"Of an electrocardiogram, {seen}.",
             outputs="A score, which is higher with left bundle branch block.",
             usage="from zetadp.core.pretrained import load_model",

@@ -81,13 +81,15 @@ class PhaseMnist(Classification):
     def words(self, network: Mapping[str, Any]) -> Words:
         """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
         kind = "real-valued" if network["domain"] == "image" else "complex-valued"
-        seen = "an image of a digit"
+        seen = "the digit in an image"
         if self.composite != "none":
-            seen = "a complex image whose real part is a digit l and whose imaginary part is a digit 9 - l"
+            seen = (
+                "the digit l in a complex image whose real part is a digit l and whose imaginary part is a digit 9 - l"
+            )
         on = " on public features" if network["domain"] == "features" else ""
         return Words(
             title="PhaseMNIST classifier" if self.composite != "none" else "MNIST classifier",
-            about=f"A {kind} network of family {network['family']}{on}. It tells l from {seen}.",
+            about=f"A {kind} network of family {network['family']}{on}. It classifies {seen}.",
             inputs=f"An image of {SIDE} x {SIDE} pixels, each part in [0, 1].",
             outputs="A score for each digit.",
             usage="from zetadp.core.pretrained import load_model",

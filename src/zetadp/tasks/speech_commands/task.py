@@ -125,7 +125,7 @@ class SpeechCommands(Classification):
         kind = "real-valued" if network["domain"] == "image" else "complex-valued"
         return Words(
             title="Classifier of spoken commands",
-            about=f"A {kind} network of family {network['family']} on {seen}. It tells which of the words "
+            about=f"A {kind} network of family {network['family']} on {seen}. It classifies which of the words "
             f"{', '.join(WORDS)} is spoken. What was protected in training: a {self.unit}.",
             inputs="A clip of one second, 16 kHz, one channel.",
             outputs="A score for each word.",

@@ -1,0 +1,68 @@
+"""The documentation site, which ``make docs`` builds into site/. Building and reading it need no network."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from zetadp.cli.commands import command_line
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "zetadp"
+html_title = project
+author = "The zetadp authors"
+copyright = author  # noqa: A001  (Sphinx asks for this name)
+language = "en"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+numpydoc_show_class_members = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+
+html_theme = "furo"  # brings its own style and takes the reader's own fonts: nothing is fetched
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "friendly"
+pygments_dark_style = "native"
+
+COMMANDS = "<!-- the help of every command -->"
+WIDTH = "88"
+
+
+def setup(app: Sphinx) -> None:
+    """Add what pages hold on the site alone: Sphinx calls this."""
+    app.connect("source-read", read)
+
+
+def read(app: Sphinx, page: str, source: list[str]) -> None:
+    """Write the help of every command into its page, and give kept tables a title."""
+    path = PurePosixPath(page)
+    if page == "commands":
+        source[0] = source[0].replace(COMMANDS, described(command_line()))
+    elif path.is_relative_to("results") and path.stem != "README":
+        source[0] = f"---\norphan: true\n---\n\n# {path.relative_to('results')}\n\n{source[0]}"
+
+
+def described(parser: argparse.ArgumentParser) -> str:
+    """Return the Markdown reference of a parser and of all its commands."""
+    os.environ |= {"COLUMNS": WIDTH, "NO_COLOR": "1"}  # argparse asks for the width of the terminal
+    helps = (f"## {each.prog}\n\n```text\n{each.format_help().rstrip()}\n```\n" for each in single_commands(parser))
+    return "\n".join(helps)
+
+
+def single_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parser of every command that has no commands of its own."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        yield parser
+    for group in groups:
+        for command in group.choices.values():
+            yield from single_commands(command)

@@ -1,0 +1,63 @@
+"""The programs of examples: short, and each does what its page says."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
+MOST_LINES = 40
+PROMISE = "differentially private for each training patient"
+
+
+@pytest.fixture
+def output(request, tmp_path, monkeypatch, capsys) -> str:
+    """Return what an example prints."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    torch.manual_seed(0)
+    runpy.run_path(str(EXAMPLES[request.param]))
+    return capsys.readouterr().out
+
+
+def accuracy(output: str) -> int:
+    return int(re.search(r"accuracy on .*: (\d+)%", output)[1])
+
+
+def test_examples_are_short():
+    assert len(EXAMPLES) == 3
+    assert [name for name, path in EXAMPLES.items() if len(path.read_text().splitlines()) > MOST_LINES] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["own_network"], indirect=True)
+def test_own_network_learns_and_keeps_its_promise(output):
+    assert output.splitlines()[0] == "here: epsilon 8 for each patient, at delta 1e-05"
+    assert accuracy(output) > 90
+    assert f"Training was (8, 1e-05)-{PROMISE}" in output
+    assert "Simulated" not in output
+
+
+@pytest.mark.parametrize("output", ["ledger_to_statement"], indirect=True)
+def test_a_loop_of_ones_own_gets_a_statement_that_names_its_noise(output):
+    assert (
+        f"Simulated, protecting nobody: with noise that is not from a seed, training would be (4, 1e-05)-{PROMISE}"
+        in output
+    )
+    assert 0.8 < float(re.search(r"learned mean ([\d.]+)", output)[1]) < 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["release_to_classifier"], indirect=True)
+def test_a_classifier_learns_from_released_rows_alone(output):
+    assert output.startswith(f"The release was (8, 1e-05)-{PROMISE}")
+    assert accuracy(output) > 85
+
+
+def test_the_page_on_the_library_shows_the_example():
+    assert f"```python\n{EXAMPLES['own_network'].read_text()}```" in (ROOT / "docs/library.md").read_text()

@@ -1,0 +1,169 @@
+"""Commands and code blocks of README and docs: each is run or checked here, or its page says why not.
+
+Commands of `zetadp` in the tutorial run, on the smoke scenario, and print what the page shows. Elsewhere arguments are
+read by the command's own parser, Snakemake and make make a dry run, and named files must exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+import pandas
+import pytest
+import torch
+import yaml
+from jsonschema import Draft202012Validator
+from torch.utils.data import TensorDataset
+
+from zetadp.cli import main
+from zetadp.cli.commands import command_line
+from zetadp.config.checked import SCHEMA
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<language>[\w{}-]*)\n(?P<text>.*?)^```", re.M | re.S)
+NO_CODE = {"text", "{toctree}", "{eval-rst}"}
+ELSEWHERE = {
+    ("README.md", "python"): "tests/unit/core/test_own_network.py",
+    ("library.md", "python"): "tests/unit/test_examples.py",
+    ("opacus.md", "python"): "tests/unit/test_opacus_bridge.py",
+    ("directions.md", "python"): "tests/unit/directions/test_kept_table.py",
+    **{("federation.md", language): "tests/federation/test_recipe.py" for language in ("", "yaml", "ini", "sh")},
+}
+"""Blocks that other tests run, by page and language."""
+
+
+class Block(NamedTuple):
+    """A block of code on a page."""
+
+    page: str
+    language: str
+    text: str
+    reason: str | None
+
+
+BLOCKS = [
+    Block(page.name, found["language"], found["text"], found["reason"])
+    for page in PAGES
+    for found in BLOCK.finditer(page.read_text())
+]
+HERE = [b for b in BLOCKS if b.language not in NO_CODE and (b.page, b.language) not in ELSEWHERE and not b.reason]
+COMMANDS = sorted(
+    {
+        line.partition("  #")[0].strip()
+        for block in HERE
+        if block.language == "sh" and block.page != "tutorial.md"
+        for line in block.text.replace("\\\n", " ").splitlines()
+        if line.strip()
+    }
+)
+
+
+def commands(program: str) -> list[str]:
+    return [command for command in COMMANDS if program in shlex.split(command)[0].split("/")]
+
+
+def masked(text: str) -> list[str]:
+    """Return lines without numbers and widths, which differ between machines."""
+    return [re.sub(r"\s+", " ", re.sub(r"\d[\d.]*", "#", line)).strip() for line in text.splitlines()]
+
+
+def test_every_block_is_checked_somewhere():
+    assert {block.language for block in HERE} <= {"sh", "python", "yaml", "toml"}
+    known = [*commands("make"), *commands("snakemake"), *commands("zetadp"), *commands("python")]
+    assert [command for command in COMMANDS if command not in known] == []
+    for test in ELSEWHERE.values():
+        assert (ROOT / test).is_file()
+
+
+@pytest.mark.slow
+def test_the_tutorial_prints_what_it_shows(copy, monkeypatch, capsys):
+    monkeypatch.chdir(copy.root)
+    shown = [block for block in BLOCKS if block.page == "tutorial.md" and not block.reason]
+    assert [block.language for block in shown] == ["sh", "text"] * 4
+    for command, output in zip(shown[::2], shown[1::2], strict=True):
+        assert main(shlex.split(command.text.replace("\\\n", " "))[1:]) == 0
+        said = capsys.readouterr()
+        printed = iter(masked(said.err + said.out))
+        for line in masked(output.text):
+            assert line == "..." or line in printed, (
+                f"{command.text} does not print this line, or not in this order: {line}"
+            )
+
+
+@pytest.mark.parametrize("command", commands("zetadp"))
+def test_zetadp_takes_these_arguments(command):
+    command_line().parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.page == "library.md" and b.language == "sh"])
+def test_the_accountant_prints_what_the_page_says(block):
+    for line in block.text.splitlines():
+        command, _, promised = line.partition("  #")
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            assert main(shlex.split(command)[1:]) == 0
+        assert promised.strip() in said.getvalue()
+
+
+@pytest.mark.parametrize("command", commands("make"))
+def test_make_has_these_targets(command, tmp_path):
+    subprocess.run([*shlex.split(command), "--dry-run", f"VENV={tmp_path}"], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("command", commands("python"))
+def test_programs_are_there_and_take_these_options(command):
+    _, program, *arguments = shlex.split(command)
+    text = (ROOT / program).read_text()
+    assert [option for option in arguments if option.startswith("--") and f'"{option}"' not in text] == []
+
+
+@pytest.mark.slow
+def test_snakemake_takes_these_arguments(fresh):
+    cores = re.compile(r"--cores \d+")
+    for command in sorted({cores.sub("", each) for each in commands("snakemake")}):
+        if "--report" in command:
+            continue  # reports on results that are there; tests/workflow/test_end_to_end.py makes one
+        _, *arguments = shlex.split(command)
+        name = "config.yaml"
+        if "--configfile" in arguments:
+            place = arguments.index("--configfile")
+            name = arguments[place + 1]
+            del arguments[place : place + 2]
+        arguments = [each for each in arguments if each not in ("-n", "--use-conda", "--")]
+        # Options that take several values, such as --config, come last.
+        fresh.snakemake("--dry-run", "--quiet", "all", "--forceall", *arguments, configfile=name)
+
+
+@pytest.mark.parametrize("block", [block for block in HERE if block.language == "yaml"], ids=lambda block: block.page)
+def test_configurations_hold_keys_of_the_schema(block):
+    config = yaml.safe_load((ROOT / "config.yaml").read_text())
+    for key, value in yaml.safe_load(block.text).items():
+        config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
+    assert [
+        error.message for error in Draft202012Validator(yaml.safe_load(SCHEMA.read_text())).iter_errors(config)
+    ] == []
+
+
+@pytest.mark.parametrize("block", [block for block in HERE if block.language == "toml"], ids=lambda block: block.page)
+def test_declarations_are_toml(block):
+    tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("block", [block for block in HERE if block.language == "python"], ids=lambda block: block.page)
+def test_code_runs(block, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("features.npz", features=np.random.default_rng(0).normal(size=(50, 4)), labels=np.arange(50) % 2)
+    arguments = "--people 50 --classes 2 --epsilon 8 --delta 1e-3"
+    assert main(["release", "features.npz", "rows.h5", *arguments.split()]) == 0
+    Path("block.py").write_text(block.text)
+    runpy.run_path("block.py", {"h5py": h5py, "pandas": pandas, "torch": torch, "TensorDataset": TensorDataset})
