@@ -173,8 +173,8 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
 def _show(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and what "
-        "it costs a patient.",
+        "Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and "
+        "what it costs a patient.",
         examples=("federation show plan.json", "federation show plan.json --node node-03"),
     )
     parser.add_argument("plan", type=Path, help="the plan (plan.json)")

@@ -15,9 +15,9 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     explain(
         verify,
         "Check the folder of a finished run. Its files must be as they were sealed (seal.json), its ledger "
-        "(ledger.jsonl) an unbroken chain, its plan (plan.json) and its statement (privacy.json) in agreement with the "
-        "ledger, and its epsilon no smaller than dp-accounting finds. Needs no patients' data. Ends with exit code 1 if "
-        "anything is wrong.",
+        "(ledger.jsonl) an unbroken chain, its plan (plan.json) and its statement (privacy.json) in agreement with "
+        "the ledger, and its epsilon no smaller than dp-accounting finds. Needs no patients' data. Ends with exit code "
+        "1 if anything is wrong.",
         examples=(
             "verify results/default/runs/pretrained/federated/eps-1/seed-0",
             "verify results/default/runs/pretrained/federated/eps-1/seed-0 --ledgers ledgers/phantom",
