@@ -30,8 +30,9 @@ from scipy.stats import spearmanr
 from torch.nn import functional
 
 from zetadp.audit.inversion import Search, invert
-from zetadp.directions.accounting import concentration_for_epsilon, loss_distribution
+from zetadp.directions.accounting import concentration_for_epsilon
 from zetadp.directions.capacity import direction_capacity, gaussian_capacity
+from zetadp.directions.loss import loss_distribution
 from zetadp.directions.sampler import draw_direction
 from zetadp.privacy import gaussian
 from zetadp.randomness import Purpose, stream
@@ -276,6 +277,7 @@ def main() -> None:
     given = parser.parse_args()
     found, made = collect(), origin(*declared())
     write_text(given.output / "order.csv", to_csv(found, made, float_format="%.4g"))
+    found = pd.read_csv(given.output / "order.csv", comment="#")  # as it is kept: what rounds to one is alike
     laid_out = to_markdown(sheet(correlations(found), made))
     write_text(given.output / "order.md", laid_out)
     save_svg(figure(found), given.output / "order.svg")
