@@ -172,7 +172,9 @@ def test_a_statement_says_what_is_assumed_and_what_holds_without():
     assert secure["guarantee"] == "simulated"
     # Also noise that nobody can repeat leaves the messages open.
     assert state(run([(44, 44.0)] * 11, 2.0), noise_source="os")["guarantee"] == "simulated"
-    assert "One trusted holder has all data" in plain_text(state(Run("c", histories([Round("central", 0, 4, 4.0, 1.0, 2.0, 1.0)]), 1)))
+    assert "One trusted holder has all data" in plain_text(
+        state(Run("c", histories([Round("central", 0, 4, 4.0, 1.0, 2.0, 1.0)]), 1))
+    )
     assert "Neither the server" in plain_text(state(run([(4, 4.0)] * 2, 2.0, colluding=None)))
 
 
