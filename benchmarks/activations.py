@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from activation_inputs import MOST_CLIPS, PATIENTS, SEED, brain_slices, spoken_words
 from activation_ranking import figure, order, sheet, table
-from keptruns import KeptRuns
+from keptruns import KeptRuns, places
 from scenarios import ended
 
 from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
@@ -195,10 +195,7 @@ class Runs(KeptRuns):
         self._train(comparison, compared(comparison, searched(self.read())), public=False)
 
     def _train(self, comparison: Comparison, wanted: Iterable[Run], *, public: bool) -> None:
-        done = self.done()
-        for run in wanted:
-            if tuple(vars(run).values()) in done:
-                continue
+        for run in self.missing(wanted):
             found = trained(comparison, comparison.items[0 if public else 1], run)
             self.add({**vars(run), **found})
             print(run, f"{found['score']:.2f}", flush=True)
@@ -260,7 +257,7 @@ def write_tables(runs: pd.DataFrame, folder: Path) -> None:
     runs = runs[(runs["data"] == "public") | (runs["rate"] == wanted)]
     sizes = runs[runs["data"] == "private"].groupby("task").size()
     runs = runs[runs["task"].map(sizes) == len(ACTIVATIONS) * len(SEEDS)]
-    made = origin(*declared(), runs=runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records"))
+    made = origin(*declared(), runs=places(runs))
     scores = runs[runs["data"] == "private"].drop(columns=["data", "commit", "device", "cores"])
     frames = {
         "search": search[search["task"].isin(runs["task"])],

@@ -21,6 +21,7 @@ import argparse
 import math
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
+from scenarios import write_table
 from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import norm
@@ -65,8 +67,7 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
+from zetadp.report.rendering import Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,11 +111,16 @@ def declared() -> tuple[str, str]:
     return f"{PATIENTS} simulated public patients, seed {SEED}", str(SEED)
 
 
+@lru_cache
+def patients() -> np.ndarray:
+    """Return all patients' images, shape (patient, class, slice, row, column)."""
+    settings = PublicSettings(seed=SEED)
+    return np.stack([simulate_public_patient(settings, number, SLICES, SIDE) for number in range(PATIENTS)])
+
+
 def gradients(training: Training) -> Tensor:
     """Return each patient's clipped gradient in each round, shape (round, patient, number), in units of the clip."""
-    settings = PublicSettings(seed=SEED)
-    simulated = [simulate_public_patient(settings, number, SLICES, SIDE) for number in range(PATIENTS)]
-    images = torch.from_numpy(np.stack(simulated)[:, :, : training.slices]).flatten(1, 2)
+    images = torch.from_numpy(patients()[:, :, : training.slices]).flatten(1, 2)
     kspace = whitened_kspace(images.flatten(0, 1).double()).to(torch.complex64)
     inputs, start = kspace.unflatten(0, images.shape[:2])[:, :, None], None
     if training.network.start == "public":
@@ -249,11 +255,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     found, made = collect(), origin(*declared())
-    write_text(given.output / "candidates.csv", to_csv(found, made, float_format="%.4g"))
-    laid_out = to_markdown(sheet(found, made))
-    write_text(given.output / "candidates.md", laid_out)
+    write_table(given.output / "candidates", found, sheet, made, float_format="%.4g")
     save_svg(figure(found), given.output / "candidates.svg")
-    print(laid_out)
 
 
 if __name__ == "__main__":

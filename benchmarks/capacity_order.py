@@ -32,9 +32,9 @@ from torch.nn import functional
 from zetadp.audit.inversion import Search, invert
 from zetadp.directions.accounting import concentration_for_epsilon
 from zetadp.directions.capacity import direction_capacity, gaussian_capacity
-from zetadp.directions.loss import loss_distribution
 from zetadp.directions.sampler import draw_direction
-from zetadp.privacy import gaussian
+from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.events import Direction
 from zetadp.randomness import Purpose, stream
 from zetadp.report.figurestyle import (
     SMALL,
@@ -123,11 +123,8 @@ def concentration(epsilon: float, dimension: int) -> float:
 @lru_cache
 def direction_beta(epsilon: float, dimension: int) -> float:
     """Return the least error of the second kind where one of the first kind has chance 1 / `CANDIDATES`."""
-    losses = loss_distribution(1.0, concentration(epsilon, dimension), dimension, max(1e-3, 1e-4 * epsilon))
-    slopes = np.concatenate([[0.0], np.geomspace(1e-3, 50, 500)])
-    least = 1 - np.asarray(losses.get_delta_for_epsilon(slopes)) - np.exp(slopes) / CANDIDATES
-    flat = np.exp(-slopes) * (least + (np.exp(slopes) - 1) / CANDIDATES)
-    return float(max(0.0, least.max(), flat.max()))
+    kind = Direction(1.0, concentration(epsilon, dimension), dimension)
+    return accounting.trade_off({kind: 1}, [1 / CANDIDATES])[0]
 
 
 def norm_capacity(epsilon: float, radius: float, dimension: int) -> float:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 from directions import BATCH, DELTA, DIMENSION, RATE, STEPS, TABLE_4, direction_epsilon, gaussian_epsilon
-from keptruns import KeptRuns
+from keptruns import KeptRuns, places
 from release_inputs import IMAGES, NAMES, SOURCES
 from torch.nn import functional
 
@@ -187,11 +187,9 @@ class Runs(KeptRuns):
 
     def fill(self) -> None:
         """Make every run that is not there yet."""
-        done = self.done()
-        for seed, data in product(SEEDS, NAMES):
+        last = [together(data, seed)[-1] for seed, data in product(SEEDS, NAMES)]
+        for data, seed in [(run.data, run.seed) for run in self.missing(last)]:
             runs = together(data, seed)
-            if tuple(vars(runs[-1]).values()) in done:
-                continue
             before = time.process_time()
             accuracies = trained(data, seed)
             each = (time.process_time() - before) / len(runs)
@@ -261,8 +259,7 @@ def main() -> int:
     runs = Runs(folder / "runs.csv")
     runs.fill()
     frame = runs.read()
-    trainings = frame[["commit", "device", "cores"]].drop_duplicates().to_dict("records")
-    found, made = table(frame), origin(*declared(), runs=trainings)
+    found, made = table(frame), origin(*declared(), runs=places(frame))
     write_text(given.output / "utility.csv", to_csv(found, made, float_format="%.5g"))
     write_text(given.output / "utility.md", to_markdown(sheet(found, made, frame["seconds"].sum() / 60)))
     print(f"{given.output}: utility.csv, utility.md")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import platform
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pandas as pd
 
@@ -13,8 +13,10 @@ from zetadp.report.provenance import code_version
 from zetadp.storage import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+Run = TypeVar("Run")
 
 
 class KeptRuns:
@@ -50,7 +52,17 @@ class KeptRuns:
         """Return what tells the runs apart that are there."""
         return set(self.read()[list(self.COLUMNS[: self.KEYS])].itertuples(index=False, name=None))
 
+    def missing(self, wanted: Iterable[Run]) -> Iterator[Run]:
+        """Yield the runs that are not there yet; each is a dataclass of what tells it from others."""
+        done = self.done()
+        return (run for run in wanted if tuple(vars(run).values()) not in done)
+
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a run, made here."""
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, self.columns).writerow({**row, **self.here})
+
+
+def places(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return where runs were made, as `zetadp.report.provenance.origin` takes it."""
+    return runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records")

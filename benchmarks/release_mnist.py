@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 from descent import descended
-from keptruns import KeptRuns
+from keptruns import KeptRuns, places
 from phase_mnist_search import Setting
 from release_inputs import KEPT, NAMES, encoder, features, images
-from scenarios import ended
+from scenarios import ended, write_table
 
 from zetadp import Holding, Records, TrainingData, TrainingFiles, train
 from zetadp.core.assembly import mixture_of
@@ -40,7 +40,7 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.randomness import Purpose, stream
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.rendering import MISSING, Sheet, to_csv
 from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
@@ -247,10 +247,7 @@ class Runs(KeptRuns):
 
     def fill(self) -> None:
         """Make every run that is not there yet."""
-        done = self.done()
-        for run in wanted():
-            if tuple(vars(run).values()) in done:
-                continue
+        for run in self.missing(wanted()):
             weight, bias, spent = head_of(*examples(run.data, run.kind, "train"), run, CHOSEN)
             found = accuracy((weight, bias), *examples(run.data, run.kind, "test"))
             self.add({**vars(run), "spent": f"{spent:.5g}", "accuracy": f"{found:.2f}"})
@@ -350,12 +347,8 @@ def main() -> None:
     kept = Runs(KEPT / "runs.csv")
     kept.fill()
     runs = kept.read()
-    made = origin(*declared(), runs=runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records"))
-    found = table(runs)
-    write_text(given.output / "mnist.csv", to_csv(found, made, float_format="%.4f"))
-    laid_out = to_markdown(sheet(found, made))
-    write_text(given.output / "mnist.md", laid_out)
-    print(laid_out)
+    made = origin(*declared(), runs=places(runs))
+    write_table(given.output / "mnist", table(runs), sheet, made, float_format="%.4f")
 
 
 if __name__ == "__main__":

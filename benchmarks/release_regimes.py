@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
+from keptruns import KeptRuns, places
 from release_inputs import KEPT, encoder, split
-from release_mnist import DELTA, KeptRuns, accuracy, descent, real_parts, released_rows
-from scenarios import ended
+from release_mnist import DELTA, accuracy, descent, real_parts, released_rows
+from scenarios import ended, write_table
 
 from zetadp.feature_release.heads import learnt_head
 from zetadp.feature_release.mixture import RowExamples
@@ -45,8 +46,7 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
+from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 from zetadp.validation import UserError
 
@@ -152,10 +152,7 @@ class Runs(KeptRuns):
 
     def fill(self) -> None:
         """Make every run that is not there yet."""
-        done = self.done()
-        for run in wanted():
-            if tuple(vars(run).values()) in done:
-                continue
+        for run in self.missing(wanted()):
             x, labels, tests, own = split(run.classes, run.people, run.seed)
             # Those of one class come one after the other; every holder gets some of each.
             order = torch.from_numpy(stream(run.seed, Purpose.PARTITION, run.classes, run.people).permutation(len(x)))
@@ -234,13 +231,10 @@ def main() -> None:
     kept = Runs(KEPT / "regimes.csv")
     kept.fill()
     runs = kept.read()
-    made = origin(*declared(), runs=runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records"))
+    made = origin(*declared(), runs=places(runs))
     found = table(runs)
-    write_text(given.output / "regimes.csv", to_csv(found, made, float_format="%.4g"))
-    laid_out = to_markdown(sheet(found, made))
-    write_text(given.output / "regimes.md", laid_out)
+    write_table(given.output / "regimes", found, sheet, made, float_format="%.4g")
     save_svg(figure(found), given.output / "regimes.svg")
-    print(laid_out)
 
 
 if __name__ == "__main__":

@@ -140,8 +140,32 @@ def write_joined(
     found = collect(experiments)
     declared = declared_by(*(each.scenario for each in experiments.values()))
     made = origin(*declared, runs=[place for each in experiments.values() for place in each.environments()])
+    write_table(stem, found, sheet, made, float_format="%.6g")
+
+
+def write_table(
+    stem: Path,
+    found: pd.DataFrame,
+    sheet: Callable[[pd.DataFrame, tuple[str, ...]], Sheet],
+    made: tuple[str, ...],
+    *,
+    float_format: str,
+) -> None:
+    """Write a table as CSV and, laid out, as Markdown; print the latter.
+
+    Parameters
+    ----------
+    stem
+        Where it goes, without the endings ``.csv`` and ``.md``.
+    found, sheet
+        The table, and what lays it out.
+    made
+        How it was made.
+    float_format
+        How numbers are written in the CSV file.
+    """
     laid_out = to_markdown(sheet(found, made))
-    write_text(stem.with_suffix(".csv"), to_csv(found, made, float_format="%.6g"))
+    write_text(stem.with_suffix(".csv"), to_csv(found, made, float_format=float_format))
     write_text(stem.with_suffix(".md"), laid_out)
     print(laid_out)
 

@@ -80,7 +80,7 @@ def _demo(parser: argparse.ArgumentParser) -> None:
         parser,
         "Simulate the patients of three hospitals, and train a private head between them over TLS, with noise from the "
         "operating system. Writes plan.json, model.safetensors, ledger.jsonl and privacy.json.",
-        examples=("federation demo", "federation demo --folder /tmp/demo"),
+        examples=("federation demo", "federation demo --folder three-hospitals"),
     )
     parser.add_argument(
         "--folder", type=Path, default=Path("demo"), help="new folder for all that is made (%(default)s)"
