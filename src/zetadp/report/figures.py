@@ -75,7 +75,8 @@ def accuracy_against_epsilon(
     Returns
     -------
     Figure whose bars span one standard deviation over seeds to either side; with one seed, the interval over patients.
-    A network that starts from public weights has a line at what these reach before any private training.
+    A network that starts from public weights has a line at what these reach before any private training. Every network
+    has one at the best mean of all runs without noise, where there are any: what privacy costs is read from it.
     """
     not_empty(table)
     paper = bool(table["paper_mean"].notna().any()) if paper is None else paper
@@ -101,6 +102,7 @@ def accuracy_against_epsilon(
             if paper:
                 _draw_paper(panel, epsilons)
             start = _draw_public_start(panel, own)
+            _draw_best(panel, table, called)
             name_panel(panel, f"network {called[network]}{start}", columns)
             epsilon_axis(panel, epsilons, columns)
             percent_axis(panel)
@@ -232,6 +234,15 @@ def _draw_public_start(panel: Axes, own: pd.DataFrame) -> str:
     look: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": (0, (9, 2.5, 2, 2.5)), "zorder": 3}
     panel.axhline(float(found.iloc[0]), label=PUBLIC_LABEL, **look)
     return f"; public weights alone: {found.iloc[0]:.1f} %"
+
+
+def _draw_best(panel: Axes, table: pd.DataFrame, called: dict[str, str]) -> None:
+    """Draw a line at the best mean that a network reaches without noise."""
+    free = table[[math.isinf(epsilon_value(epsilon)) for epsilon in table["epsilon"]]]
+    if not free.empty:
+        best = free.loc[free["mean"].idxmax()]
+        label = f"best without noise: network {called[best['network']]}, {best['mean']:.1f} %"
+        panel.axhline(best["mean"], label=label, color="black", linewidth=1.0, linestyle=(0, (1, 1)), zorder=3)
 
 
 def _bar(row: Mapping[str, Any]) -> tuple[float, float]:

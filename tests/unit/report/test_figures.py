@@ -201,6 +201,22 @@ def test_accuracy_has_a_line_at_what_public_weights_reach_before_any_private_tra
     assert not [line for line in panels["network complex"].get_lines() if line.get_label() == figures.PUBLIC_LABEL]
 
 
+def test_every_network_has_a_line_at_the_best_without_noise(tmp_path):
+    one = write_run(tmp_path, {"a": 8, "b": 14})
+    assert not any("best without noise" in text for text in texts(DRAW["accuracy"]([one])))
+    free = [
+        write_run(tmp_path, {"a": hits}, network=network, epsilon=epsilon)
+        for network, epsilon, hits in (("complex", "inf", 10), ("other", "unclipped", 12))
+    ]
+    table = table1(collect([one, *free]), LABEL)
+    figure = figures.accuracy_against_epsilon(table, LABEL)
+    height = table.loc[table["network"] == "other", "mean"].item()
+    label = f"best without noise: network other, {height:.1f} %"
+    for panel in figure.axes:
+        (line,) = [line for line in panel.get_lines() if line.get_label() == label]
+        assert set(line.get_ydata()) == {height}
+
+
 def test_with_one_seed_the_bar_is_the_interval_over_patients(folders):
     table = table1(collect(folders[:1]), LABEL)
     figure = figures.accuracy_against_epsilon(table, LABEL)
