@@ -22,11 +22,11 @@ import numpy as np
 import pandas as pd
 import torch
 from head_selection import ALL, HOSPITALS, TRAINED, public_head, trained
-from shapes import draw_shapes
 from torch.nn import functional
 
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.cohort.public import PublicSettings, simulate_public_patient
+from zetadp.cohort.shapes import draw_shapes
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten

@@ -4,13 +4,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from zetadp.backbone.pretraining import PretrainingSettings, PublicImages, pretrain
+from zetadp.backbone.readout import read_public
 from zetadp.dataset import pick_device
 from zetadp.kspace.augmentation import AugmentationSettings
 from zetadp.nn.models import NetworkSettings
-from zetadp.storage import read_stack
 from zetadp.validation import UserError
 from zetadp.workflow import run
 
@@ -46,18 +44,6 @@ def main(
     made.provenance["simulation"] = simulation
     made.save(backbone)
     Path(checkpoint).unlink(missing_ok=True)
-
-
-def read_public(files: list[Path]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the images of all public patients in half precision, which is finer than their noise, and the classes."""
-    parts: list[np.ndarray] = []
-    sequences: tuple[str, ...] = ()
-    for file in files:
-        stack = read_stack(file)
-        sequences = stack.sequences
-        scale = stack.values.mean(axis=(2, 3, 4), keepdims=True)
-        parts.append((stack.values / scale).astype(np.float16))
-    return np.concatenate(parts), sequences
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import numpy as np
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.public import PublicSettings, public_name, simulate_public_patient
+from zetadp.cohort.shapes import draw_shapes
 from zetadp.storage import ImageStack, write_stack
 from zetadp.workflow import run
 
@@ -15,20 +16,27 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(*, images: Path, shard: str, shards: int, settings: dict[str, Any], slice_count: int, size: int) -> None:
+def main(
+    *, images: Path, shard: str, shards: int, settings: dict[str, Any], anatomy: str, slice_count: int, size: int
+) -> None:
     """Write the images of a shard's patients, who have consecutive numbers."""
-    public = PublicSettings(**settings)
+    public, brain = PublicSettings(**settings), draw_shapes if anatomy == "shapes" else None
     numbers = np.array_split(np.arange(public.patients), shards)[int(shard)].tolist()
     values = np.empty((len(numbers), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
     for place, number in enumerate(numbers):
-        values[place] = simulate_public_patient(public, number, slice_count, size)
+        values[place] = simulate_public_patient(public, number, slice_count, size, brain)
     stack = ImageStack(
         values=values,
         patients=tuple(public_name(number) for number in numbers),
         sequences=SEQUENCES,
         axes=("record", "sequence", "slice", "row", "column"),
         units="mean signal of the brain",
-        provenance={"slices": slice_count, "size": size, "resize": "area", "simulated": settings},
+        provenance={
+            "slices": slice_count,
+            "size": size,
+            "resize": "area",
+            "simulated": {**settings, "anatomy": anatomy},
+        },
     )
     write_stack(images, stack)
     logging.getLogger(__name__).info("simulated %d public patients", len(numbers))

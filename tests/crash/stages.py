@@ -179,6 +179,7 @@ STAGES = {
                 "shard": "00",
                 "shards": 1,
                 "settings": {"seed": 3, "patients": 3, "grid": [12, 12, 4]},
+                "anatomy": "atlas",
                 "slice_count": 2,
                 "size": 8,
             },
@@ -196,6 +197,16 @@ STAGES = {
                 "device": "cpu",
                 "checkpoint": PRETRAINING,
             },
+        ),
+        Stage(
+            "fit_layers",
+            inputs={
+                "backbone": BACKBONE,
+                "atlas": [f"{PUBLIC}/images/shard-00.h5"],
+                "shapes": [f"{PUBLIC}/images/shard-00.h5"],
+            },
+            outputs={"layers": f"{PUBLIC}/layers.safetensors"},
+            params={"components": [2, 4], "held_out": 1, "simulation": {"seed": 3}, "device": "cpu"},
         ),
         Stage(
             "extract_features",

@@ -6,6 +6,15 @@ PUBLIC = (
     f"-{config['pretraining']['simulation']['patients']}"
     f"-{config['slices']['count']}x{config['slices']['size']}"
 )
+# Public patients of another kind, with brains of random shapes: their seed is never that of the others.
+SHAPES = {
+    "seed": config["pretraining"]["simulation"]["seed"] + 500,
+    "patients": config["pretraining"]["simulation"]["shapes"],
+}
+PUBLIC_SHAPES = (
+    f"resources/public-shapes-{SHAPES['seed']}-{SHAPES['patients']}"
+    f"-{config['slices']['count']}x{config['slices']['size']}"
+)
 PUBLIC_SHARDS = [
     f"{number:02d}" for number in range(config["pretraining"]["simulation"]["shards"])
 ]
@@ -16,6 +25,12 @@ BACKBONE = (
     f"{workflow.basedir}/src/zetadp/{SHIPPED}"
     if config["backbone"] == "shipped"
     else f"{PUBLIC}/backbone.safetensors"
+)
+# The same with features of all layers.
+LAYERS = (
+    f"{workflow.basedir}/src/zetadp/{SHIPPED_LAYERS}"
+    if config["backbone"] == "shipped"
+    else f"{PUBLIC}/layers.safetensors"
 )
 
 
@@ -38,11 +53,27 @@ rule simulate_public:
             "seed": config["pretraining"]["simulation"]["seed"],
             "patients": config["pretraining"]["simulation"]["patients"],
         },
+        anatomy="atlas",
         slice_count=config["slices"]["count"],
         size=config["slices"]["size"],
         code=code_of("scripts/simulate_public.py"),
     script:
         "../../scripts/simulate_public.py"
+
+
+use rule simulate_public as simulate_shapes with:
+    output:
+        images=f"{PUBLIC_SHAPES}/images/shard-{{shard}}.h5",
+    log:
+        "logs/simulate_shapes/{shard}.log",
+    params:
+        shard="{shard}",
+        shards=len(PUBLIC_SHARDS),
+        settings=SHAPES,
+        anatomy="shapes",
+        slice_count=config["slices"]["count"],
+        size=config["slices"]["size"],
+        code=code_of("scripts/simulate_public.py"),
 
 
 rule pretrain:
@@ -78,6 +109,36 @@ rule pretrain:
         "../../scripts/pretrain.py"
 
 
+rule fit_layers:
+    input:
+        backbone=BACKBONE,
+        atlas=collect(f"{PUBLIC}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS),
+        shapes=collect(
+            f"{PUBLIC_SHAPES}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS
+        ),
+    output:
+        layers=f"{PUBLIC}/layers.safetensors",
+    log:
+        "logs/fit_layers.log",
+    conda:
+        "../../envs/train.yaml"
+    resources:
+        gpu=gpus(),
+        mem_mb=8000,
+        runtime="2h",
+    params:
+        components=config["pretraining"]["training"]["components"],
+        held_out=config["pretraining"]["held_out"],
+        simulation={
+            **config["pretraining"]["simulation"],
+            "slices": config["slices"],
+        },
+        device=config["device"],
+        code=code_of("scripts/fit_layers.py"),
+    script:
+        "../../scripts/fit_layers.py"
+
+
 rule extract_features:
     input:
         whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
@@ -98,3 +159,13 @@ rule extract_features:
         code=code_of("scripts/extract_features.py"),
     script:
         "../../scripts/extract_features.py"
+
+
+use rule extract_features as extract_layers with:
+    input:
+        whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
+        backbone=LAYERS,
+    output:
+        features=f"{COHORT}/layers/shard-{{shard}}.h5",
+    log:
+        "logs/extract_layers/{shard}.log",

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.backbone.readout import learn_readout, public_accuracy
 from zetadp.device.transfer import to_device
 from zetadp.kspace.augmentation import AugmentationSettings, augment
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
-from zetadp.nn.projection import fit_projection, head_on, head_scores
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError, in_range, positive
@@ -215,34 +215,10 @@ def _with_features(
         provenance=shown,
     )
     logger.info("learning what the features tell")
-    found, labels = _stacked_features(plain, images[::2])
-    centre, projection = fit_projection(found, labels)
-    rotated = (found - centre) @ projection
-    heads = {n: head_on(rotated, labels, n) for n in settings.components if n <= count}
-    held, classes = _stacked_features(plain, watched)
-    held = (held - centre) @ projection
-    accuracy = {str(n): _accuracy(held, classes, head) for n, head in heads.items()}
+    learnt = learn_readout(plain, [images[::2]], settings.components)
+    accuracy = public_accuracy(learnt, watched)
     logger.info("accuracy on %d held-out public patients, by number of components: %s", len(watched), accuracy)
-    # The projection pairs neighbours: real and imaginary part of one complex component.
-    return Backbone(
-        **{**plain.__dict__, "centre": centre, "projection": projection, "heads": heads}
-        | {"provenance": {**shown, "held_out_patients": len(watched), "held_out_accuracy": accuracy}}
-    )
-
-
-def _stacked_features(backbone: Backbone, images: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return features as real vectors, shape (image, 2 * feature), and classes of all images of patients."""
-    parts = [backbone.features(whiten(to_kspace(patient.astype(np.float32)))) for patient in images]
-    pairs = torch.view_as_real(torch.from_numpy(np.stack(parts)))
-    patients, classes, slices = pairs.shape[:3]
-    labels = torch.arange(classes).repeat_interleave(slices).repeat(patients)
-    return pairs.reshape(len(labels), -1), labels
-
-
-def _accuracy(features: Tensor, labels: Tensor, head: tuple[Tensor, Tensor]) -> float:
-    """Return the share of images that a head tells right; ``features`` are pairs of real and imaginary part."""
-    components = torch.view_as_complex(features.reshape(len(features), -1, 2))
-    return float((head_scores(components, head).argmax(dim=1) == labels).float().mean())
+    return replace(learnt, provenance={**shown, "held_out_patients": len(watched), "held_out_accuracy": accuracy})
 
 
 def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:

@@ -13,7 +13,7 @@ from zetadp.core.pretrained import FinishedModel
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.layers import updates
 from zetadp.nn.models import build
-from zetadp.nn.settings import SHIPPED, NetworkSettings
+from zetadp.nn.settings import SHIPPED, SHIPPED_LAYERS, NetworkSettings
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import tensors_digest
 from zetadp.validation import UserError
@@ -52,7 +52,7 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
     plan
         The plan.
     file
-        The backbone's file; None takes the one that comes with the package.
+        The backbone's file; None takes the one that comes with the package for the network's domain.
     device
         Where to compute.
 
@@ -64,7 +64,7 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
     wanted = plan.public.get("backbone")
     if wanted is None:
         return None
-    file = file or Path(__file__).parents[1] / SHIPPED
+    file = file or shipped_backbone(plan.network)
     found = load_backbone(file, device)
     digest = tensors_digest(found.tensors())
     if digest != wanted:
@@ -72,6 +72,11 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
             f"Expected the public backbone of the plan ({wanted[:12]}), found another in {file} ({digest[:12]})."
         )
     return found
+
+
+def shipped_backbone(network: NetworkSettings) -> Path:
+    """Return the file of the backbone that comes with the package for a network: another one reads all layers."""
+    return Path(__file__).parents[1] / (SHIPPED_LAYERS if network.domain == "layers" else SHIPPED)
 
 
 def record_features(backbone: Backbone, values: np.ndarray) -> np.ndarray:

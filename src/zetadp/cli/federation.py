@@ -147,13 +147,12 @@ def _run_plan(given: argparse.Namespace) -> None:
 
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.backbone.start import with_public
+    from zetadp.backbone.start import shipped_backbone, with_public
     from zetadp.config.checked import SCHEMA, load_config
     from zetadp.config.configured import needs_backbone, plan_of, run_names, threat_of
     from zetadp.core.plan import RunName
     from zetadp.epsilon import epsilon_label
     from zetadp.nn.backbone import load_backbone
-    from zetadp.nn.settings import SHIPPED
     from zetadp.privacy.calibration import noise_of_plan
 
     config = load_config(content, SCHEMA)
@@ -167,7 +166,7 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     plan = plan.with_noise(noise_of_plan(plan))
     if not needs_backbone(config, run.network):
         return plan
-    return with_public(plan, load_backbone(given.backbone or Path(__file__).parents[1] / SHIPPED))
+    return with_public(plan, load_backbone(given.backbone or shipped_backbone(plan.network)))
 
 
 def _show(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.nn.settings import DESCENT, MIXED_ROWS, NetworkSettings
+from zetadp.nn.settings import DESCENT, FEATURES, MIXED_ROWS, NetworkSettings
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat, threat_of_arm
 
 BRAIN = "brain_sequences"
@@ -67,7 +67,7 @@ def network_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
 def needs_backbone(config: Mapping[str, Any], network: str) -> bool:
     """Tell whether a network starts from the public backbone or takes its features."""
     settings = config["networks"][network]
-    return bool(settings["start"] == "public" or settings["domain"] == "features")
+    return bool(settings["start"] == "public" or settings["domain"] in FEATURES)
 
 
 def training_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:

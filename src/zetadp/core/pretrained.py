@@ -14,6 +14,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.task import PipelineTask, pipeline_task_of
 from zetadp.nn.backbone import Backbone, from_tensors
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.settings import FEATURES
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
@@ -102,7 +103,7 @@ def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbon
     if trained.released is not None:
         tensors[RELEASED] = trained.released
     content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": trained_on(plan)}
-    if isinstance(backbone, Backbone) and plan.network.domain == "features":
+    if isinstance(backbone, Backbone) and plan.network.domain in FEATURES:
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
         content |= {"public": backbone.content()}
     content |= model_content(plan.network, plan.task, inputs)

@@ -38,15 +38,19 @@ class Backbone:
     size
         Side of the slices that it was trained on, in pixels.
     centre
-        Mean of the stacked features, real parts first, shape (2 * feature,).
+        Mean on public images of what the network gives, shape (number,): its stacked features, real parts first, or the
+        statistics of its layers.
     projection
-        Turns centred stacked features, as rows, into real components with unit variance each, the most telling first;
-        shape (2 * feature, 2 * feature). Neighbours are real and imaginary part of a complex component.
+        Turns the centred numbers, as rows, into real components with unit variance each, the most telling first; shape
+        (number, 2 * component). Neighbours are real and imaginary part of a complex component.
     heads
         By number of complex components, the affine head that is best on public images: complex weight of shape
         (class, component) and bias of shape (class,), whose outputs' real parts are the scores.
     provenance
         How it was made.
+    layers
+        Whether features are made of the statistics of all layers (`ConvolutionalClassifier.layer_statistics`), and not
+        of the last layer's channels.
     """
 
     network: ConvolutionalClassifier
@@ -57,11 +61,12 @@ class Backbone:
     projection: Tensor
     heads: Mapping[int, tuple[Tensor, Tensor]]
     provenance: Mapping[str, Any]
+    layers: bool = False
 
     @property
     def components(self) -> int:
         """Number of complex components of a feature vector."""
-        return len(self.centre) // 2
+        return self.projection.shape[1] // 2
 
     @torch.no_grad()
     def features(self, kspace: np.ndarray) -> np.ndarray:
@@ -84,10 +89,8 @@ class Backbone:
             )
         images = torch.from_numpy(np.ascontiguousarray(kspace)).reshape(-1, 1, self.size, self.size)
         device = self.centre.device
-        parts = [
-            (self.network.features(part.to(device)) - self.centre) @ self.projection
-            for part in torch.split(images, AT_ONCE)
-        ]
+        read = self.network.layer_statistics if self.layers else self.network.features
+        parts = [(read(part.to(device)) - self.centre) @ self.projection for part in torch.split(images, AT_ONCE)]
         found = torch.view_as_complex(torch.cat(parts).view(-1, self.components, 2))
         return found.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()
 
@@ -128,7 +131,7 @@ class Backbone:
             "sequences": list(self.sequences),
             "size": self.size,
             "provenance": dict(self.provenance),
-        }
+        } | ({"layers": True} if self.layers else {})
 
     def save(self, path: Path) -> None:
         """Write the backbone to a safetensors file, whole or not at all."""
@@ -172,4 +175,5 @@ def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], devi
         projection=tensors["projection"],
         heads={count: (tensors[f"head.{count}.weight"], tensors[f"head.{count}.bias"]) for count in counts},
         provenance=content["provenance"],
+        layers=content.get("layers", False),
     )

@@ -76,13 +76,37 @@ class ConvolutionalClassifier(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return what the head sees, shape (image, feature), complex features stacked."""
-        if self.transform == "fourier":
-            images = inverse_fourier(images)
-        stacked = stack(images) if images.is_complex() else images
-        found = without_gradients(self.blocks, stacked)
-        x: Tensor = self.blocks(stacked) if found is None else found
+        x = self._run(self.blocks, self._stacked(images))
         # Stacked tensors keep all real parts before all imaginary parts, so flattening and averaging act on both alike.
         return x.mean(dim=(2, 3)) if self.pooled else x.flatten(1)
+
+    def layer_statistics(self, images: Tensor) -> Tensor:
+        """Return what each activation of a complex network makes of images, averaged over pixels.
+
+        Returns
+        -------
+        Real numbers of shape (image, statistic): after each activation, of every channel the mean of the real part and
+        of the imaginary part, and the mean and standard deviation of the modulus.
+        """
+        x = self._stacked(images)
+        found: list[Tensor] = []
+        layers = [layer for layer in self.blocks if not isinstance(layer, nn.Identity)]
+        for first in range(0, len(layers), 3):
+            x = self._run(nn.Sequential(*layers[first : first + 3]), x)
+            size = modulus(x)
+            found += [x.mean((2, 3)), size.mean((2, 3)), size.std((2, 3))]
+        return torch.cat(found, dim=1)
+
+    def _stacked(self, images: Tensor) -> Tensor:
+        if self.transform == "fourier":
+            images = inverse_fourier(images)
+        return stack(images) if images.is_complex() else images
+
+    @staticmethod
+    def _run(layers: nn.Sequential, x: Tensor) -> Tensor:
+        found = without_gradients(layers, x)
+        made: Tensor = layers(x) if found is None else found
+        return made
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""

@@ -24,7 +24,9 @@ MIXED_ROWS = "mixed_rows"
 AT_ONCE = (*CLOSED_FORMS, MIXED_ROWS)
 """Ways that have one round."""
 
-DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", "features")
+DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", "features", "layers")
+FEATURES = ("features", "layers")
+"""Domains of a head: features of the last layer of something public, or of all layers of the public backbone."""
 ROWS = ("signal", "spectrum")
 """Domains of one dimension: what a network sees is a row, and not a square."""
 OF_FAMILY = {
@@ -37,6 +39,8 @@ OF_FAMILY = {
 
 SHIPPED = "data/backbone.safetensors"
 """Where the backbone lies that comes with the package, relative to the package."""
+SHIPPED_LAYERS = "data/layers.safetensors"
+"""The same with features of all its layers."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class NetworkSettings:
         ``own``: the network is brought as a PyTorch module, and the other settings are of no effect.
     domain
         What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, a real ``signal``
-        of one dimension, its complex ``spectrum``, or ``features`` that something public computes.
+        of one dimension, its complex ``spectrum``, ``features`` that something public computes, or the features of
+        all ``layers`` of the public backbone.
     widths
         Filters of each block; each block halves the image side by average pooling. Units of each hidden layer of family
         ``dense``, filters of each convolution of family ``spectrogram``, channels at each size of a U-Net.
@@ -112,12 +117,12 @@ class NetworkSettings:
             raise ValueError(
                 "Expected family real or linear for domain image: slices have no phase, found family complex."
             )
-        if (self.family == "head") != (self.domain == "features"):
+        if (self.family == "head") != (self.domain in FEATURES):
             raise ValueError(
-                f"Expected domain features for family head and for no other, found family {self.family} with domain "
-                f"{self.domain}."
+                f"Expected domain {' or '.join(FEATURES)} for family head and for no other, found family {self.family} "
+                f"with domain {self.domain}."
             )
-        if self.domain not in OF_FAMILY.get(self.family, ("kspace", "image", "features")):
+        if self.domain not in OF_FAMILY.get(self.family, ("kspace", "image", *FEATURES)):
             shown = "; ".join(f"{family}: {', '.join(names)}" for family, names in OF_FAMILY.items())
             raise ValueError(
                 f"Expected a domain of the network's family ({shown}; others: kspace, image or features), found family "

@@ -16,6 +16,7 @@ INPUTS = {
         ("kspace", "whitened"),
         ("image", "slices"),
         ("features", "features"),
+        ("layers", "layers"),
     )
 }
 # Beside the tables and figures that every task has.

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-import zetadp
-from zetadp.backbone.start import with_public
+from zetadp.backbone.start import shipped_backbone, with_public
 from zetadp.cohort.convert import write_site_folder
 from zetadp.cohort.decathlon import read_task
 from zetadp.cohort.phantom import PhantomSettings, write_dataset_json, write_patients
@@ -21,7 +20,7 @@ from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
 from zetadp.federation.invitation import invitation
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.settings import SHIPPED, NetworkSettings
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import account_run
@@ -104,7 +103,7 @@ def demo_plan() -> Plan:
         task={"name": "brain_sequences", "slices": 20, "size": 32},
     )
     plan = plan.with_noise(noise_of_plan(plan))
-    return with_public(plan, load_backbone(Path(zetadp.__file__).parent / SHIPPED))
+    return with_public(plan, load_backbone(shipped_backbone(plan.network)))
 
 
 def _simulate(work: Path, names: list[str]) -> None:

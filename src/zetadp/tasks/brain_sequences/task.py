@@ -24,6 +24,7 @@ from zetadp.dataset import as_given, load_role, to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.nn.settings import FEATURES
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError, positive
 
@@ -60,7 +61,7 @@ class BrainSequences(Classification):
 
     def input_shape(self, domain: str, backbone: Backbone | None) -> tuple[int, ...]:
         """Return the shape of what a network takes of one slice."""
-        if domain != "features":
+        if domain not in FEATURES:
             return (1, self.size, self.size)
         return (1, 1, _given(backbone).components)
 
@@ -82,7 +83,7 @@ class BrainSequences(Classification):
         train, test = (patients, 0) if part == "train" else (0, patients)
         table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices)
         domain = plan.network.domain
-        made_by = plan.public.get("backbone") if domain == "features" else None
+        made_by = plan.public.get("backbone") if domain in FEATURES else None
         key = [self.slices, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]
         path = cache / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.h5"
         if not path.exists():
@@ -137,10 +138,11 @@ def _described(network: Mapping[str, Any]) -> str:
     if family == "head":
         count = f"the first {network['components']}" if network["components"] else "all"
         start = "the public head" if network["start"] == "public" else "random weights"
+        layers = "at all its layers " if domain == "layers" else ""
         return (
             f"A complex-valued linear head on {count} of the complex features that a frozen public backbone computes "
-            "from the slice’s k-space. The backbone is a complex-valued convolutional network, trained on public "
-            f"simulated patients only; the head alone was trained on the cohort, from {start}."
+            f"{layers}from the slice’s k-space. The backbone is a complex-valued convolutional network, trained on "
+            f"public simulated patients only; the head alone was trained on the cohort, from {start}."
         )
     seen = "the slice itself" if domain == "image" else "the slice’s k-space"
     if family == "real" and domain == "kspace":
@@ -161,8 +163,9 @@ def _prepared(network: Mapping[str, Any]) -> list[str]:
     steps = ["each image to mean zero and standard deviation one"]
     if network["domain"] != "image":
         steps = ["centred unitary 2-D Fourier transform", "whitening of each image by its own statistics"]
-    if network["domain"] == "features":
-        steps.append("features of the public backbone")
+    if network["domain"] in FEATURES:
+        every = "all layers of " if network["domain"] == "layers" else ""
+        steps.append(f"features of {every}the public backbone")
     if network["family"] == "linear":
         steps.append("logarithm of the magnitude, standardised over the image")
     return steps

@@ -9,7 +9,7 @@ of Hoffmann et al., IEEE Trans. Med. Imaging 41 (2022) 543-558, doi:10.1109/TMI.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def _cortex(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the share of every voxel that is no fluid, and the share that is neither fluid nor grey matter."""
     half, ribbon = rng.uniform(0.3, 2.0), rng.uniform(2.0, 5.0)
-    sheets = [(depth, rng.uniform(0.5, 3.5), 1.0, ribbon)]
+    sheets: list[tuple[Any, ...]] = [(depth, rng.uniform(0.5, 3.5), 1.0, ribbon)]
     for _ in range(rng.integers(1, 3)):
         reach = rng.uniform(8, 32)
         folds = _zeros(rng, grid, rng.uniform(9, 28))

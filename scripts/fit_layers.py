@@ -1,0 +1,39 @@
+"""Learn from public images what the features of all layers of the backbone tell."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zetadp.backbone.readout import read_all_layers, read_public
+from zetadp.dataset import pick_device
+from zetadp.nn.backbone import load_backbone
+from zetadp.validation import UserError
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(
+    *,
+    backbone: Path,
+    atlas: list[Path],
+    shapes: list[Path],
+    layers: Path,
+    components: list[int],
+    held_out: int,
+    simulation: dict[str, Any],
+    device: str,
+) -> None:
+    """Write the backbone again, with features of all layers."""
+    kinds = {"atlas": read_public(atlas)[0], "shapes": read_public(shapes)[0]}
+    for name, images in kinds.items():
+        if held_out >= len(images):
+            msg = f"Expected pretraining.held_out below the {len(images)} public patients of {name}, found {held_out}."
+            raise UserError(msg)
+    made = read_all_layers(load_backbone(backbone, pick_device(device)), kinds, components, held_out)
+    made.provenance["layers"]["simulation"] = simulation
+    made.save(layers)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

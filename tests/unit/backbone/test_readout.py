@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from public_discs import NETWORK, SEQUENCES, SETTINGS, public
+
+from zetadp.backbone.pretraining import PublicImages, pretrain
+from zetadp.backbone.readout import EVERY, public_accuracy, read_all_layers
+from zetadp.backbone.start import backbone_of, shipped_backbone, with_public
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import TrainingSettings
+from zetadp.kspace.fourier import to_kspace
+from zetadp.kspace.whitening import whiten
+from zetadp.nn.activations import ConjMish
+from zetadp.nn.backbone import load_backbone
+from zetadp.nn.models import NetworkSettings
+
+HELD_OUT = 8
+
+
+@pytest.fixture(scope="module")
+def kinds():
+    """Two kinds of public patients; of the second, images are upside down."""
+    return {"atlas": public(40), "shapes": public(40, 5)[..., ::-1, :]}
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    watched = PublicImages(public(40), public(10, 1), SEQUENCES)
+    return pretrain(NETWORK, SETTINGS, watched, checkpoint=tmp_path_factory.mktemp("readout") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def layers(backbone, kinds):
+    return read_all_layers(backbone, kinds, (2, 16), HELD_OUT)
+
+
+def test_statistics_are_means_and_deviations_of_every_activation(backbone):
+    images = torch.from_numpy(whiten(to_kspace(public(2)))).reshape(-1, 1, 16, 16)
+    seen = []
+
+    def keep(_module, _inputs, output):
+        seen.append(output)
+
+    hooks = [m.register_forward_hook(keep) for m in backbone.network.blocks if isinstance(m, ConjMish)]
+    backbone.network.features(images.requires_grad_())  # with gradients no activation is passed by
+    for hook in hooks:
+        hook.remove()
+    expected = []
+    for stacked in seen:
+        real, imaginary = (part.detach().numpy() for part in stacked.chunk(2, 1))
+        size = np.abs(real + 1j * imaginary).astype(np.float64)
+        deviation = size.std((2, 3), ddof=1)
+        expected += [real.mean((2, 3)), imaginary.mean((2, 3)), size.mean((2, 3)), deviation]
+    with torch.no_grad():
+        found = backbone.network.layer_statistics(images)
+    assert found.shape == (len(images), 4 * (8 + 16))
+    assert np.allclose(found, np.concatenate(expected, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_heads_on_all_layers_classify_both_kinds_of_patients(layers, kinds):
+    for images in kinds.values():
+        assert public_accuracy(layers, images[:HELD_OUT])["16"] > 0.85
+    assert layers.provenance["held_out_accuracy"].keys() == kinds.keys()
+    assert layers.provenance["layers"]["patients"] == {"atlas": 32, "shapes": 32}
+
+
+def test_components_are_uncorrelated_with_unit_variance_on_public_images(layers, kinds):
+    learnt = np.concatenate([images[HELD_OUT:, :, ::EVERY] for images in kinds.values()])
+    found = np.stack([layers.features(whiten(to_kspace(each))) for each in learnt]).reshape(-1, layers.components)
+    real = found.view(np.float32)
+    assert layers.components == 16
+    assert np.allclose(real.mean(0), 0, atol=1e-3)
+    # Directions in which public images hardly vary are shrunk; the first ones are not.
+    assert np.allclose(np.cov(real[:, :6].T), np.eye(6), atol=0.05)
+
+
+def test_nothing_is_learnt_from_patients_that_are_held_out(layers, backbone, kinds):
+    others = {name: np.concatenate([images[:HELD_OUT] * 0 + 1, images[HELD_OUT:]]) for name, images in kinds.items()}
+    again = read_all_layers(backbone, others, (2, 16), HELD_OUT)
+    assert all(torch.equal(value, again.tensors()[name]) for name, value in layers.tensors().items())
+    assert again.provenance["held_out_accuracy"] != layers.provenance["held_out_accuracy"]
+
+
+def test_a_file_gives_the_same_features(layers, tmp_path):
+    layers.save(tmp_path / "layers.safetensors")
+    kspace = whiten(to_kspace(public(1)))
+    assert np.array_equal(load_backbone(tmp_path / "layers.safetensors").features(kspace), layers.features(kspace))
+
+
+@pytest.mark.parametrize("domain", ["features", "layers"])
+def test_a_plan_finds_the_shipped_backbone_of_its_network(domain):
+    network = NetworkSettings("head", domain, components=8, start="public")
+    plan = Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), (NodeConstants("a", 2, 1),), delta=0.1)
+    plan = with_public(plan, load_backbone(shipped_backbone(network)))
+    found = backbone_of(plan, None)
+    assert found.layers == (domain == "layers")
+    assert found.components == 64
+    other = replace(network, domain="layers" if domain == "features" else "features")
+    assert shipped_backbone(other) != shipped_backbone(network)
