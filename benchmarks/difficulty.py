@@ -1,10 +1,11 @@
-"""Accuracy of two simple models on the simulated cohort: how much of the task needs no network.
+"""Accuracy of two simple models on the simulated cohort of an experiment: how much of the task needs no network.
 
 Softmax regression on (a) the logarithm of the magnitude of whitened k-space and (b) the sorted, standardised
 intensities of each image. The first ignores all phase, the second all space. Training patients fit the model, a third
 of them choose the penalty, test patients give the accuracy per image; chance is 25 %.
 
-    python benchmarks/difficulty.py --seed 0
+    python benchmarks/difficulty.py                      the cohort of the default experiment
+    python benchmarks/difficulty.py --scenario longer    another one
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scenarios import configuration
 
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.cohort.scanners import CHANNELS
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.kspace.whitening import whiten
+from zetadp.report.provenance import cohort_shown
 
 SLICES = 20
 SIZE = 32
@@ -99,17 +102,11 @@ def evaluate(features: np.ndarray, train_patients: int) -> Result:
 def main() -> None:
     """Simulate a cohort and print the accuracy of both models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the cohort")
-    parser.add_argument("--train-patients", type=int, default=176)
-    parser.add_argument("--test-patients", type=int, default=96)
-    parser.add_argument("--scanners", type=int, default=11)
-    arguments = parser.parse_args()
-    settings = PhantomSettings(
-        train_patients=arguments.train_patients,
-        test_patients=arguments.test_patients,
-        seed=arguments.seed,
-        scanners=arguments.scanners,
-    )
+    parser.add_argument("--scenario", help="name of a file in workflow/scenarios (default: config.yaml)")
+    cohort = configuration(parser.parse_args().scenario)["cohort"]
+    patients = {name: cohort[name] for name in ("train_patients", "test_patients")}
+    settings = PhantomSettings(**patients, **cohort["simulated"])
+    print(cohort_shown(cohort))
     images = np.stack([patient_images(settings, number) for number in range(1, settings.patients + 1)])
     for name, features in (("log magnitude", log_magnitude), ("sorted intensities", sorted_intensities)):
         result = evaluate(features(images), settings.train_patients)

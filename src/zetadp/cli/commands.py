@@ -67,7 +67,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
         "have any orientation and any number of channels. Their order and names are not used. A note says what the "
         "model was trained on.",
         examples=(
-            "predict results/default/runs/pretrained/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
+            "predict results/default/runs/head_8/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
             "predict model.safetensors brain.nii --json",
         ),
     )

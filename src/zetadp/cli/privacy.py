@@ -90,7 +90,7 @@ def _add_ledger(commands: Any) -> None:  # noqa: ANN401
         "first, the rounds that happened are counted. Without the second, the noise is taken to be seeded. The end of "
         "the statement says which of the two was missing.",
         "The workflow stores the ledgers of a cohort in ledgers/NAME, with the name of the cohort in config.yaml.",
-        examples=("ledger ledgers/phantom/*.jsonl --unit patient", "ledger rows.jsonl --delta 1e-5 --json"),
+        examples=("ledger ledgers/phantom-no-atlas/*.jsonl --unit patient", "ledger rows.jsonl --delta 1e-5 --json"),
     )
     ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl)")
     ledger.add_argument("--delta", type=delta, default=1e-3, help="delta of the statement (default: %(default)s)")

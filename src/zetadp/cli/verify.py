@@ -19,8 +19,8 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "the ledger, and its epsilon no smaller than dp-accounting finds. Needs no patients' data. Ends with exit code "
         "1 if anything is wrong.",
         examples=(
-            "verify results/default/runs/pretrained/federated/eps-1/seed-0",
-            "verify results/default/runs/pretrained/federated/eps-1/seed-0 --ledgers ledgers/phantom",
+            "verify results/default/runs/head_8/federated/eps-1/seed-0",
+            "verify results/default/runs/head_8/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
         ),
     )
     verify.add_argument("place", type=Path, metavar="RUN", help="folder of a finished run")

@@ -448,11 +448,11 @@ MINE = {"cohort": {"name": "mine", "unit": "record"}, "privacy": {"noise": "os"}
 
 
 def test_a_folder_takes_over_nothing_from_the_simulated_cohort_of_the_default():
-    """Laid over config.yaml, a folder would be called phantom, have seeded noise, and be one record a patient."""
+    """Laid over config.yaml, a folder would have its cohort's name, seeded noise, and one record a patient."""
     message = faults(FOLDER, default())
     assert "has 3 fault(s)" in message
     for part in (
-        "cohort.name: expected a name of its own for a cohort with source folder; found 'phantom'",
+        "cohort.name: expected a name of its own for a cohort with source folder; found 'phantom-no-atlas'",
         "cohort.unit: expected record for a cohort with source folder, or to be told",
         "cohort.patient_key, or say cohort.one_record_per_patient: true",
         "privacy.noise: expected os for real patients; found seeded",
