@@ -21,9 +21,10 @@ import nibabel as nib
 import numpy as np
 
 from zetadp.cohort.acquisition import acquire
+from zetadp.cohort.drawn import drawn_population
 from zetadp.cohort.grid import VoxelGrid, check_shape
 from zetadp.cohort.lesions import LABELS, labels
-from zetadp.cohort.populations import POPULATIONS
+from zetadp.cohort.populations import DRAWN, POPULATIONS, Population
 from zetadp.cohort.scanners import CHANNELS, Scanner
 from zetadp.cohort.tissues import draw_tissues
 from zetadp.randomness import Purpose, stream
@@ -68,7 +69,8 @@ class PhantomSettings:
     population
         Which of `populations.POPULATIONS` the patients and their scanners are of: ``standard``; ``vendor``, the same
         anatomies on scanners of another kind; ``healthy``, without tumours whatever their probability, and of any age;
-        ``heavy``, with several large lesions; ``procedural``, with brains that no atlas is behind.
+        ``heavy``, with several large lesions; ``procedural``, with brains that no atlas is behind; or ``drawn``, whose
+        anatomy, lesions and scanners the seed decides.
     """
 
     train_patients: int = 176
@@ -92,7 +94,7 @@ class PhantomSettings:
             if value < low:
                 raise ValueError(f"Expected {name} >= {low}, found {value}.")
         check_shape(self.grid)
-        one_of(POPULATIONS, population=self.population)
+        one_of((*POPULATIONS, DRAWN), population=self.population)
         in_range(0, 1, tumour_probability=self.tumour_probability, noise=self.noise)
         if self.scanner_patients is not None:
             found, total = len(self.scanner_patients), sum(self.scanner_patients)
@@ -151,7 +153,12 @@ def scanner_of(settings: PhantomSettings, number: int) -> int:
 
 def scanner(settings: PhantomSettings, index: int) -> Scanner:
     """Return a scanner of the cohort by its index, from 0."""
-    return POPULATIONS[settings.population].scanner(_stream(settings, CohortStream.SCANNER, index))
+    return population_of(settings).scanner(_stream(settings, CohortStream.SCANNER, index))
+
+
+def population_of(settings: PhantomSettings) -> Population:
+    """Return the population of a cohort."""
+    return drawn_population(settings.seed) if settings.population == DRAWN else POPULATIONS[settings.population]
 
 
 def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
@@ -171,7 +178,7 @@ def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
     index = scanner_of(settings, number)
     machine = scanner(settings, index)
     grid = VoxelGrid(settings.grid)
-    population = POPULATIONS[settings.population]
+    population = population_of(settings)
     brain = population.brain(_stream(settings, CohortStream.SHAPE, number), grid)
     inside = brain.inside
     fractions = population.tissue(_stream(settings, CohortStream.TUMOUR, number), brain, settings.tumour_probability)
@@ -223,7 +230,7 @@ def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
     """Write ``dataset.json`` with the official keys, and ``participants.tsv`` with the scanner of each patient."""
     training = range(1, settings.train_patients + 1)
     test = range(settings.train_patients + 1, settings.patients + 1)
-    population = POPULATIONS[settings.population]
+    population = population_of(settings)
     content = {
         "name": "BRATS",
         "description": population.description,

@@ -65,11 +65,11 @@ class Population:
     licence: str = "simulated; the anatomy is grown from the ICBM 152 maps, see NOTICE"
 
 
-def draw_patient_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
+def draw_patient_brain(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None = None) -> Brain:
     """Draw a brain from the atlas, of any adult age."""
     # Tools that strip the skull cut a little inside or outside the surface.
     cut, atrophy, vessels = rng.uniform(0.35, 0.65), rng.uniform(-0.5, 0.9), rng.uniform(0.12, 0.3)
-    return _from_atlas(atlas_coordinates(rng, grid), grid, cut, atrophy, vessels)
+    return _from_atlas(atlas_coordinates(rng, grid, shape), grid, cut, atrophy, vessels)
 
 
 def draw_healthy_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
@@ -84,11 +84,11 @@ def draw_healthy_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
     return _from_atlas(place, grid, cut, atrophy, vessels)
 
 
-def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
+def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid, spread: Variability | None = None) -> Brain:
     """Draw a procedural brain."""
     shape = draw_procedural_brain(rng)
     margin = rng.uniform(-0.5, 1.0)
-    place = atlas_coordinates(rng, grid, Variability(ventricles=(0.0, 0.0)))
+    place = atlas_coordinates(rng, grid, spread or Variability(ventricles=(0.0, 0.0)))
     inside = (shape.below_surface(place.reshape(3, -1)) > margin).reshape(grid.shape)
     place = place[:, inside]
     voxel = float(np.mean(grid.voxel))
@@ -150,3 +150,5 @@ POPULATIONS = {
     ),
 }
 """Populations by the name that `phantom.PhantomSettings` knows them by."""
+DRAWN = "drawn"
+"""A further one, which the cohort's seed decides (`zetadp.cohort.drawn`)."""

@@ -240,7 +240,7 @@ def _draw_best(panel: Axes, table: pd.DataFrame, called: dict[str, str]) -> None
     """Draw a line at the best mean that a network reaches without noise."""
     free = table[[math.isinf(epsilon_value(epsilon)) for epsilon in table["epsilon"]]]
     if not free.empty:
-        best = free.loc[free["mean"].idxmax()]
+        best = free.sort_values("mean").iloc[-1]
         label = f"best without noise: network {called[best['network']]}, {best['mean']:.1f} %"
         panel.axhline(best["mean"], label=label, color="black", linewidth=1.0, linestyle=(0, (1, 1)), zorder=3)
 

@@ -9,6 +9,7 @@ from scipy import ndimage
 
 from zetadp.cohort import populations
 from zetadp.cohort.anatomy import Tissue
+from zetadp.cohort.drawn import draw_character, drawn_population
 from zetadp.cohort.grid import VoxelGrid
 from zetadp.cohort.lesions import LABELS, draw_tumour_in
 from zetadp.cohort.phantom import (
@@ -19,7 +20,7 @@ from zetadp.cohort.phantom import (
     write_dataset_json,
     write_patients,
 )
-from zetadp.cohort.populations import POPULATIONS
+from zetadp.cohort.populations import DRAWN, POPULATIONS
 from zetadp.cohort.procedural import draw_procedural_brain
 from zetadp.cohort.protocols import GradientEcho, PreparedFlair, Protocol
 from zetadp.cohort.scanners import draw_scanner, draw_vendor_scanner
@@ -47,7 +48,7 @@ def test_unknown_population_is_refused_with_the_nearest_name():
         of("healhty")
 
 
-@pytest.mark.parametrize("population", POPULATIONS)
+@pytest.mark.parametrize("population", [*POPULATIONS, DRAWN])
 def test_patient_is_a_function_of_seed_and_number(population):
     settings = of(population)
     first, second = simulate_patient(settings, 3), simulate_patient(settings, 4)
@@ -274,3 +275,39 @@ def test_dataset_json_says_what_the_patients_are(tmp_path):
     for key in ("reference", "licence"):
         assert "ICBM" in said["vendor"][key]
         assert "ICBM" not in said["procedural"][key]
+
+
+def test_the_seed_alone_decides_the_character_of_a_drawn_population():
+    ones = [draw_character(np.random.default_rng(seed)) for seed in range(40)]
+    assert ones[3] == draw_character(np.random.default_rng(3))
+    assert len(set(ones)) == len(ones)
+    for one in ones:
+        assert one.radius[0] < one.radius[1]
+        assert one.oedema[0] < one.oedema[1]
+    # Neither the other vendor nor brains without the atlas are the rule.
+    assert min(one.vendor for one in ones) < 0.2 < 0.8 < max(one.vendor for one in ones)
+    assert min(one.without_atlas for one in ones) < 0.4 < 0.9 < max(one.without_atlas for one in ones)
+
+
+def test_patients_of_a_drawn_population_are_of_both_anatomies_and_both_vendors(monkeypatch):
+    read = []
+    atlas = populations.load_atlas
+    monkeypatch.setattr(populations, "load_atlas", lambda blur: read.append(1) or atlas(blur))
+    of_atlas, machines = [], []
+    for seed in range(6):
+        population = drawn_population(seed)
+        for number in range(4):
+            read.clear()
+            population.brain(np.random.default_rng([seed, number]), VoxelGrid((16, 16, 8)))
+            of_atlas.append(bool(read))
+            machines.append(population.scanner(np.random.default_rng([seed, number])))
+    assert 2 < sum(of_atlas) < 22
+    assert {machine.array > 0 for machine in machines} == {True, False}
+    assert all(machine.protocols[1] == machine.protocols[2] for machine in machines)
+
+
+def test_a_cohort_of_a_drawn_population_says_what_it_is(tmp_path):
+    settings = of(DRAWN, grid=(16, 16, 8))
+    assert scanner(settings, 0) == scanner(settings, 0) != scanner(replace(settings, seed=8), 0)
+    write_dataset_json(settings, tmp_path)
+    assert "seed decides" in json.loads((tmp_path / "dataset.json").read_text())["description"]
