@@ -48,19 +48,19 @@ class Experiment:
     Attributes
     ----------
     scenario
-        Name of its file in ``workflow/scenarios``.
+        Name of its file in ``workflow/scenarios``; None for the default.
     config
         What the file declares.
     results
         Folder with ``runs`` and ``tables``.
     """
 
-    scenario: str
+    scenario: str | None
     config: dict[str, Any]
     results: Path
 
     @classmethod
-    def of(cls, scenario: str, results: Path | None = None) -> Experiment:
+    def of(cls, scenario: str | None, results: Path | None = None) -> Experiment:
         """Return a scenario with its results, by default where the workflow puts them."""
         config = configuration(scenario)
         return cls(scenario, config, results or Path("results") / config["name"])
@@ -104,7 +104,7 @@ class Experiment:
 
     @property
     def _file(self) -> str:
-        return f"workflow/scenarios/{self.scenario}.yaml"
+        return "config.yaml" if self.scenario is None else f"workflow/scenarios/{self.scenario}.yaml"
 
     @property
     def _what_to_run(self) -> str:
