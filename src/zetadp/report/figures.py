@@ -242,7 +242,7 @@ def _draw_best(panel: Axes, table: pd.DataFrame, called: dict[str, str]) -> None
     if not free.empty:
         best = free.sort_values("mean").iloc[-1]
         label = f"best without noise: network {called[best['network']]}, {best['mean']:.1f} %"
-        panel.axhline(best["mean"], label=label, color="black", linewidth=1.0, linestyle=(0, (1, 1)), zorder=3)
+        panel.axhline(best["mean"], label=label, color="black", linewidth=1.2, linestyle=(0, (5, 2)), zorder=3)
 
 
 def _bar(row: Mapping[str, Any]) -> tuple[float, float]:
