@@ -35,6 +35,7 @@ rule all:
     input:
         TABLES,
         FIGURES,
+        f"{RESULTS}/report.html",
         OF_TASK,
         collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
         collect(f"{RESULTS}/{RUN}/risk.html", run=RUNS),

@@ -148,14 +148,21 @@ def _convert(given: argparse.Namespace) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Print the table of accuracy against epsilon, and the paths of all tables and figures.",
-        examples=("report", "report --configfile workflow/scenarios/smoke.yaml"),
+        "Print the table of accuracy against epsilon, and the paths of all tables and figures. The workflow also "
+        "writes report.html, one page with the result, the figures and what they cost in privacy. It needs no network "
+        "and can be printed. --html writes this page to another file.",
+        examples=(
+            "report",
+            "report --configfile workflow/scenarios/smoke.yaml",
+            "report results/default --html result.html",
+        ),
     )
     parser.add_argument("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)")
     parser.add_argument("--configfile", type=Path, help="scenario (.yaml) of the experiment")
     parser.add_argument(
         "--headline", action="store_true", help="print the table of the first runs, unless all runs are finished"
     )
+    parser.add_argument("--html", type=Path, help="write the result as one page to this file (.html)")
     parser.set_defaults(run=_report)
 
 
@@ -177,3 +184,11 @@ def _report(given: argparse.Namespace) -> None:
         for path in sorted((folder / kind).iterdir()):
             print(f"  {path}")
     print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
+    page = given.html or folder / "report.html"
+    if given.html:
+        from zetadp.report.resultpage import Results, write_results
+
+        name = folder.resolve().parent.name if given.headline else folder.resolve().name
+        write_results(Results.of(folder), name, page)
+    if page.is_file():
+        print(f"all on one page, for a browser or a printer:\n  {page}")
