@@ -19,7 +19,7 @@ from zetadp.cli import main
 from zetadp.cli.commands import command_line
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
-from zetadp.config.checked import load_config
+from zetadp.config.checked import SCHEMA, load_config
 from zetadp.core.pretrained import model_content
 from zetadp.tensors import load_tensors, save_tensors
 
@@ -190,7 +190,7 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     config = yaml.safe_load((root / "workflow/scenarios/decathlon.yaml").read_text())
     config["cohort"] |= said["cohort"] | {"train_patients": 484, "test_patients": 266}
     config["privacy"] |= said["privacy"]
-    assert load_config(config, root / "workflow/schemas/config.schema.yaml")["cohort"]["unit"] == "patient"
+    assert load_config(config, SCHEMA)["cohort"]["unit"] == "patient"
     declared = said["cohort"]
     assert declared["source"] == "folder"
     assert declared["folder"] == str(target)

@@ -25,7 +25,7 @@ from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+SCHEMA = ROOT / "src/zetadp/data/config.schema.yaml"
 SCENARIOS = sorted((ROOT / "workflow/scenarios").glob("*.yaml"))
 
 
