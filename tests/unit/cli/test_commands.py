@@ -140,6 +140,9 @@ def test_predict_prints_a_line_for_each_channel(model, brain, capsys):
         ({"noise": "os"}, "of the cohort phantom, ε = 1", ("simulated",)),
         ({"epsilon": "inf"}, "without noise, and so without a privacy guarantee.", ("simulated",)),
         ({"cohort": "hospital", "noise": "os"}, "of the cohort hospital, ε = 1", ()),
+        ({"cohort": "hospital", "noise": "os", "simulated": True}, "of the cohort hospital, ε = 1", ("simulated",)),
+        ({"cohort": "phantom-hand", "noise": "os", "simulated": False}, "of the cohort phantom-hand, ε = 1", ()),
+        ({"noise": "os", "simulated": None}, "of the cohort phantom, ε = 1", ("simulated",)),
         (None, "does not say what it was trained on", ()),
     ],
 )
