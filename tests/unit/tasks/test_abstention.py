@@ -106,6 +106,8 @@ def test_the_threshold_is_the_least_with_enough_right_answers():
     lower = np.sort(sure)[::-1][np.searchsorted(-np.sort(sure)[::-1], -least) + 1 :]
     assert all(right[sure >= each].mean() < RIGHT for each in lower)
     assert threshold(sure, np.zeros(2000, dtype=bool)) == float("inf")
+    # Of equal probabilities all are answered, also those that are wrong.
+    assert threshold(np.full(40, 0.9), np.arange(40) < 30) == float("inf")
     # A few lucky answers are no reason to answer.
     assert threshold(sure, sure >= np.sort(sure)[-10]) == float("inf")
 
