@@ -2,7 +2,7 @@
 
 The thresholds come from 600 simulated patients whom the backbone never saw, 300 for the classes and 150 for the
 thresholds. The other 150 measure them. Simulate the patients (minutes), then make the file of the package, then the
-tables and the figure in docs/results/abstention:
+tables and the figure in docs/results/abstention, with real patients if there are some:
 
     snakemake --cores all $(printf 'resources/public-2-600-20x32/images/shard-%02d.h5 ' {0..15}) \
       --config 'pretraining={simulation: {seed: 2, patients: 600}}'
@@ -43,7 +43,7 @@ SEED, PATIENTS, FIRST, SECOND = 2, 600, 300, 450
 IMAGES = ROOT / f"resources/public-{SEED}-{PATIENTS}-20x32/images"
 SLICES, SIZE = 20, 32
 HEAD = NetworkSettings("head", "features", components=4, start="public")
-COHORT = f"simulated public patients, seed {SEED}, {PATIENTS}, of whom the last {PATIENTS - SECOND} measure"
+COHORT = f"the last {PATIENTS - SECOND} of {PATIENTS} simulated public patients"
 
 
 def main() -> None:
@@ -55,17 +55,19 @@ def main() -> None:
     given = parser.parse_args()
     backbone = load_backbone(ROOT / "src/zetadp" / SHIPPED)
     patients = [values for file in sorted(given.images.glob("*.h5")) for values in read_stack(file).values]
-    found = np.stack([mean_features(backbone, values) for values in patients])
+    wanted = patients[:SECOND] if given.fit else patients[SECOND:]
+    found = np.stack([mean_features(backbone, values) for values in wanted])
     if given.fit:
         about = {"command": "python benchmarks/abstention.py --fit", "seed": SEED, "patients": PATIENTS}
         about |= {"backbone": tensors_digest(backbone.tensors())}
-        Public.fit(found[:FIRST], found[FIRST:SECOND], about).save()
+        Public.fit(found[:FIRST], found[FIRST:], about).save()
         return
     network = build(HEAD, len(SEQUENCES), backbone.components, stream(0, Purpose.WEIGHTS))
     network.load_state_dict(backbone.start(HEAD))
     abstention = Abstention.of(network.eval(), Public.load())
-    held = found[SECOND:]
-    rows = [measured(abstention, network, held.reshape(-1, held.shape[-1]), np.tile(range(4), len(held)), "simulated")]
+    rows = [
+        measured(abstention, network, found.reshape(-1, found.shape[-1]), np.tile(range(4), len(found)), "simulated")
+    ]
     if given.real:
         rows.append(real(abstention, network, backbone, given.real))
     rows += [
@@ -73,7 +75,12 @@ def main() -> None:
         for name, images in nonsense(np.random.default_rng(0)).items()
     ]
     write(pd.DataFrame(rows), abstention)
-    save_svg(reliability(abstention, network, held), RESULTS / "reliability.svg")
+    save_svg(reliability(abstention, network, found), RESULTS / "reliability.svg")
+
+
+def declared() -> tuple[str, str]:
+    """Return cohort and seeds, as the tables name them."""
+    return COHORT, f"{SEED} of the simulation, 0 of the inputs without a brain"
 
 
 def mean_features(backbone: Backbone, images: np.ndarray) -> np.ndarray:
@@ -129,7 +136,7 @@ def nonsense(random: np.random.Generator) -> dict[str, np.ndarray]:
 
 def write(table: pd.DataFrame, abstention: Abstention) -> None:
     """Write the table as CSV and Markdown."""
-    made = origin(COHORT, f"{SEED} of the simulation, 0 of the inputs without a brain")
+    made = origin(*declared())
     title = "Volumes that a public head of 4 components answers, and how many of these answers are right"
     note = (
         f"The threshold is the least at which {RIGHT:.0%} of the answers were right on 150 other simulated patients: "
