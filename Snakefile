@@ -9,7 +9,11 @@ from snakemake.utils import min_version
 min_version("9.9")
 
 
-configfile: f"{workflow.basedir}/config.yaml"
+# The folder of this file, also where another workflow uses this one as a module.
+HOME = workflow.current_basedir.get_path_or_uri(secret_free=True)
+
+
+configfile: f"{HOME}/config.yaml"
 
 
 report: "workflow/report/workflow.rst"
@@ -35,6 +39,7 @@ rule all:
     input:
         TABLES,
         FIGURES,
+        f"{RESULTS}/report.html",
         OF_TASK,
         collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
         collect(f"{RESULTS}/{RUN}/risk.html", run=RUNS),

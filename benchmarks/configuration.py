@@ -14,7 +14,7 @@ from zetadp.config.checked import SCHEMA
 HEAD = """\
 # Configuration
 
-Every key of `config.yaml` and of the scenarios that overlay it. Written from `workflow/schemas/config.schema.yaml` by
+Every key of `config.yaml` and of the scenarios that overlay it. Written from `src/zetadp/data/config.schema.yaml` by
 `python benchmarks/configuration.py`; an unknown key is an error that names the nearest one of these.
 
 | key | meaning | type | default |

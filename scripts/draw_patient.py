@@ -8,6 +8,7 @@ import numpy as np
 from zetadp.federation.partition import read_partition
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.patientfigure import patient_figure
+from zetadp.report.tables import is_simulated
 from zetadp.storage import ImageStack, read_stack
 from zetadp.workflow import run
 
@@ -29,12 +30,13 @@ def main(
     record = rows.loc[rows["role"] == "test", "record"].iloc[0]
     images, stack = images_of(slices, record)
     middle = images.shape[1] // 2
+    whose = "Simulated patient" if is_simulated(cohort_label) else "Patient"
     figure = patient_figure(
         images[:, middle],
         images_of(kspace, record)[0][:, middle],
         images_of(whitened, record)[0][:, middle],
         stack.sequences,
-        title=f"Held-out patient {record}, slice {middle} of those used (axial, from 0), {cohort_label}",
+        title=f"{whose} {record}, held out, slice {middle} of those used (axial, from 0), {cohort_label}",
     )
     save_svg(figure, patient)
 

@@ -44,7 +44,7 @@ def test_slurm_ran_every_stage_that_is_not_local(through_slurm: ThroughSlurm) ->
     logged = {path.relative_to(logs).parts[0].removesuffix(".log") for path in logs.rglob("*.log")}
     rules = set(re.findall(r"^ *rule (\w+):$", through_slurm.said.text, flags=re.MULTILINE))
     local = set(re.findall(r"^ *localrule (\w+):$", through_slurm.said.text, flags=re.MULTILINE))
-    assert local == {"all", "assemble_cohort", "partition", "make_tables"}
+    assert local == {"all", "assemble_cohort", "partition", "make_tables", "write_report"}
     assert rules == logged - local
 
 

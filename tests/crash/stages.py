@@ -279,6 +279,17 @@ STAGES = {
             outputs={"patient": f"{RESULTS}/figures/patient.svg"},
             params={"cohort_label": LABEL},
         ),
+        Stage(
+            "write_report",
+            inputs={
+                "table": f"{RESULTS}/tables/table1.csv",
+                "total": TOTAL,
+                "text": f"{RESULTS}/privacy_total.txt",
+                "pictures": [f"{RESULTS}/figures/accuracy.svg"],
+            },
+            outputs={"page": f"{RESULTS}/report.html", "stages": f"{RESULTS}/stages.svg"},
+            params={"name": "killed", "rules": ["train_model", "write_report"]},
+        ),
     )
 }
 

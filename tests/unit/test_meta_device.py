@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
-CONFIG = load_config(
-    yaml.safe_load((ROOT / "config.yaml").read_text()), ROOT / "workflow" / "schemas" / "config.schema.yaml"
-)
+CONFIG = load_config(yaml.safe_load((ROOT / "config.yaml").read_text()), ROOT / "src/zetadp/data/config.schema.yaml")
 NETWORKS = {name: NetworkSettings(**network_of(CONFIG, name)) for name in CONFIG["networks"]}
 BACKBONE = NetworkSettings(**CONFIG["pretraining"]["network"])
 PRETRAINED = {"backbone": BACKBONE, "complex": NETWORKS["complex"]}

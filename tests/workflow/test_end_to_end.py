@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import html
 import json
 import math
+import re
 import shutil
 import zipfile
 from importlib import metadata
 from xml.etree import ElementTree
 
+import browser
 import pandas as pd
 import pytest
 from checkouts import OF_OTHER_TASKS
 from origins import read_origin
 
 from zetadp.cli.commands import main
+from zetadp.report import resultpage
 
 CELLS = {
     ("pretrained", "federated", "8"): 1,
@@ -145,7 +150,7 @@ def test_a_second_run_and_a_run_elsewhere_have_nothing_to_do(copy):
     assert "Nothing to be done" in copy.snakemake()
 
 
-def test_the_report_holds_figures_and_captions(copy):
+def test_the_report_holds_figures_captions_and_statements_as_text(copy):
     copy.snakemake("--report", "report.zip")
     with zipfile.ZipFile(copy.root / "report.zip") as report:
         names = report.namelist()
@@ -153,9 +158,56 @@ def test_the_report_holds_figures_and_captions(copy):
         pictures = {report.read(name) for name in names if name.endswith(".svg")}
     for name in FIGURES:
         assert (results(copy) / f"figures/{name}.svg").read_bytes() in pictures
-    for caption in ("One axial slice of one held-out test patient", "Rows are true sequences", "What was spent"):
+    for caption in ("one held-out simulated patient", "Rows are true sequences", "What was spent"):
         assert caption in pages
     assert "phantom-smoke" in pages
+    statement = (results(copy) / "runs" / PRIVATE[0] / "privacy.txt").read_text()
+    shown = html.unescape(pages.replace("\\n", "\n").replace('\\"', '"'))
+    assert statement[: statement.index("Neighbours")] in shown
+
+
+def test_the_landing_page_of_the_report_shows_the_result(copy, tmp_path):
+    """Its text, table and figure are those of the page that the workflow writes, and no browser finds an error."""
+    copy.snakemake("--report", "report.zip")
+    with zipfile.ZipFile(copy.root / "report.zip") as report:
+        report.extractall(tmp_path)
+    page = next(tmp_path.glob("*/report.html"))
+    (landing,) = re.findall(r"^ *var workflow_desc = (.*?);?$", page.read_text(), flags=re.MULTILINE)
+    shown = json.loads(landing)
+    assert "system-message" not in shown, "docutils refused a part"
+    found = resultpage.Results.of(results(copy))
+    for sentence in (resultpage.reached(found.table), resultpage.spent(found.total)):
+        assert sentence in html.unescape(shown)
+    assert "on simulated data" in shown
+    picture = base64.b64encode((results(copy) / "figures/accuracy.svg").read_bytes()).decode()
+    assert picture in "".join(shown.split())
+    assert shown.count("<table>") == 1
+    _, console = browser.show(page, tmp_path)
+    # Snakemake's own page warns of its style sheets.
+    assert [line for line in console.splitlines() if "tailwindcss" not in line] == []
+
+
+def test_the_page_with_the_result_is_that_of_the_finished_files(finished, tmp_path):
+    page = results(finished) / "report.html"
+    assert main(["report", str(results(finished)), "--html", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_text() == page.read_text()
+    assert "calibrate" in words_of(results(finished) / "stages.svg")
+
+
+def test_simulated_patients_are_not_titled_like_real_ones(finished):
+    """Matplotlib writes every text beside its shapes, as a comment."""
+    said = words_of(results(finished) / "figures/patient.svg")
+    assert any(text.startswith("Simulated patient") for text in said)
+    assert not any(text.startswith("Patient") for text in said)
+
+
+def words_of(picture):
+    """Return the texts of a picture of matplotlib, which writes each as a comment beside its shapes."""
+    return [
+        word.strip()
+        for text in re.findall(r"<!-- (.*?) -->", picture.read_text(), flags=re.S)
+        for word in text.split(",")
+    ]
 
 
 def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):

@@ -36,6 +36,7 @@ NO_CODE = {"text", "{toctree}", "{eval-rst}"}
 ELSEWHERE = {
     ("README.md", "python"): "tests/unit/core/test_own_network.py",
     ("library.md", "python"): "tests/unit/test_examples.py",
+    ("pipeline.md", "python"): "tests/workflow/test_module.py",
     ("opacus.md", "python"): "tests/unit/test_opacus_bridge.py",
     ("directions.md", "python"): "tests/unit/directions/test_kept_table.py",
     **{("federation.md", language): "tests/federation/test_recipe.py" for language in ("", "yaml", "ini", "sh")},

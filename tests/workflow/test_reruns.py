@@ -10,7 +10,7 @@ import shutil
 
 from zetadp.privacy.ledger import Ledger
 
-AFTER_TRAINING = {"evaluate", "account_total", "make_tables", "make_figures", "write_risk"}
+AFTER_TRAINING = {"evaluate", "account_total", "make_tables", "make_figures", "write_report", "write_risk"}
 COHORT = {"simulate_patients", "assemble_cohort"}
 KSPACE = {"slice_volumes", "make_kspace", "whiten"}
 
@@ -49,14 +49,14 @@ def test_a_change_in_a_module_reaches_the_rules_that_import_it_indirectly(copy):
 
 def test_a_change_in_the_figures_draws_them_again_and_no_more(copy):
     copy.add("src/zetadp/report/figures.py")
-    assert copy.would_run() == {"make_figures"}
+    assert copy.would_run() == {"make_figures", "write_report"}
     copy.add("src/zetadp/report/figurestyle.py")
-    assert copy.would_run() == {"make_figures", "draw_patient", "audit", "write_risk"}
+    assert copy.would_run() == {"make_figures", "draw_patient", "audit", "write_report", "write_risk"}
 
 
 def test_a_change_in_the_card_evaluates_again_and_trains_nothing(copy):
     copy.add("src/zetadp/report/modelcard.py")
-    assert copy.would_run() == {"evaluate", "make_tables", "make_figures", "write_risk"}
+    assert copy.would_run() == {"evaluate", "make_tables", "make_figures", "write_report", "write_risk"}
 
 
 def test_another_learning_rate_trains_again_on_the_same_images(copy):

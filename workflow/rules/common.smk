@@ -11,7 +11,7 @@ from pathlib import Path
 
 # The library beside this workflow works without being installed, also under --use-conda. It goes before one that is
 # installed, here and in the jobs: their code is hashed from these files, so these files must be what they run.
-SOURCE = f"{workflow.basedir}/src"
+SOURCE = f"{HOME}/src"
 sys.path.insert(0, SOURCE)
 paths = [SOURCE, *os.getenv("PYTHONPATH", "").split(os.pathsep)]
 os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths))))
@@ -20,7 +20,7 @@ from snakemake.exceptions import WorkflowError
 
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.settings import Performance
-from zetadp.config.checked import load_config
+from zetadp.config.checked import SCHEMA, load_config
 from zetadp.config.configured import (
     hospital_sizes,
     needs_backbone,
@@ -44,9 +44,7 @@ os.environ.setdefault(
 )
 
 try:
-    config = load_config(
-        config, Path(workflow.basedir) / "workflow/schemas/config.schema.yaml"
-    )
+    config = load_config(config, SCHEMA)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

@@ -13,14 +13,14 @@ rule evaluate:
     output:
         predictions=f"{RESULTS}/{RUN_WILDCARDS}/predictions.csv",
         metrics=f"{RESULTS}/{RUN_WILDCARDS}/metrics.json",
-        privacy=report(
-            f"{RESULTS}/{RUN_WILDCARDS}/privacy.json",
+        privacy=f"{RESULTS}/{RUN_WILDCARDS}/privacy.json",
+        text=report(
+            f"{RESULTS}/{RUN_WILDCARDS}/privacy.txt",
             caption="../report/privacy.rst",
             category="Privacy",
             subcategory="{network}",
             labels={"arm": "{arm}", "epsilon": "{epsilon}", "seed": "{seed}"},
         ),
-        text=f"{RESULTS}/{RUN_WILDCARDS}/privacy.txt",
         card=f"{RESULTS}/{RUN_WILDCARDS}/MODEL_CARD.md",
         sealed=f"{RESULTS}/{RUN_WILDCARDS}/seal.json",
     log:
@@ -50,13 +50,13 @@ rule account_total:
         ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
         table=INDEX,
     output:
-        total=report(
-            f"{RESULTS}/privacy_total.json",
+        total=f"{RESULTS}/privacy_total.json",
+        text=report(
+            f"{RESULTS}/privacy_total.txt",
             caption="../report/privacy.rst",
             category="Privacy",
             labels={"arm": "all", "epsilon": "all runs on the cohort", "seed": "all"},
         ),
-        text=f"{RESULTS}/privacy_total.txt",
     log:
         "logs/account_total.log",
     conda:

@@ -22,7 +22,7 @@ PUBLIC_SHARDS = [
 
 # The backbone that heads and networks with start: public begin from: the package's, or one that is trained here.
 BACKBONE = (
-    f"{workflow.basedir}/src/zetadp/{SHIPPED}"
+    f"{SOURCE}/zetadp/{SHIPPED}"
     if config["backbone"] == "shipped"
     else f"{PUBLIC}/backbone.safetensors"
 )

@@ -85,3 +85,33 @@ rule make_figures:
         code=code_of("scripts/make_figures.py"),
     script:
         "../../scripts/make_figures.py"
+
+
+# The result on one page, which opens without this project and without a network.
+rule write_report:
+    input:
+        table=rules.make_tables.output.csv,
+        total=rules.account_total.output.total,
+        text=rules.account_total.output.text,
+        pictures=FIGURES,
+    output:
+        page=report(
+            f"{RESULTS}/report.html",
+            caption="../report/report.rst",
+            category="Results",
+            labels={"result": "everything on one page"},
+        ),
+        stages=f"{RESULTS}/stages.svg",
+    log:
+        "logs/write_report.log",
+    localrule: True
+    conda:
+        "../../envs/tables.yaml"
+    params:
+        name=config["name"],
+        rules=lambda wildcards: sorted(
+            {Path(rule.script).stem for rule in workflow.rules if rule.script}
+        ),
+        code=code_of("scripts/write_report.py"),
+    script:
+        "../../scripts/write_report.py"

@@ -66,28 +66,34 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
         "Classify the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may "
         "have any orientation and any number of channels. Their order and names are not used. A note says what the "
         "model was trained on.",
+        "A head on the backbone that comes with zetadp gives no sequence where it is unsure, or where the image is "
+        "unlike all that it knows. --anyway prints the most likely sequence there too. Thresholds come from simulated "
+        "patients. Look at the images yourself where much depends on the answer.",
         examples=(
             "predict results/default/runs/head_8/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
             "predict model.safetensors brain.nii --json",
+            "predict model.safetensors brain.nii --anyway",
         ),
     )
     parser.add_argument("model", type=Path, help="model of a finished run (.safetensors)")
     parser.add_argument("volume", type=Path, help="NIfTI file (.nii or .nii.gz), 3-D or 4-D (x, y, z, channel)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--anyway", action="store_true", help="print the most likely sequence also where in doubt")
     parser.set_defaults(run=_predict)
 
 
 def _predict(given: argparse.Namespace) -> None:
     from zetadp.core.pretrained import load_model
-    from zetadp.tasks.brain_sequences.prediction import origin, predict_volume
+    from zetadp.tasks.brain_sequences.prediction import answers, doubts, origin, predict_volume
 
     model = load_model(given.model)
-    table = predict_volume(model, given.volume)
-    print(origin(model), file=sys.stderr)
+    found = predict_volume(model, given.volume)
+    print(origin(model), *doubts(found), sep="\n", file=sys.stderr)
+    table = answers(found, anyway=given.anyway)
     if given.json:
         print(json.dumps(table.to_dict("records"), indent=2))
     else:
-        print(table.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
+        print(table.fillna("-").to_string(index=False, float_format=lambda value: f"{value:.2f}"))
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
@@ -148,14 +154,21 @@ def _convert(given: argparse.Namespace) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Print the table of accuracy against epsilon, and the paths of all tables and figures.",
-        examples=("report", "report --configfile workflow/scenarios/smoke.yaml"),
+        "Print the table of accuracy against epsilon, and the paths of all tables and figures. The workflow also "
+        "writes report.html, one page with the result, the figures and what they cost in privacy. It needs no network "
+        "and can be printed. --html writes this page to another file.",
+        examples=(
+            "report",
+            "report --configfile workflow/scenarios/smoke.yaml",
+            "report results/default --html result.html",
+        ),
     )
     parser.add_argument("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)")
     parser.add_argument("--configfile", type=Path, help="scenario (.yaml) of the experiment")
     parser.add_argument(
         "--headline", action="store_true", help="print the table of the first runs, unless all runs are finished"
     )
+    parser.add_argument("--html", type=Path, help="write the result as one page to this file (.html)")
     parser.set_defaults(run=_report)
 
 
@@ -177,3 +190,11 @@ def _report(given: argparse.Namespace) -> None:
         for path in sorted((folder / kind).iterdir()):
             print(f"  {path}")
     print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
+    page = given.html or folder / "report.html"
+    if given.html:
+        from zetadp.report.resultpage import Results, write_results
+
+        name = folder.resolve().parent.name if given.headline else folder.resolve().name
+        write_results(Results.of(folder), name, page)
+    if page.is_file():
+        print(f"all on one page, for a browser or a printer:\n  {page}")

@@ -15,7 +15,7 @@ from zetadp.config.contradictions import contradictions
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError, did_you_mean
 
-SCHEMA = Path(__file__).parents[3] / "workflow/schemas/config.schema.yaml"
+SCHEMA = Path(__file__).parents[1] / "data/config.schema.yaml"
 _TRUTHS = {"true": True, "false": False}
 
 

@@ -139,6 +139,7 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
         threat=threat,
         colluding=given["colluding"] if threat == SECURE_AGGREGATION else None,
         update=config["federation"]["update"],
+        simulated=not has_real_patients(config),
     )
 
 

@@ -102,6 +102,8 @@ class Plan:
         The delta of the epsilon that the run's name promises.
     cohort
         Name that stands for the patients.
+    simulated
+        Whether the patients are simulated; None where nobody says, as in plans of earlier versions.
     task
         What the networks learn, and how inputs are prepared.
     partition
@@ -133,6 +135,7 @@ class Plan:
     colluding: int | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     update: str = "float32"
+    simulated: bool | None = None
 
     def __post_init__(self) -> None:
         """Check what no part checks alone."""
@@ -271,6 +274,7 @@ class Plan:
             partition={},
             public={},
             update="float32",
+            simulated=None,
         )
 
     def _bare_training(self) -> TrainingSettings:
@@ -344,6 +348,8 @@ class Plan:
         content = {**asdict(self), "training": _described(self.training)}
         content["network"]["widths"] = list(self.network.widths)
         content["nodes"] = list(content["nodes"])
+        if self.simulated is None:
+            del content["simulated"]  # a plan of an earlier version keeps its hash
         return {"format": FORMAT, **content}
 
     @classmethod

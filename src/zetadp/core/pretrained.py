@@ -120,6 +120,7 @@ def trained_on(plan: Plan) -> dict[str, Any]:
         "epsilon": plan.run.epsilon,
         "delta": plan.delta,
         "noise": plan.training.noise,
+        "simulated": plan.simulated,
     }
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import math
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +17,8 @@ from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk, percent_
 from zetadp.privacy.units import Unit
 from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
-from zetadp.report.rendering import MISSING, Sheet, html_page, html_table, to_markdown
+from zetadp.report.page import Section, page_html, page_markdown
+from zetadp.report.rendering import MISSING, Sheet
 from zetadp.storage import write_text
 
 TEN = 10
@@ -57,15 +55,6 @@ class Evidence:
         return cls(pd.read_csv(named["audit.csv"], comment="#") if "audit.csv" in named else None, pictures)
 
 
-@dataclass(frozen=True)
-class _Section:
-    heading: str
-    paragraphs: Sequence[str] = ()
-    points: Sequence[str] = ()
-    tables: Sequence[Sheet] = ()
-    pictures: dict[str, Path] = field(default_factory=dict)
-
-
 def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, evidence: Evidence) -> None:
     """Write ``risk.html``, ``risk.md`` and their picture.
 
@@ -88,8 +77,8 @@ def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, 
     save_svg(risk_figure(risk, unit, delta), folder / PICTURE)
     title = f"What may be learnt of one {unit}: {risk.name}"
     sections = list(_sections(risk, unit, delta, ledger, evidence, folder / PICTURE))
-    write_text(folder / "risk.html", _html(title, sections))
-    write_text(folder / "risk.md", _markdown(title, sections, folder))
+    write_text(folder / "risk.html", page_html(title, sections))
+    write_text(folder / "risk.md", page_markdown(title, sections, folder))
 
 
 def headline(risk: Risk, unit: Unit, delta: float) -> str:
@@ -155,11 +144,11 @@ def _curve(panel: Axes, risk: Risk, unit: Unit) -> None:
 
 def _sections(
     risk: Risk, unit: Unit, delta: float, ledger: str, evidence: Evidence, picture: Path
-) -> Iterator[_Section]:
+) -> Iterator[Section]:
     command = f"zetadp ledger {ledger} --unit {unit} --delta"
     recorded = _counted(len(risk.runs), "training or release", "trainings or releases")
-    yield _Section("In one sentence", [headline(risk, unit, delta)])
-    yield _Section(
+    yield Section("In one sentence", [headline(risk, unit, delta)])
+    yield Section(
         "Who is protected, and how far",
         [
             f"Protected is each training {unit}. The figures bound what all of the {unit}'s data together add. They "
@@ -171,10 +160,10 @@ def _sections(
         pictures={f"The most that any attack can do against one {unit}": picture},
     )
     if risk.guarantee != "none":
-        yield _Section("Figures", tables=[_candidates_sheet(risk, delta), *_curve_sheets(risk, unit), _odds(risk)])
+        yield Section("Figures", tables=[_candidates_sheet(risk, delta), *_curve_sheets(risk, unit), _odds(risk)])
     yield from _attacks(evidence)
-    yield _Section("What is not covered", points=does_not_cover(unit))
-    yield _Section(
+    yield Section("What is not covered", points=does_not_cover(unit))
+    yield Section(
         "How to check this page",
         points=[
             f"`{command} {delta:g}` prints epsilon and the trade-off curve; with another delta, the other epsilons.",
@@ -215,11 +204,11 @@ def _odds(risk: Risk) -> Sheet:
     return Sheet("Epsilon and odds", ("δ", "ε", "odds rise at most"), rows, notes)
 
 
-def _attacks(evidence: Evidence) -> Iterator[_Section]:
+def _attacks(evidence: Evidence) -> Iterator[Section]:
     table = evidence.audits
     text = ["No attack on this training's own people was made. A bound holds for the code as it should be."]
     if table is None and not evidence.pictures:
-        yield _Section("Measured attacks", [*text, "No audit of the code lies beside this run: `snakemake audit`."])
+        yield Section("Measured attacks", [*text, "No audit of the code lies beside this run: `snakemake audit`."])
         return
     sheets = []
     if table is not None:
@@ -241,7 +230,7 @@ def _attacks(evidence: Evidence) -> Iterator[_Section]:
         columns = ("attack", "claimed", "measured", "power", "verdict")
         notes = ("Power: the chance that the attack would have found the fault that it looks for.",)
         sheets = [Sheet("Attacks on the code", columns, rows, notes)]
-    yield _Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
+    yield Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
 
 
 def _sign(row: pd.Series) -> str:
@@ -260,51 +249,3 @@ def _times(odds: float) -> str:
 
 def _counted(number: int, one: str, several: str) -> str:
     return f"{number} {one if number == 1 else several}"
-
-
-def _html(title: str, sections: Sequence[_Section]) -> str:
-    body = [f"<h1>{escape(title)}</h1>"]
-    for place, section in enumerate(sections):
-        body.append(f"<h2>{escape(section.heading)}</h2>")
-        mark = ' class="first"' if place == 0 else ""
-        body += [f"<p{mark}>{_code(text)}</p>" for text in section.paragraphs]
-        body += [_image(text, path) for text, path in section.pictures.items()]
-        body += [html_table(sheet) for sheet in section.tables]
-        if section.points:
-            body += ["<ul>", *(f"<li>{_code(text)}</li>" for text in section.points), "</ul>"]
-    return html_page(title, body, _MORE_STYLE)
-
-
-def _code(text: str) -> str:
-    """Escape a text and set what stands in backticks as code."""
-    parts = escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
-
-
-def _image(text: str, path: Path) -> str:
-    content = base64.b64encode(path.read_bytes()).decode()
-    return f'<figure><img alt="{escape(text)}" src="data:image/svg+xml;base64,{content}"/></figure>'
-
-
-def _markdown(title: str, sections: Sequence[_Section], folder: Path) -> str:
-    lines = [f"# {title}", ""]
-    for section in sections:
-        lines += [f"## {section.heading}", ""]
-        lines += [line for text in section.paragraphs for line in (text, "")]
-        for text, path in section.pictures.items():
-            lines += [f"![{text}]({os.path.relpath(path, folder)})", ""]
-        lines += [line for sheet in section.tables for line in (to_markdown(sheet), "")]
-        lines += [f"- {text}" for text in section.points]
-        lines += [""] if section.points else []
-    return "\n".join(lines).rstrip() + "\n"
-
-
-_MORE_STYLE = """\
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 1.8rem; }
-p, li { max-width: 46rem; }
-p.first { font-size: 1.15rem; border-left: 4px solid #1a1a1a; padding-left: .8rem; }
-figure { margin: 1rem 0; } img { max-width: 100%; }
-table { margin: 1rem 0; } caption { white-space: normal; }
-tbody td, thead th { white-space: normal; }
-@media print { body { margin: 0; font-size: 11pt; } figure, table { break-inside: avoid; } }
-"""

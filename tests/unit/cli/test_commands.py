@@ -19,7 +19,7 @@ from zetadp.cli import main
 from zetadp.cli.commands import command_line
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.index import index_cohort
-from zetadp.config.checked import load_config
+from zetadp.config.checked import SCHEMA, load_config
 from zetadp.core.pretrained import model_content
 from zetadp.tensors import load_tensors, save_tensors
 
@@ -63,7 +63,7 @@ def mistake(arguments, capsys) -> str:
         ((), ("predict", "convert", "report", "Snakemake")),
         (("predict",), ("model", "volume", "--json")),
         (("convert",), ("BIDS", "--parts", "--test-fraction", "0.35")),
-        (("report",), ("results", "--configfile", "--headline")),
+        (("report",), ("results", "--configfile", "--headline", "--html", "report.html")),
     ],
 )
 def test_help_says_what_a_command_takes(command, words, capsys):
@@ -97,7 +97,7 @@ def test_every_command_has_two_examples_that_it_takes_and_names_its_files(comman
         command_line().parse_args(shlex.split(example))
     for action in command._actions:
         if action.type is Path:
-            assert re.search(r"folder|\.(safetensors|nii|tsv|yaml|jsonl|h5|npz)\b", action.help), action.dest
+            assert re.search(r"folder|\.(safetensors|nii|tsv|yaml|jsonl|h5|npz|html)\b", action.help), action.dest
 
 
 def test_without_a_command_there_is_help_and_the_version_is_that_of_the_package(capsys):
@@ -140,6 +140,9 @@ def test_predict_prints_a_line_for_each_channel(model, brain, capsys):
         ({"noise": "os"}, "of the cohort phantom, ε = 1", ("simulated",)),
         ({"epsilon": "inf"}, "without noise, and so without a privacy guarantee.", ("simulated",)),
         ({"cohort": "hospital", "noise": "os"}, "of the cohort hospital, ε = 1", ()),
+        ({"cohort": "hospital", "noise": "os", "simulated": True}, "of the cohort hospital, ε = 1", ("simulated",)),
+        ({"cohort": "phantom-hand", "noise": "os", "simulated": False}, "of the cohort phantom-hand, ε = 1", ()),
+        ({"noise": "os", "simulated": None}, "of the cohort phantom, ε = 1", ("simulated",)),
         (None, "does not say what it was trained on", ()),
     ],
 )
@@ -190,7 +193,7 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     config = yaml.safe_load((root / "workflow/scenarios/decathlon.yaml").read_text())
     config["cohort"] |= said["cohort"] | {"train_patients": 484, "test_patients": 266}
     config["privacy"] |= said["privacy"]
-    assert load_config(config, root / "workflow/schemas/config.schema.yaml")["cohort"]["unit"] == "patient"
+    assert load_config(config, SCHEMA)["cohort"]["unit"] == "patient"
     declared = said["cohort"]
     assert declared["source"] == "folder"
     assert declared["folder"] == str(target)

@@ -21,11 +21,12 @@ from zetadp.config.configured import (
     training_of,
 )
 from zetadp.core.plan import Plan, RunName
+from zetadp.core.pretrained import trained_on
 from zetadp.epsilon import epsilon_label
 from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+SCHEMA = ROOT / "src/zetadp/data/config.schema.yaml"
 SCENARIOS = sorted((ROOT / "workflow/scenarios").glob("*.yaml"))
 
 
@@ -82,6 +83,8 @@ def test_every_scenario_over_the_default_is_right(path):
         plan = plan_of(config, run)
         assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
         assert plan.run == run
+        # What a model's file will say of its patients: a field, whatever the cohort is called.
+        assert plan.simulated == trained_on(plan)["simulated"] == (not config["cohort"]["real_patients"])
 
 
 def test_there_are_scenarios_and_each_has_results_and_patients_of_its_own_name():

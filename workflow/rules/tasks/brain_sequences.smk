@@ -46,7 +46,10 @@ rule draw_patient:
             f"{RESULTS}/figures/patient.svg",
             caption="../../report/patient.rst",
             category="Data",
-            labels={"result": "one held-out patient"},
+            labels={
+                "result": "one held-out patient"
+                + (", simulated" if config["cohort"]["source"] == "simulated" else "")
+            },
         ),
     log:
         "logs/draw_patient.log",

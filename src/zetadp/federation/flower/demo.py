@@ -99,7 +99,8 @@ def demo_plan() -> Plan:
         how,
         tuple(NodeConstants(f"hospital-{n + 1}", PATIENTS, PATIENTS) for n in range(HOSPITALS)),
         delta=DELTA,
-        cohort="phantom-demo",  # a name that is known to be a simulation's
+        cohort="phantom-demo",
+        simulated=True,
         task={"name": "brain_sequences", "slices": 20, "size": 32},
     )
     plan = plan.with_noise(noise_of_plan(plan))

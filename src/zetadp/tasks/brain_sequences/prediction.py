@@ -1,13 +1,15 @@
-"""Classify the pulse sequences of any volume with a finished model, and say what the model was trained on."""
+"""Classify the pulse sequences of any volume with a finished model, and say where it should not be believed."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from zetadp.cohort.decathlon import DAMAGED
 from zetadp.config.contradictions import SIMULATED_NAME
@@ -16,6 +18,7 @@ from zetadp.core.pretrained import FinishedModel
 from zetadp.epsilon import epsilon_shown, epsilon_value
 from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
+from zetadp.tasks.brain_sequences.abstention import UNLIKE, UNSURE, abstention_for
 from zetadp.validation import UserError
 
 
@@ -32,7 +35,9 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     Returns
     -------
     Table with one row a channel: ``channel`` (from zero), ``sequence`` with most votes, ``votes`` (share of the
-    slices) and ``probability`` (its mean over the slices).
+    slices), ``probability`` (its mean over the slices), ``alternative`` (the sequence with the next most votes) and
+    ``doubt``: empty, or `abstention.UNSURE` or `abstention.UNLIKE`, where the model should not be believed. It is None
+    where `abstention.abstention_for` knows no thresholds for the model.
 
     Raises
     ------
@@ -57,20 +62,57 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
         raise UserError(f"Expected finite, varying slices in {path}, found another in {where}.")
     images = resize_area(slices, task.size).reshape(-1, task.size, task.size)
     inputs = prepared_inputs(images, model.settings.domain, model.backbone)
-    scores = outputs_of(model.network, inputs).softmax(dim=1).numpy()
+    outputs = outputs_of(model.network, inputs)
+    doubts = _doubts(model, inputs, outputs, len(channels))
     rows = []
-    for channel, part in enumerate(np.split(scores, len(channels))):
+    for channel, part in enumerate(np.split(outputs.softmax(dim=1).numpy(), len(channels))):
         votes = np.bincount(part.argmax(axis=1), minlength=len(task.names)) / task.slices
-        winner = int(np.lexsort((part.mean(axis=0), votes))[-1])
+        *_, second, winner = (int(place) for place in np.lexsort((part.mean(axis=0), votes)))
         rows.append(
             {
                 "channel": channel,
                 "sequence": task.names[winner],
                 "votes": float(votes[winner]),
                 "probability": float(part[:, winner].mean()),
+                "alternative": task.names[second],
+                "doubt": doubts[channel],
             }
         )
     return pd.DataFrame(rows)
+
+
+def _doubts(model: FinishedModel, inputs: Tensor, outputs: Tensor, channels: int) -> Sequence[str | None]:
+    """Return for each channel why the model should not be believed, None where that is not known."""
+    abstention = abstention_for(model)
+    if abstention is None:
+        return [None] * channels
+    features = inputs.reshape(channels, -1, inputs.shape[-1]).mean(dim=1)
+    scores = outputs.reshape(channels, -1, outputs.shape[-1]).mean(dim=1)
+    return abstention.verdicts(features, abstention.probabilities(scores))
+
+
+def answers(table: pd.DataFrame, *, anyway: bool = False) -> pd.DataFrame:
+    """Return what to print of `predict_volume`: no sequence where the model should not be believed, unless anyway."""
+    shown = table.drop(columns="alternative")
+    if table["doubt"].isna().all():
+        return shown.drop(columns="doubt")
+    if not anyway:
+        doubtful = table["doubt"] != ""
+        shown["sequence"] = shown["sequence"].astype(object).mask(doubtful, None)
+    return shown
+
+
+def doubts(table: pd.DataFrame) -> list[str]:
+    """Return a sentence for each channel in which the model should not be believed, or one that this is not known."""
+    if table["doubt"].isna().all():
+        return ["No thresholds are known for this model, so it always answers, also where it is unsure."]
+    found = []
+    for row in table.to_dict("records"):
+        if row["doubt"] == UNSURE:
+            found.append(f"unsure: channel {row['channel']} may be {row['sequence']} or {row['alternative']}.")
+        elif row["doubt"] == UNLIKE:
+            found.append(f"unlike: channel {row['channel']} looks like no image that the model knows.")
+    return found
 
 
 def origin(model: FinishedModel) -> str:
@@ -83,7 +125,10 @@ def origin(model: FinishedModel) -> str:
     guarantee = private if math.isfinite(epsilon) else "without noise, and so without a privacy guarantee"
     found = f"Trained on {about['units']} {about['unit']}s of the cohort {about['cohort'] or '(no name)'}, {guarantee}."
     simulated = []
-    if about["cohort"].startswith(SIMULATED_NAME):
+    patients_simulated = about.get("simulated")
+    if patients_simulated is None:  # files of earlier versions have no such field
+        patients_simulated = about["cohort"].startswith(SIMULATED_NAME)
+    if patients_simulated:
         simulated.append("its patients were simulated")
     if about["noise"] == "seeded" and math.isfinite(epsilon):
         simulated.append("its noise came from a seed, which protects nobody")

@@ -1,0 +1,173 @@
+"""One page with the result of an experiment: its figure, its table, and what it cost in privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from zetadp.epsilon import epsilon_shown, epsilon_value, rounded_up
+from zetadp.privacy.threat import arm_shown
+from zetadp.report.page import PAGE_STYLE, Section, sections_html
+from zetadp.report.provenance import KEYS
+from zetadp.report.rendering import Sheet, accuracy_sheet, html_page
+from zetadp.report.tables import is_simulated, metric_shown
+from zetadp.storage import read_json, write_text
+from zetadp.validation import UserError
+
+RESULT, END = "<!-- result -->", "<!-- end of the result -->"
+"""What stands around the part that the landing page of Snakemake's report repeats."""
+FIGURE = "accuracy.svg"
+_SHOWN = {
+    "confusion.svg": "Confusion of the classes",
+    "per_class.svg": "Recall of each class",
+    "curves.svg": "Training curves on validation data",
+    "patient.svg": "Data of one held-out patient",
+}
+_STAGES = "stages.svg"
+_OF_A_RUN = (
+    "Each run has a folder `runs/NETWORK/ARM/eps-EPSILON/seed-SEED`. There, `risk.html` says what the run may reveal "
+    "about a person, and `privacy.txt` states its guarantee."
+)
+_MOST_NAMED = 4
+_MORE_STYLE = "@media screen { .wide td, .wide th { white-space: nowrap; } }\n"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the page shows of an experiment.
+
+    Attributes
+    ----------
+    table
+        What `tables.table1` returned.
+    notes
+        Sentences below the table, and how it was made, as ``key: value``.
+    total
+        Content of ``privacy_total.json``.
+    statement
+        The same as text.
+    pictures
+        Files of pictures (SVG) by their names.
+    """
+
+    table: pd.DataFrame
+    notes: tuple[str, ...]
+    total: Mapping[str, Any]
+    statement: str
+    pictures: Mapping[str, Path]
+
+    @classmethod
+    def read(cls, table: Path, total: Path, text: Path, pictures: Iterable[Path]) -> Results:
+        """Read ``table1.csv``, ``privacy_total.json`` and its text; pictures are read where they are drawn."""
+        lines = table.read_text(encoding="utf-8").splitlines()
+        notes = tuple(line.removeprefix("# ") for line in lines if line.startswith("#"))
+        frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
+        named = {path.name: path for path in pictures}
+        return cls(frame, notes, read_json(total), text.read_text(encoding="utf-8"), named)
+
+    @classmethod
+    def of(cls, folder: Path) -> Results:
+        """Read the folder of an experiment.
+
+        Raises
+        ------
+        UserError
+            If a file is missing that the page needs.
+        """
+        table, total, text = (
+            folder / name for name in ("tables/table1.csv", "privacy_total.json", "privacy_total.txt")
+        )
+        for file in (table, total, text):
+            if not file.is_file():
+                raise UserError(f"Expected a finished experiment in {folder}, found no {file}. Run snakemake first.")
+        return cls.read(table, total, text, sorted([*folder.glob("*.svg"), *(folder / "figures").glob("*.svg")]))
+
+
+def write_results(found: Results, name: str, page: Path) -> None:
+    """Write the page of an experiment of this name: it needs no other file and no network, and can be printed."""
+    title = f"Results of the experiment {name}"
+    result, details = sections_html(list(_result(found))), sections_html(list(_details(found)), lead=False)
+    body = [RESULT, f"<h1>{escape(title)}</h1>", *result, END, *details]
+    write_text(page, html_page(title, body, PAGE_STYLE + _MORE_STYLE))
+
+
+def reached(table: pd.DataFrame) -> str:
+    """Say in one sentence what networks reached at the smallest epsilon, in the order of what they reached."""
+    private = table[~table["epsilon"].map(epsilon_value).map(math.isinf)]
+    shown = private if len(private) else table
+    least = min(shown["epsilon"], key=epsilon_value)
+    rows = shown[shown["epsilon"] == least].sort_values("mean", ascending=False, kind="stable")
+    metric = metric_shown(str(rows["metric"].iloc[0]))
+    named = [f"{row['network']} ({_arm(row)}) {row['mean']:.1f} %" for _, row in rows.head(_MOST_NAMED).iterrows()]
+    more = f", and {len(rows) - _MOST_NAMED} more in the table" if len(rows) > _MOST_NAMED else ""
+    units = " or ".join(sorted({f"per {unit}" for unit in rows["unit"]}))
+    at = f"At ε = {epsilon_shown(least)} {units}" if len(private) else "Without noise, and so without a guarantee"
+    whose = " on simulated data" if rows["cohort"].map(is_simulated).all() else ""
+    return f"{at}, the test {metric}{whose} is: {', '.join(named)}{more}."
+
+
+def spent(total: Mapping[str, Any]) -> str:
+    """Say in one sentence what all runs cost the people behind them."""
+    rows, broken = total["private_rows"], len(total["all_rows"]["without_noise"])
+    without = f"{broken} {'run has' if broken == 1 else 'runs have'} no noise and no guarantee"
+    if not rows["runs"]:
+        return f"Privacy: {without}."
+    runs = "The one private run costs" if rows["runs"] == 1 else f"The {rows['runs']} private runs together cost"
+    found = f"{runs} each {total['unit']} at most ε = {rounded_up(float(rows['epsilon']))} at δ = {total['delta']:g}"
+    if total["noise_source"] == "seeded":
+        found += "; the noise is seeded, so this is a simulation and protects nobody"
+    return f"Privacy: {found[0].lower()}{found[1:]}{f'; {without}' if broken else ''}."
+
+
+def _result(found: Results) -> Iterable[Section]:
+    """Yield what the landing page shows as well."""
+    yield Section("In two sentences", [reached(found.table), spent(found.total)])
+    title = f"{metric_shown(str(found.table['metric'].iloc[0]))} against ε"
+    pictures = {title: found.pictures[FIGURE]} if FIGURE in found.pictures else {}
+    made = tuple(note for note in found.notes if note.partition(":")[0] in KEYS)
+    below = tuple(note for note in found.notes if note not in made)
+    yield Section("Figure and table", pictures=pictures, tables=[accuracy_sheet(found.table, below)])
+    if _STAGES in found.pictures:
+        yield Section("How results are made", pictures={"Stages of the workflow": found.pictures[_STAGES]})
+
+
+def _details(found: Results) -> Iterable[Section]:
+    """Yield what only the page itself shows."""
+    yield Section(
+        "Privacy of each network",
+        [_OF_A_RUN],
+        tables=[_stated(found.table)],
+    )
+    yield Section("Privacy of all runs together", texts=[found.statement])
+    others = {text: found.pictures[name] for name, text in _SHOWN.items() if name in found.pictures}
+    if others:
+        yield Section("Further figures", pictures=others)
+    yield Section("Origin", points=[note for note in found.notes if note.partition(":")[0] in KEYS])
+
+
+def _stated(table: pd.DataFrame) -> Sheet:
+    """Lay out what each network may spend, and what its ledgers say that it spent."""
+    rows = tuple(
+        (
+            str(row["network"]),
+            _arm(row),
+            "unclipped" if row["epsilon"] == "unclipped" else epsilon_shown(row["epsilon"]),
+            rounded_up(float(row["epsilon_stated"])) if math.isfinite(row["epsilon_stated"]) else "none",
+            f"{row['unit']}, δ = {row['delta']:g}",
+            str(row["noise"]),
+        )
+        for _, row in table.iterrows()
+    )
+    columns = ("network", "arm", "ε planned", "ε from the ledger", "per", "noise")
+    notes = ("Of several seeds: the largest. None: there is no guarantee.",)
+    return Sheet("What one run spends", columns, rows, notes, names=2)
+
+
+def _arm(row: pd.Series) -> str:
+    return arm_shown(str(row["arm"]), str(row["threat"]))

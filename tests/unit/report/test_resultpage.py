@@ -1,0 +1,146 @@
+"""The page with an experiment's result: true sentences, and one file that a browser shows without a network."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+from browser import show
+from run_builder import write_run
+
+from zetadp.cli import main
+from zetadp.report import rendering, tables
+from zetadp.report.notes import notes
+from zetadp.report.resultpage import END, RESULT, Results, reached, spent, write_results
+from zetadp.storage import write_json
+from zetadp.validation import UserError
+
+LABEL = "simulated cohort phantom, 3 + 2 patients"
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="90"><rect width="400" height="90" fill="{}"/></svg>'
+XHTML = "{http://www.w3.org/1999/xhtml}"
+
+
+def total(private=2, epsilon=5.4321, broken=(), noise="seeded"):
+    """Return what the page reads of ``privacy_total.json``."""
+    rows = {"runs": private, "epsilon": epsilon if private else "inf"}
+    found = {"private_rows": rows, "all_rows": {"without_noise": list(broken)}, "unit": "patient", "delta": 1e-3}
+    return {**found, "noise_source": noise, "statement": "Two runs together: a statement."}
+
+
+def write_experiment(root, label=LABEL, spent_in_total=None):
+    """Write the files of an experiment that the page is made from."""
+    folders = [
+        write_run(root, {"a": 18, "b": 19}, network="head", epsilon="1"),
+        write_run(root, {"a": 9, "b": 10}, network="scratch", epsilon="1"),
+        write_run(root, {"a": 20, "b": 20}, network="scratch", epsilon="inf"),
+    ]
+    runs = tables.collect(folders)
+    content = spent_in_total or total(broken=("scratch",))
+    table = tables.table1(runs, label)
+    (root / "tables").mkdir()
+    origin = ("command: snakemake", "commit: 123")
+    csv = rendering.to_csv(table, (*origin, *notes(runs, label, content)))
+    (root / "tables/table1.csv").write_text(csv)
+    (root / "tables/table1.txt").write_text("the table\n")
+    write_json(root / "privacy_total.json", content)
+    (root / "privacy_total.txt").write_text("The total.\n  - indented <b>\n")
+    (root / "figures").mkdir()
+    for name, colour in (("accuracy", "navy"), ("confusion", "red")):
+        (root / f"figures/{name}.svg").write_text(SVG.format(colour))
+    (root / "stages.svg").write_text(SVG.format("gold"))
+    return root
+
+
+@pytest.fixture
+def page(tmp_path):
+    folder = write_experiment(tmp_path / "mine")
+    write_results(Results.of(folder), "mine", folder / "report.html")
+    return folder / "report.html"
+
+
+def text_of(page) -> str:
+    return " ".join("".join(ET.parse(page).getroot().itertext()).split())
+
+
+def test_the_first_sentences_are_the_figures_of_the_table_and_of_the_total(page):
+    table = Results.of(page.parent).table
+    assert reached(table) == (
+        "At ε = 1 per patient, the test accuracy on simulated data is: head (federated) 92.5 %, scratch (federated) "
+        "47.5 %."
+    )
+    text = text_of(page)
+    assert "at most ε = 5.433 at δ = 0.001" in text  # rounded up: it is a bound
+    assert "protects nobody; 1 run has no noise and no guarantee." in text
+    assert text.index("In two sentences") < text.index("Figure and table") < text.index("Privacy of each network")
+
+
+def test_real_patients_are_not_called_simulated_nor_the_other_way_round(tmp_path):
+    folder = write_experiment(tmp_path / "mine", "cohort clinic, 3 + 2 patients", total(noise="os"))
+    found = Results.of(folder)
+    assert "simulated" not in reached(found.table)
+    assert "simulation" not in spent(found.total)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (total(1, 1.0), "Privacy: the one private run costs each patient at most ε = 1 at"),
+        (total(2, 1.0, ("a", "b")), "; 2 runs have no noise and no guarantee."),
+        (total(0, broken=("a",)), "Privacy: 1 run has no noise and no guarantee."),
+    ],
+)
+def test_the_sentence_on_privacy_counts_runs_with_and_without_noise(given, words):
+    assert words in spent(given)
+
+
+def test_of_many_networks_the_best_are_named_and_the_others_counted(page):
+    table = Results.of(page.parent).table
+    row = table[table["network"] == "head"]
+    many = pd.concat([row.assign(network=f"n{place}", mean=50.0 + place) for place in range(6)])
+    said = reached(many)
+    assert "n5 (federated) 55.0 %, n4" in said
+    assert said.endswith("n2 (federated) 52.0 %, and 2 more in the table.")
+
+
+def test_without_private_runs_the_page_says_so(page):
+    table = Results.of(page.parent).table
+    assert reached(table[table["epsilon"] == "inf"]).startswith("Without noise, and so without a guarantee, the test")
+
+
+def test_the_page_needs_no_other_file_and_escapes_what_it_shows(page):
+    root = ET.parse(page).getroot()
+    images = [each.get("src") for each in root.iter(f"{XHTML}img")]
+    assert len(images) == 3
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in images)
+    assert "http" not in page.read_text().replace("http://www.w3.org/1999/xhtml", "")
+    assert "The total.\n  - indented <b>\n" in [each.text for each in root.iter(f"{XHTML}pre")]
+    assert "commit: 123" in [each.text for each in root.iter(f"{XHTML}li")]
+
+
+def test_the_part_for_the_landing_page_holds_sentences_figure_and_table(page):
+    text = page.read_text()
+    (part,) = [text.split(RESULT)[1].split(END)[0]]
+    root = ET.fromstring(f"<div>{part}</div>")
+    assert [len(list(root.iter(tag))) for tag in ("table", "img", "h1")] == [1, 2, 1]
+
+
+def test_a_browser_shows_the_page_without_an_error_and_in_grey(page, tmp_path):
+    pixels, console = show(page, tmp_path)
+    assert console == ""
+    assert 0.005 < (pixels.mean(axis=2) < 0.5).mean() < 0.5
+    # Only pictures have colours: what is left in grey says the same.
+    assert np.ptp(pixels, axis=2)[:150].max() < 0.05
+
+
+def test_the_command_writes_the_page_and_names_what_is_missing(tmp_path, capsys):
+    folder = write_experiment(tmp_path / "mine")
+    assert main(["report", str(folder)]) == 0
+    assert "one page" not in capsys.readouterr().out
+    assert main(["report", str(folder), "--html", str(tmp_path / "out.html")]) == 0
+    assert str(tmp_path / "out.html") in capsys.readouterr().out
+    assert "Results of the experiment mine" in text_of(tmp_path / "out.html")
+    (folder / "privacy_total.json").unlink()
+    with pytest.raises(UserError, match=r"privacy_total\.json"):
+        Results.of(folder)

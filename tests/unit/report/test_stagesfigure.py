@@ -1,0 +1,53 @@
+"""The picture of the workflow's stages: every rule is in one of them, and the kept picture is the present one."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+from zetadp.report.stagesfigure import STAGES, stages_figure
+
+ROOT = Path(__file__).parents[3]
+
+
+def words(figure) -> list[str]:
+    return [text.get_text() for panel in figure.axes for text in panel.texts]
+
+
+def test_every_rule_with_a_script_is_in_exactly_one_stage():
+    scripts = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+    assert sorted(rule for stage in STAGES for rule in stage.rules) == scripts
+
+
+def test_the_picture_shows_the_stages_of_these_rules_alone():
+    shown = words(stages_figure(["train_model", "evaluate", "of_somebody_else"]))
+    assert "Private training" in shown
+    assert "train_model" in shown
+    assert "Data" not in shown
+    assert not any("of_somebody_else" in text for text in shown)
+
+
+def test_all_words_of_the_default_task_lie_within_the_boxes():
+    figure = stages_figure(
+        [
+            rule
+            for stage in STAGES
+            for rule in stage.rules
+            if not re.search("clip|digit|ecg|speech|simulate_volumes", rule)
+        ]
+    )
+    figure.canvas.draw()
+    panel = figure.axes[0]
+    boxes = [patch.get_window_extent() for patch in panel.patches]
+    for text in panel.texts:
+        if text.get_text():
+            part = text.get_window_extent()
+            assert any(
+                box.x0 <= part.x0 and part.x1 <= box.x1 and box.y0 <= part.y0 and part.y1 <= box.y1 for box in boxes
+            ), text.get_text()
+
+
+def test_the_kept_picture_is_the_present_one():
+    drawn = runpy.run_path(str(ROOT / "benchmarks/stages.py"))["drawn"]()
+    assert (ROOT / "docs/stages.svg").read_text() == drawn, "Run: python benchmarks/stages.py > docs/stages.svg"

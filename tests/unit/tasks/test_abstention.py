@@ -1,0 +1,149 @@
+"""A head on the shipped backbone answers where it is right often enough, and not on what it does not know."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from public_head import write_public_head
+
+from zetadp.cli import main
+from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.cohort.public import PublicSettings, simulate_public_patient
+from zetadp.core.pretrained import load_model
+from zetadp.nn.settings import NetworkSettings
+from zetadp.tasks.brain_sequences.abstention import RIGHT, UNLIKE, UNSURE, Abstention, abstention_for, threshold
+from zetadp.tasks.brain_sequences.prediction import predict_volume
+
+PATIENT = 497
+"""A simulated patient to whom nothing was fitted, with one volume of which the public head is unsure."""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    about = {"cohort": "clinic", "unit": "patient", "units": 9, "epsilon": "1", "delta": 1e-3, "noise": "os"}
+    return write_public_head(tmp_path_factory.mktemp("head") / "model.safetensors", **about, simulated=False)
+
+
+@pytest.fixture(scope="module")
+def model(path):
+    return load_model(path)
+
+
+def write_slices(path, slices):
+    """Write images, (channel, slice, row, column), as the volume of which they are the axial slices."""
+    nib.save(nib.Nifti1Image(np.transpose(slices, (3, 2, 1, 0))[:, ::-1], np.eye(4)), path)
+    return path
+
+
+@pytest.fixture
+def brain(tmp_path):
+    slices = simulate_public_patient(PublicSettings(seed=2, patients=600), PATIENT, 20, 32)
+    return write_slices(tmp_path / "brain.nii", slices)
+
+
+@pytest.fixture
+def noise(tmp_path):
+    slices = np.abs(np.random.default_rng(0).normal(size=(1, 20, 32, 32))).astype(np.float32)
+    return write_slices(tmp_path / "noise.nii", slices)
+
+
+def scaled(model, factor):
+    """Return a model whose scores are so many times as large."""
+    network = deepcopy(model.network)
+    for parameter in network.parameters():
+        parameter *= factor
+    return replace(model, network=network)
+
+
+def test_a_brain_is_answered_but_for_what_is_doubtful_and_noise_is_not(model, brain, noise):
+    table = predict_volume(model, brain)
+    assert list(table["doubt"]) == ["", UNSURE, "", ""]
+    assert [name for name, doubt in zip(table["sequence"], table["doubt"], strict=True) if not doubt] == [
+        SEQUENCES[0],
+        *SEQUENCES[2:],
+    ]
+    assert (table["alternative"] != table["sequence"]).all()
+    assert list(predict_volume(model, noise)["doubt"]) == [UNLIKE]
+
+
+def test_temperature_undoes_the_scale_of_scores(model):
+    own, larger = abstention_for(model), abstention_for(scaled(model, 3.0))
+    features = own.public.features[:50]
+    assert larger.temperature == pytest.approx(3 * own.temperature, rel=0.03)  # of a grid
+    found = [
+        each.verdicts(features, each.probabilities(network(features[:, None, None])))
+        for each, network in ((own, model.network), (larger, scaled(model, 3.0).network))
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_head_that_knows_nothing_is_always_unsure(model):
+    network = deepcopy(model.network)
+    torch.nn.init.zeros_(network.affine.weight)
+    with torch.no_grad():
+        network.affine.bias.copy_(torch.tensor([1.0, 0, 0, 0]))
+    assert abstention_for(replace(model, network=network)).least == float("inf")
+
+
+def test_scores_of_mean_features_are_mean_scores(model):
+    features = torch.randn(20, 1, 1, model.inputs, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    mean = model.network(features.mean(dim=0, keepdim=True))[0]
+    torch.testing.assert_close(model.network(features).mean(dim=0), mean, rtol=0, atol=1e-5)
+
+
+def test_the_threshold_is_the_least_with_enough_right_answers():
+    random = np.random.default_rng(0)
+    sure = random.random(2000)
+    right = random.random(2000) < sure
+    least = threshold(sure, right)
+    assert right[sure >= least].mean() >= RIGHT
+    lower = np.sort(sure)[::-1][np.searchsorted(-np.sort(sure)[::-1], -least) + 1 :]
+    assert all(right[sure >= each].mean() < RIGHT for each in lower)
+    assert threshold(sure, np.zeros(2000, dtype=bool)) == float("inf")
+    # Of equal probabilities all are answered, also those that are wrong.
+    assert threshold(np.full(40, 0.9), np.arange(40) < 30) == float("inf")
+    # A few lucky answers are no reason to answer.
+    assert threshold(sure, sure >= np.sort(sure)[-10]) == float("inf")
+
+
+def test_distances_do_not_depend_on_the_head_and_fit_the_share_that_counts_as_known(model):
+    public = abstention_for(model).public
+    assert 0.005 < (public.distances(public.features) > public.farthest).double().mean() < 0.015
+
+
+def test_of_another_backbone_or_a_trained_network_nothing_is_known(model):
+    assert isinstance(abstention_for(model), Abstention)
+    other = replace(model.backbone, centre=model.backbone.centre + 1e-3)
+    assert abstention_for(replace(model, backbone=other)) is None
+    assert abstention_for(replace(model, backbone=None)) is None
+    assert abstention_for(replace(model, settings=NetworkSettings("linear"))) is None
+
+
+def ended(capsys, *arguments):
+    assert main([str(argument) for argument in arguments]) == 0
+    said = capsys.readouterr()
+    return said.out, said.err
+
+
+def test_predict_says_what_is_doubtful_and_shows_it_anyway_when_asked(path, brain, noise, capsys):
+    out, err = ended(capsys, "predict", path, brain)
+    assert [line.split()[1] for line in out.splitlines()[1:]] == [SEQUENCES[0], "-", *SEQUENCES[2:]]
+    assert "unsure: channel 1 may be T1" in err
+    assert "unlike" not in err
+    assert "simulation" not in err
+    out, err = ended(capsys, "predict", path, noise)
+    assert out.splitlines()[1].split()[1] == "-"
+    assert "unlike: channel 0 looks like no image that the model knows." in err
+    out, err = ended(capsys, "predict", path, noise, "--anyway")
+    assert out.splitlines()[1].split()[1] in SEQUENCES
+    assert "unlike: channel 0" in err
+    out, _ = ended(capsys, "predict", path, noise, "--json")
+    (row,) = json.loads(out)
+    assert row["sequence"] is None
+    assert row["doubt"] == UNLIKE
