@@ -24,6 +24,7 @@ from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.privacy.accounting import epsilon
+from zetadp.privacy.calibration import promise_of
 from zetadp.storage import write_json
 from zetadp.validation import UserError
 
@@ -99,6 +100,31 @@ def test_the_plan_of_a_configuration_meets_its_epsilon(tmp_path, capsys):
     spent = epsilon({(node.expected / node.population, node.noise_multiplier): 4 for node in plan.nodes[:1]}, 1e-3)
     assert 7.9 < spent <= 8
     assert plan.header()["partition"]["nodes"] == 3
+
+
+COORDINATOR = {
+    "name": "three-hospitals",
+    "cohort": {"name": "glioma", "source": "folder"},
+    "partition": {"nodes": 3, "sizes": [9, 6, 12]},
+    "arms": {"federated": {"expected_patients": 6, "rounds": 4}},
+    "privacy": {"noise": "os"},
+    "runs": [{"networks": ["complex"], "arms": ["federated"], "epsilons": [8], "seeds": [0]}],
+}
+
+
+def test_a_coordinator_without_patients_plans_for_hospitals_of_unequal_size(tmp_path):
+    """It has no folder to name. The central arm of config.yaml wants more patients, and no run uses it."""
+    (tmp_path / "over.yaml").write_text(json.dumps(COORDINATOR))
+    alone = COORDINATOR | {"networks": {"complex": {}}, "training": {}}
+    (tmp_path / "alone.yaml").write_text(json.dumps(alone))
+    for files in (["alone.yaml"], [str(ROOT / "config.yaml"), "over.yaml"]):
+        output = tmp_path / "plan.json"
+        names = [str(tmp_path / file) for file in files]
+        run = ["--network", "complex", "--epsilon", "8", "--output", str(output)]
+        assert main(["federation", "plan", *names, *run]) == 0
+        plan = Plan.read(output)
+        assert [node.population for node in plan.nodes] == [9, 6, 12]
+        assert promise_of(plan, "node-02").epsilon <= 8
 
 
 def test_a_run_that_the_configuration_lacks_is_a_users_error(capsys):

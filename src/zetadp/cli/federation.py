@@ -137,12 +137,24 @@ def _run_plan(given: argparse.Namespace) -> None:
     from zetadp.config.checked import read_overlaid
     from zetadp.privacy.calibration import promise_of
 
-    plan = _planned(read_overlaid(given.configuration), given)
+    plan = _planned(_without_patients(read_overlaid(given.configuration)), given)
     plan.write(given.output)
     print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
     for node in plan.nodes:
         print(f"  {promise_of(plan, node.name)}")
         print(f"    of {node.population} {plan.unit}s, {node.expected:g} a round, sigma {node.noise_multiplier:g}")
+
+
+def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what a coordinator without patients cannot declare and no plan depends on."""
+    cohort, partition = content.get("cohort"), content.setdefault("partition", {})
+    if isinstance(cohort, dict) and cohort.get("source") == "folder" and cohort.get("folder") is None:
+        if sizes := partition.get("sizes"):
+            cohort["train_patients"] = sum(sizes)
+        # The schema asks whoever trains here for these; a plan holds none of them.
+        cohort |= {"folder": ".", "unit": "record", "test_patients": 1}
+        partition["validation_patients"] = 0
+    return content
 
 
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
