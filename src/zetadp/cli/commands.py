@@ -137,7 +137,14 @@ def _convert(given: argparse.Namespace) -> None:
     train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
     print(
         f"{given.target}: {train} training and {test} test patients, with {len(task.training)} and {len(task.test)} "
-        "records.\nDeclare in the configuration, with a name that stands for these patients:\n"
+        "records."
+    )
+    if not (train and test):
+        part = f"images: {given.target}" if train else f"watched: {given.target}\n  watched_patients: {test}"
+        print(f"In the settings of a site of a federation:\n  {part}")
+        return
+    print(
+        "Declare in the configuration, with a name that stands for these patients:\n"
         "cohort:\n  name: my-hospital\n  source: folder\n"
         f"  folder: {given.target}\n  train_patients: {train}\n  test_patients: {test}\n"
         f"  unit: patient\n  patient_key: {given.target / PATIENT_KEY}\n"
