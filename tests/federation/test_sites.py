@@ -18,6 +18,8 @@ from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import Plan
 from zetadp.core.records import items_of
 from zetadp.core.task import site_task_of
+from zetadp.federation.flower.approval import approve
+from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import load_hospital
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.kspace.fourier import to_kspace
@@ -162,9 +164,13 @@ def test_a_hospital_is_made_of_its_files(tmp_path):
     plan.write(tmp_path / "plan.json")
     write_hospital_folder(tmp_path / "images", plan.nodes[1].population)
     (tmp_path / "node.yaml").write_text("name: node-02\nplan: plan.json\nimages: images\nstate: state\nthreads: 1\n")
-    hospital = load_hospital(tmp_path / "node.yaml")
+    make_node_key(tmp_path / "pub.pem", tmp_path / "node.key")
+    with pytest.raises(UserError, match="Nobody has approved the plan"):
+        load_hospital(tmp_path / "node.yaml", tmp_path / "node.key")
+    approve(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key", "a test")
+    hospital = load_hospital(tmp_path / "node.yaml", tmp_path / "node.key")
     assert hospital.constants == plan.nodes[1]
     assert HospitalSettings.read(tmp_path / "node.yaml").simulation is False
     (tmp_path / "node.yaml").write_text("name: node-09\nplan: plan.json\nimages: images\nstate: state\n")
     with pytest.raises(UserError, match="Expected the name of a node of the plan"):
-        load_hospital(tmp_path / "node.yaml")
+        load_hospital(tmp_path / "node.yaml", tmp_path / "node.key")

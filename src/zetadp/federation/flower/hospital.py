@@ -34,6 +34,7 @@ from zetadp.core.round import Site, do_round
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.core.task import site_task_of
 from zetadp.dataset import pick_device
+from zetadp.federation.flower.approval import check_approval
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.protocol import (
     Answer,
@@ -47,7 +48,7 @@ from zetadp.federation.flower.protocol import (
     pack_reply,
     unpack_request,
 )
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.settings import HospitalSettings, ledger_of
 from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
@@ -90,7 +91,7 @@ class Hospital:
         self.settings, self.plan, self.records = settings, plan, records
         self.start = start
         self.constants = plan.nodes[plan.place(settings.name)]
-        self.ledger_path = settings.state / "ledgers" / f"{plan.label}.jsonl"
+        self.ledger_path = ledger_of(settings, plan)
         self.message_folder = settings.state / "messages" / plan.label
         declared = self.constants.population // plan.units_of_a_person
         if len(patients) != declared:
@@ -112,7 +113,6 @@ class Hospital:
         self.promise = check_promise(
             plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts
         )
-        logger.info("%s", self.promise)
         one_each = plan.unit == "image"
         self.units = single_items(patients, plan.units_of_a_person) if one_each else patients
         check_units(self.units, records.strata, plan.together)
@@ -214,12 +214,26 @@ def _lines_after(path: Path, head: str) -> list[str]:
     return lines[heads.index(head) + 1 :]
 
 
-def load_hospital(path: Path) -> Hospital:
-    """Read a hospital's settings, check and prepare its patients."""
+def load_hospital(path: Path, key: Path) -> Hospital:
+    """Read a hospital's settings, check that the plan is approved, check and prepare the patients.
+
+    Parameters
+    ----------
+    path
+        The hospital's settings.
+    key
+        The node's private key, with which the plan was approved.
+
+    Raises
+    ------
+    UserError
+        If the plan is not approved, or settings, plan and patients do not agree.
+    """
     settings = HospitalSettings.read(path)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     plan = Plan.read(settings.plan)
+    logger.info("the plan %s was %s", plan.digest[:16], check_approval(settings, plan, key))
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     held = site_task_of(plan.task).site(
         settings.images,

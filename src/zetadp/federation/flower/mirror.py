@@ -38,6 +38,7 @@ class Mirror:
         self.path = path
         self.head = START
         self._heads = {START}
+        self._earlier: list[Round] = []
         self._events: list[Round] = []
         self._attempt: str | None = None
         if path.exists():
@@ -82,25 +83,31 @@ class Mirror:
                 f"Cannot write {self.path}: {error.strerror or error}. Mend the disk or folder, then run again."
             ) from error
 
+    @property
+    def releases(self) -> list[Round]:
+        """Every release in the ledger, of all attempts."""
+        return [*self._earlier, *self._events]
+
     def of_attempt(self, attempt: str) -> list[Round]:
         """Return the releases that the node has recorded for the server's present attempt, in their order."""
         return list(self._events) if self._attempt == attempt else []
 
     def _take(self, lines: Sequence[str]) -> list[str]:
         """Follow the chain over lines and return those that are new; state changes only where all of them follow."""
-        attempt, events = self._attempt, list(self._events)
+        attempt, events, earlier = self._attempt, list(self._events), list(self._earlier)
         # Lines shown before: a head stands for its line and for all before it.
         new = list(itertools.dropwhile(lambda line: _head_of(line) in self._heads, lines))
         links = list(follow(new, self.head))
         for number, link in enumerate(links, start=1):
             if link.entry.get("kind") == "start":
-                attempt, events = link.entry.get("federation"), []
+                attempt, events, earlier = link.entry.get("federation"), [], earlier + events
                 continue
             try:
                 events += _events(link.entry, events)
             except (KeyError, TypeError, UserError) as error:
                 raise BrokenChainError(number) from error
         self.head, self._attempt, self._events = links[-1].head if links else self.head, attempt, events
+        self._earlier = earlier
         self._heads.update(link.head for link in links)
         return new
 

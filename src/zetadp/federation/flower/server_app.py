@@ -168,8 +168,12 @@ class GridLine:
         """Return what a message says; None where a message got lost and the request may be sent again."""
         failed = Refusal(name, sent.request.attempt, sent.request.round, Reason.FAILED)
         if message.has_error():
-            logger.warning("%s: %s", name, message.error.reason)
-            return failed if message.error.code in APP_FAILED else None
+            logger.debug("%s: %s", name, message.error.reason)
+            if message.error.code in APP_FAILED:
+                logger.warning("the program of %s failed; the log there says why", name)
+                return failed
+            logger.warning("a message to or from %s was lost; the request is sent again", name)
+            return None
         try:
             reply = unpack_reply(message.content)
         except WrongEnvelopeError as error:

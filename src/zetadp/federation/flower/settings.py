@@ -104,6 +104,11 @@ class HospitalSettings:
         return read_settings(path, "a hospital's node", build)
 
 
+def ledger_of(settings: HospitalSettings, plan: Plan) -> Path:
+    """Return the ledger of a hospital for a plan."""
+    return settings.state / "ledgers" / f"{plan.label}.jsonl"
+
+
 @dataclass(frozen=True)
 class Patience:
     """What the server does about nodes that do not answer.
