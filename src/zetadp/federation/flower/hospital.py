@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import multiprocessing
+import os
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -230,8 +231,9 @@ def load_hospital(path: Path, key: Path) -> Hospital:
         If the plan is not approved, or settings, plan and patients do not agree.
     """
     settings = HospitalSettings.read(path)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
+    # Rounds are computed in forks of this process. Threads do not survive a fork, and a fork that expects them waits
+    # for ever. So this process must never start any.
+    torch.set_num_threads(1)
     plan = Plan.read(settings.plan)
     logger.info("the plan %s was %s", plan.digest[:16], check_approval(settings, plan, key))
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
@@ -290,6 +292,7 @@ def _computed(hospital: Hospital, request: Request) -> Answer | Refusal:
 
 def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
     die_with_parent()
+    torch.set_num_threads(hospital.settings.threads or os.cpu_count() or 1)
     sender.send(hospital.reply(request))
 
 
