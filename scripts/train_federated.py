@@ -19,6 +19,7 @@ from zetadp.federation.flower.settings import HospitalSettings, Patience, Server
 from zetadp.federation.partition import read_partition
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.account import Permission, claim, forget_times
+from zetadp.privacy.budget import Cap
 from zetadp.storage import read_json
 from zetadp.workflow import run
 
@@ -42,6 +43,7 @@ def main(
     plan: dict[str, Any],
     performance: dict[str, Any],
     finish_seconds: int,
+    cap: str,
     real_patients: bool,
     federation: dict[str, Any],
     device: str,
@@ -83,6 +85,7 @@ def main(
         threads=1,
         patience=Patience(**{key: federation[key] for key in patience}),
         permission=Permission(declared.delta) if declared.exact else None,
+        cap=Cap.named(cap, declared.delta),
     )
     # The nodes' own ledgers outlive results, like the account.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")

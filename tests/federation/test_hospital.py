@@ -17,7 +17,8 @@ from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.settings import HospitalSettings, check_cap
+from zetadp.privacy.budget import Cap, spent
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
 
@@ -284,6 +285,32 @@ def test_answers_leave_at_whole_ticks(work, tick, least):
     passed = time.monotonic() - begun
     assert passed >= least
     assert tick == 0 or passed % tick < 0.25 * tick
+
+
+def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_anew(tmp_path, monkeypatch):
+    cost = make_hospital(EXACT, 0, tmp_path).promise.epsilon
+    rounds = EXACT.training.rounds
+    more = make_plan(noise="os", rounds=rounds + 1)
+    room = make_hospital(more, 0, tmp_path).promise.epsilon  # for one round that is drawn anew
+    cap = Cap(1.0001 * room, EXACT.delta)
+    other = replace(EXACT, run=replace(EXACT.run, seed=7))
+
+    def at(plan):
+        return make_hospital(plan, 0, tmp_path, cap=cap)
+
+    assert isinstance(at(EXACT).reply(request(EXACT)), Answer)
+    assert at(other).reply(request(other)).reason == Reason.CAP
+    with pytest.raises(UserError, match="The cap is"):
+        check_cap(at(other).settings, other)
+    check_cap(at(EXACT).settings, EXACT)  # it has begun, and may go on
+    for number in (1, 2):  # each dies after it was recorded; there is room for drawing one of them again
+        with monkeypatch.context() as patched:
+            patched.setattr(MessageStore, "keep", lambda *_: 1 / 0)
+            assert at(EXACT).reply(request(EXACT, number)).reason == Reason.FAILED
+        again = at(EXACT).reply(request(EXACT, number))
+        assert isinstance(again, Answer) if number == 1 else again.reason == Reason.CAP
+    assert releases(at(EXACT)) == [4]
+    assert cost < spent(tmp_path / "node-01/ledgers", EXACT.delta) <= cap.epsilon
 
 
 FORKED = """

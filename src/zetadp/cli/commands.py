@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from zetadp.cli.budget import add_commands as add_budget
 from zetadp.cli.federation import add_commands as add_federation
 from zetadp.cli.helping import explain
 from zetadp.cli.privacy import add_commands
@@ -46,6 +47,7 @@ def command_line() -> argparse.ArgumentParser:
     _add_convert(commands.add_parser("convert", help="convert NIfTI files or a BIDS folder to the Decathlon layout"))
     _add_report(commands.add_parser("report", help="print the table of an experiment, and where its files are"))
     add_commands(commands)
+    add_budget(commands)
     add_release(commands)
     add_risk(commands)
     add_verify(commands)

@@ -81,7 +81,7 @@ def run_approve(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import approval
     from zetadp.federation.flower.certificates import check_node_key
-    from zetadp.federation.flower.settings import HospitalSettings
+    from zetadp.federation.flower.settings import HospitalSettings, check_cap
     from zetadp.federation.invitation import invitation
     from zetadp.privacy.calibration import check_promise
 
@@ -89,6 +89,7 @@ def run_approve(given: argparse.Namespace) -> None:
     check_node_key(given.key)
     plan = Plan.read(settings.plan)
     check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
+    check_cap(settings, plan)
     if given.hash is None or given.who is None:
         print(
             f"{invitation(plan, settings.name)}\n\nThe settings permit {settings.attempts} attempt(s).\n"
@@ -133,7 +134,7 @@ def run_node(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.certificates import check_certificate, check_node_key
     from zetadp.federation.flower.launcher import Uplink, memory_of, start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
-    from zetadp.federation.flower.settings import HospitalSettings
+    from zetadp.federation.flower.settings import HospitalSettings, check_cap
     from zetadp.federation.flower.telling import NodeTold
     from zetadp.privacy.calibration import check_promise
 
@@ -142,6 +143,7 @@ def run_node(given: argparse.Namespace) -> None:
         raise UserError(f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}.")
     plan = Plan.read(settings.plan)
     promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
+    check_cap(settings, plan)
     pick_device(settings.device)
     check_certificate(given.authority)
     check_node_key(given.key)

@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +133,8 @@ class Coordinator:
             checkpoint = Checkpoint.load(self.files.checkpoint, torch.device("cpu"))
             check_checkpoint(self.files.checkpoint, checkpoint, ledger, checkpoint.secret)
             if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == self.plan.digest:
+                if self.files.cap is not None:
+                    self.files.cap.continuing(ledger)
                 self.receiver.load(checkpoint.state)
                 if len(checkpoint.history):
                     self.history = checkpoint.history.astype(float)
@@ -142,7 +145,9 @@ class Coordinator:
                 return checkpoint.round
         if self.files.permission is not None:
             self.files.permission.check(ledger, self.plan.header())
-        ledger.start(self.plan.header())
+        cap = self.files.cap
+        with cap.starting(ledger, self.plan.header()) if cap is not None else nullcontext():
+            ledger.start(self.plan.header())
         self._save(ledger, 0)
         return 0
 

@@ -16,6 +16,8 @@ import multiprocessing
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ from zetadp.federation.flower.protocol import (
     unpack_request,
 )
 from zetadp.federation.flower.settings import HospitalSettings, ledger_of
+from zetadp.privacy.budget import CapError
 from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
@@ -125,6 +128,9 @@ class Hospital:
         except _RefusedError as refused:
             logger.warning("refused round %d: %s", request.round, refused.reason)
             return self.refuse(request, refused.reason)
+        except CapError as error:
+            logger.warning("refused round %d: %s", request.round, error)
+            return self.refuse(request, Reason.CAP)
         except UserError as error:
             logger.error("round %d: %s", request.round, error)
             locked = isinstance(error.__cause__, BlockingIOError)
@@ -156,6 +162,8 @@ class Hospital:
                 phase.model.get_parameter(name).copy_(value)
 
         with Ledger(self.ledger_path) as ledger:
+            if self.settings.cap is not None:
+                ledger.before_record = partial(self.settings.cap.check_again, ledger)
             self._begin(ledger, request, parts)
             store = MessageStore(self.message_folder, ledger.identity)
             self._refuse_repetition(ledger, store, request)
@@ -182,7 +190,10 @@ class Hospital:
             return
         if ledger.attempts >= self.settings.attempts:
             raise _RefusedError(Reason.ATTEMPTS)
-        ledger.start({**parts.header(), "engine": "flower", "federation": request.attempt})
+        header = {**parts.header(), "engine": "flower", "federation": request.attempt}
+        cap = self.settings.cap
+        with cap.starting(ledger, header, self.settings.name) if cap is not None else nullcontext():
+            ledger.start(header)
 
     def _refuse_repetition(self, ledger: Ledger, store: MessageStore, request: Request) -> None:
         """Refuse a round that was answered for other weights, or whose message is gone."""

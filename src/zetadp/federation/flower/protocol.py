@@ -86,6 +86,7 @@ class Reason(StrEnum):
     ATTEMPTS = "the node permits no further training from the start"
     ANSWERED = "the node has answered this round, for other weights or too long ago"
     LEDGER = "the node's ledger lacks lines that the server has seen"
+    CAP = "the node's cap on what its patients may pay would be crossed"
     BUSY = "the node is at work on an earlier request"
     TIME = "the node's computation took too long and was ended"
     FAILED = "the node failed; its own log says why"

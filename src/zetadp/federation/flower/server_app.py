@@ -72,7 +72,7 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
         patience,
         GridLine(grid, keys, lifetime),
         watched,
-        TrainingFiles(settings.ledger_file, settings.checkpoint, settings.permission),
+        TrainingFiles(settings.ledger_file, settings.checkpoint, settings.permission, settings.cap),
         start=starting_weights(plan.network, backbone),
         performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
     )
