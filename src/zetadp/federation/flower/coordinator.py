@@ -25,13 +25,14 @@ from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles, check_checkpoint, no_history
 from zetadp.epsilon import rounded_up
-from zetadp.federation.flower.mirror import Mirror
+from zetadp.federation.flower.mirror import Mirror, heads_elsewhere, note_identities
 from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.flower.settings import Patience
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.storage import make_folder
 from zetadp.validation import UserError
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,9 @@ class Coordinator:
         self.task, self.receiver, self.phase = parts.task, parts.receiver(), parts.phase
         copies = files.ledger.with_name(f"{files.ledger.stem}.nodes")
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
+        make_folder(copies)
+        note_identities(copies, {name: line.identity(name) for name in self.names})
+        self._seen = {name: heads_elsewhere(copies, line.identity(name)) for name in self.names}
         self.history = no_history(parts.task)
         self.ledger_head = ""
         self._checkpointed = 0
@@ -280,6 +284,7 @@ class Coordinator:
             checkpointed=self._checkpointed,
             head=self.mirrors[name].known,
             weights=weights,
+            seen=self._seen[name],
         )
 
     def _accept(self, reply: Answer | Refusal) -> Tensor | None:

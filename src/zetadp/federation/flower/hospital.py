@@ -185,6 +185,15 @@ class Hospital:
         """Refuse where the ledger has lost lines; start a new attempt where the server has, and it is permitted."""
         if request.head and not (ledger.knows(request.head) or ledger.knew(request.head)):
             raise _RefusedError(Reason.LEDGER)
+        if lost := set(request.seen) - _heads(self.ledger_path.parent):
+            logger.error(
+                "the ledgers in %s lack lines that the server has seen in an earlier training: an older copy was put "
+                "back. Restore the newest copy; no total can be computed from this one. The line that is missing has "
+                "the hash %s",
+                self.ledger_path.parent,
+                min(lost),
+            )
+            raise _RefusedError(Reason.LEDGER)
         begun = read_ledger(self.ledger_path)
         if begun and begun[-1].header.get("federation") == request.attempt:
             return
@@ -215,6 +224,11 @@ class _RefusedError(Exception):
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
         self.reason = reason
+
+
+def _heads(folder: Path) -> set[str]:
+    """Return every head that a ledger in a folder has had."""
+    return {head for path in folder.glob("*.jsonl") for attempt in read_ledger(path) for head in attempt.heads}
 
 
 def _lines_after(path: Path, head: str) -> list[str]:

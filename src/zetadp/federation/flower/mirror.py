@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zetadp.privacy.chain import START, BrokenChainError, follow
 from zetadp.privacy.events import Round
-from zetadp.storage import make_folder, sync_folder
+from zetadp.storage import make_folder, read_json, sync_folder, write_json
 from zetadp.validation import UserError
+
+IDENTITIES = "identities.json"
+"""File beside the copies of nodes' ledgers."""
 
 
 class Mirror:
@@ -110,6 +113,35 @@ class Mirror:
         self._earlier = earlier
         self._heads.update(link.head for link in links)
         return new
+
+
+def note_identities(folder: Path, identities: Mapping[str, str]) -> None:
+    """Note whose ledgers the copies in a folder are: the identity of each node (`protocol.Line.identity`)."""
+    write_json(folder / IDENTITIES, identities)
+
+
+def heads_elsewhere(folder: Path, identity: str) -> list[str]:
+    """Return the last head of each copy of a node's ledgers from other trainings, in the folders beside one.
+
+    Parameters
+    ----------
+    folder
+        Folder of the copies of the present training.
+    identity
+        The node's.
+
+    Raises
+    ------
+    UserError
+        If a copy was edited.
+    """
+    found = []
+    for other in sorted(folder.parent.glob(f"*.nodes/{IDENTITIES}")):
+        if other.parent == folder:
+            continue
+        names = [name for name, known in read_json(other).items() if known == identity]
+        found += [Mirror(other.with_name(f"{name}.jsonl")).known for name in names]
+    return [head for head in found if head]
 
 
 def _head_of(line: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 import time
@@ -136,6 +137,11 @@ class GridLine:
                 found[name] = (node.node_id, node.last_activated_at)
         self._nodes, self._looked = found, time.monotonic()
         return set(found)
+
+    def identity(self, name: str) -> str:
+        """Return a hash of the node's public key."""
+        (key,) = [key for key, each in self.names.items() if each == name]
+        return hashlib.sha256(key).hexdigest()
 
     def asked(self, name: str) -> bool:
         """Tell whether a request is under way to a node that has not begun anew since: what it had fetched is gone."""
