@@ -12,12 +12,14 @@ from zetadp.backbone.start import with_public
 from zetadp.cohort.convert import write_site_folder
 from zetadp.core.plan import Plan
 from zetadp.core.progress import wait_for_tick
+from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
 from zetadp.federation.partition import read_partition
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.account import Permission, claim, forget_times
+from zetadp.privacy.budget import Cap
 from zetadp.storage import read_json
 from zetadp.workflow import run
 
@@ -41,6 +43,7 @@ def main(
     plan: dict[str, Any],
     performance: dict[str, Any],
     finish_seconds: int,
+    cap: str,
     real_patients: bool,
     federation: dict[str, Any],
     device: str,
@@ -82,6 +85,7 @@ def main(
         threads=1,
         patience=Patience(**{key: federation[key] for key in patience}),
         permission=Permission(declared.delta) if declared.exact else None,
+        cap=Cap.named(cap, declared.delta),
     )
     # The nodes' own ledgers outlive results, like the account.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
@@ -90,22 +94,23 @@ def main(
         for name in names:
             own = rows[(rows["role"] == "train") & (rows["node"] == name)]
             write_site_folder(work / "images" / name, dataset.parent, own, "train")
-            running.start_node(
-                HospitalSettings(
-                    name=name,
-                    plan=work / "plan.json",
-                    images=work / "images" / name,
-                    state=states / name,
-                    # The account says whether there may be another attempt.
-                    attempts=UNLIMITED,
-                    answer_seconds=federation["answer_seconds"],
-                    device=device,
-                    backbone=public,
-                    chunk=performance["chunk"],
-                    threads=1,
-                    simulation=not real_patients,
-                )
+            hospital = HospitalSettings(
+                name=name,
+                plan=work / "plan.json",
+                images=work / "images" / name,
+                state=states / name,
+                # The account says whether there may be another attempt.
+                attempts=UNLIMITED,
+                answer_seconds=federation["answer_seconds"],
+                device=device,
+                backbone=public,
+                chunk=performance["chunk"],
+                threads=1,
+                simulation=not real_patients,
             )
+            # All patients are here, and whoever starts the workflow answers for them.
+            approve(hospital, credentials.node(name)[1], "the workflow")
+            running.start_node(hospital)
         running.wait_for_nodes(names)
         logging.getLogger(__name__).info("%s: %d nodes joined", declared.label, len(names))
         running.run(server)

@@ -18,6 +18,7 @@ from zetadp.dataset import pick_device
 from zetadp.device.memory import keep_freed_memory
 from zetadp.federation.partition import read_partition
 from zetadp.privacy.account import Permission, claim, forget_times
+from zetadp.privacy.budget import Cap
 from zetadp.storage import content_hash, read_json, written_whole
 from zetadp.workflow import run
 
@@ -39,6 +40,7 @@ def main(
     plan: dict[str, Any],
     performance: dict[str, Any],
     finish_seconds: int,
+    cap: str,
     device: str,
     ledger_file: str,
     checkpoint: str,
@@ -58,7 +60,8 @@ def main(
     logger = logging.getLogger(__name__)
     logger.info("%s: %d items, %d rounds, on %s", declared.run, len(held.items), declared.training.rounds, place)
     permission = Permission(declared.delta) if declared.exact else None
-    files = TrainingFiles(Path(ledger_file), Path(checkpoint), permission)
+    limit = Cap.named(cap, declared.delta)
+    files = TrainingFiles(Path(ledger_file), Path(checkpoint), permission, limit)
     trained = train(
         declared,
         TrainingData(held.records, holdings(held, declared), watched.records),

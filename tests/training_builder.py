@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zetadp.core.settings import TrainingSettings
     from zetadp.core.training import Trained
     from zetadp.privacy.account import Permission
+    from zetadp.privacy.budget import Cap
 
 CLASSES, SIZE = 4, 8
 CLASSIFICATION = {"name": "classification", "classes": CLASSES, "balanced": True}
@@ -93,6 +94,7 @@ def train_run(
     ledger_path: Path,
     checkpoint_path: Path,
     permission: Permission | None = None,
+    cap: Cap | None = None,
     of_plan: dict[str, object] | None = None,
     **more: object,
 ) -> Trained:
@@ -100,7 +102,7 @@ def train_run(
     plan = plan_for(run, network, settings, nodes, **(of_plan or {}))
     each = items_each(data) if data.strata.any() else settings.images_per_patient
     holdings = [Holding(node.units(each)) for node in nodes]
-    files = TrainingFiles(ledger_path, checkpoint_path, permission)
+    files = TrainingFiles(ledger_path, checkpoint_path, permission, cap)
     return train(plan, TrainingData(data, holdings, validation), files, **more)
 
 

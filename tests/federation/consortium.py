@@ -9,6 +9,7 @@ from unittest import mock
 
 from federation.sites import write_hospital_folder
 
+from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.processes import FORGE
@@ -62,6 +63,7 @@ class Consortium:
 
     def start_nodes(self, *names: str) -> None:
         for name in names or self.names:
+            approve(self.settings(name), self.credentials.node(name)[1], "a test")
             self.federation.start_node(self.settings(name))
         self.federation.wait_for_nodes(names or self.names)
 

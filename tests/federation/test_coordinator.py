@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +23,9 @@ from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
 from zetadp.federation.flower.settings import Patience
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS, DESCENT, LEAST_SQUARES, MIXED_ROWS
+from zetadp.privacy.accounting import compose
 from zetadp.privacy.events import histories
-from zetadp.privacy.exposure import Run
+from zetadp.privacy.exposure import Run, recorded_runs, seen_by
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import Terms, run_statement
 from zetadp.validation import UserError
@@ -453,3 +456,47 @@ def test_a_node_that_followed_another_plan_all_the_same_is_found_out_by_its_ledg
     stray.reply = lambda request: obedient(replace(request, plan=quieter.digest))
     with pytest.raises(UserError, match="the ledger of node-03 holds releases of another plan"):
         coordinator(plan, DirectLine([*hospitals(plan, tmp_path)[:2], stray]), tmp_path).run()
+
+
+def test_an_old_copy_of_all_ledgers_is_found_when_the_next_training_starts(tmp_path, caplog):
+    """The next training has another plan and a ledger of its own, so nothing in it depends on the earlier one."""
+    first = make_plan(noise="os")
+    second = replace(first, run=replace(first.run, seed=1))
+
+    def run(plan, number: int) -> None:
+        files = TrainingFiles(tmp_path / f"server/{number}.jsonl", tmp_path / f"server/{number}.safetensors")
+        line = DirectLine(hospitals(plan, tmp_path))
+        Coordinator(plan, QUICK, line, random_records(2, 99), files, performance=OFTEN).run()
+
+    state = tmp_path / "node-02/ledgers"
+    run(first, 1)
+    shutil.copytree(state, tmp_path / "newest")
+    lines = (state / f"{first.label}.jsonl").read_text().splitlines(keepends=True)
+    (state / f"{first.label}.jsonl").write_text("".join(lines[:-2]))
+    (state / "register").unlink()  # an old copy of the folder has an old register, which agrees with it
+    with pytest.raises(UserError, match="node-02 refused: the node's ledger lacks lines that the server has seen"):
+        run(second, 2)
+    assert "an older copy was put back. Restore the newest copy" in caplog.text
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "newest", state)
+    run(second, 2)
+
+
+def test_what_holds_when_a_hospital_leaves_in_the_middle(tmp_path):
+    """Its own patients paid for what it released. Against the server nobody else pays more; against others they do."""
+    plan = make_plan(noise="os")
+    leaver, rounds = "node-03", plan.training.rounds
+    line = DirectLine(hospitals(plan, tmp_path))
+    line.tamper = lambda request, reply: line.away.add(leaver) or reply if request.round == 1 else reply
+    coordinator(plan, line, tmp_path, patience=replace(QUICK, missing="continue", round_seconds=0.05)).run()
+    own = read_ledger(tmp_path / leaver / "ledgers" / f"{plan.label}.jsonl")[-1]
+    assert len(own.releases()) == 2
+    (run,) = recorded_runs(tmp_path / "server/ledger.jsonl")
+    weights = {node.name: 1.0 for node in plan.nodes}
+    server, reader = (seen_by(run, weights, audience) for audience in ("server", "reader"))
+    for node in plan.nodes:
+        planned = Counter(plan.mechanisms(node.name))
+        assert compose(server[node.name]) == planned  # also for the one who left: to the declared end
+    stayed = reader["node-01"]
+    alone = sum(count for (_, sigma), count in stayed.items() if sigma == plan.nodes[0].noise_multiplier)
+    assert alone == rounds - 2  # in these rounds nobody else's noise is counted on

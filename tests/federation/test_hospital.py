@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from federation.sites import assembly, make_hospital, make_plan
+from federation.sites import assembly, make_hospital, make_plan, write_hospital_folder
 
 from zetadp.core.messages import MessageStore
 from zetadp.epsilon import rounded_up
+from zetadp.federation.flower.approval import approve
+from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.settings import HospitalSettings, check_cap
+from zetadp.privacy.budget import Cap, spent
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
 
@@ -278,3 +285,67 @@ def test_answers_leave_at_whole_ticks(work, tick, least):
     passed = time.monotonic() - begun
     assert passed >= least
     assert tick == 0 or passed % tick < 0.25 * tick
+
+
+def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_anew(tmp_path, monkeypatch):
+    cost = make_hospital(EXACT, 0, tmp_path).promise.epsilon
+    rounds = EXACT.training.rounds
+    more = make_plan(noise="os", rounds=rounds + 1)
+    room = make_hospital(more, 0, tmp_path).promise.epsilon  # for one round that is drawn anew
+    cap = Cap(1.0001 * room, EXACT.delta)
+    other = replace(EXACT, run=replace(EXACT.run, seed=7))
+
+    def at(plan):
+        return make_hospital(plan, 0, tmp_path, cap=cap)
+
+    assert isinstance(at(EXACT).reply(request(EXACT)), Answer)
+    assert at(other).reply(request(other)).reason == Reason.CAP
+    with pytest.raises(UserError, match="The cap is"):
+        check_cap(at(other).settings, other)
+    check_cap(at(EXACT).settings, EXACT)  # it has begun, and may go on
+    for number in (1, 2):  # each dies after it was recorded; there is room for drawing one of them again
+        with monkeypatch.context() as patched:
+            patched.setattr(MessageStore, "keep", lambda *_: 1 / 0)
+            assert at(EXACT).reply(request(EXACT, number)).reason == Reason.FAILED
+        again = at(EXACT).reply(request(EXACT, number))
+        assert isinstance(again, Answer) if number == 1 else again.reason == Reason.CAP
+    assert releases(at(EXACT)) == [4]
+    assert cost < spent(tmp_path / "node-01/ledgers", EXACT.delta) <= cap.epsilon
+
+
+FORKED = """
+import sys
+from pathlib import Path
+import torch
+from federation.sites import assembly
+from zetadp.core.plan import Plan
+from zetadp.federation.flower import hospital as module
+from zetadp.federation.flower.protocol import Request, encode
+
+work = Path(sys.argv[1])
+many = lambda: torch.ones(4_000_000).exp().sum()
+of, reply = module.site_task_of, module.Hospital.reply
+module.site_task_of = lambda task: many() and of(task)
+module.Hospital.reply = lambda self, request: many() and reply(self, request)
+hospital = module.load_hospital(work / "node.yaml", work / "node.key")
+plan = Plan.read(work / "plan.json")
+weights = encode(assembly(plan).phase.weights())
+print(type(module._computed(hospital, Request(plan.digest, "attempt", 0, 0, "", weights))).__name__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", ["", "threads: 2\n"])
+def test_a_round_is_computed_whatever_the_preparation_of_the_patients_did_with_threads(threads, tmp_path):
+    """As it does where features are computed: a fork that expects its parent's threads would wait for ever."""
+    EXACT.write(tmp_path / "plan.json")
+    write_hospital_folder(tmp_path / "images", EXACT.nodes[0].population)
+    text = "name: node-01\nplan: plan.json\nimages: images\nstate: state\nlimit_seconds: 20\n"
+    (tmp_path / "node.yaml").write_text(text + threads)
+    make_node_key(tmp_path / "node.pub.pem", tmp_path / "node.key")
+    approve(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key", "a test")
+    here = str(Path(__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path]), "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FORKED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=environment)
+    assert done.stdout == "Answer\n", done.stderr[-2000:]

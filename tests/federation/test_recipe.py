@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -16,9 +17,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.cli import main
+from zetadp.federation.flower.approval import approve
+from zetadp.federation.flower.certificates import Credentials, check_node_key, read_public_key
 from zetadp.federation.flower.processes import free_port
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.privacy.ledger import read_ledger
@@ -29,8 +34,10 @@ if TYPE_CHECKING:
 
 TEXT = (Path(__file__).parents[2] / "docs/federation.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-NODE, SERVER = [text for kind, text in BLOCKS if kind == "yaml"]
-SERVICES = [text for kind, text in BLOCKS if kind == "ini"]
+CONFIGURATION, NODE, SERVER = [text for kind, text in BLOCKS if kind == "yaml"]
+(SERVICE,) = [text for kind, text in BLOCKS if kind == "ini"]
+(OPENSSL,) = [text for kind, text in BLOCKS if kind == "sh"]
+OUTPUTS = [text for kind, text in BLOCKS if kind == "text"]
 
 
 def test_the_settings_that_are_shown_are_accepted(tmp_path):
@@ -44,12 +51,18 @@ def test_the_settings_that_are_shown_are_accepted(tmp_path):
     assert server.patience.missing == "wait"
 
 
-def test_the_commands_that_are_shown_are_understood(capsys):
+def shown_commands() -> list[list[str]]:
+    """Return the words of every command of the page: in blocks, in sentences, in the service."""
     shown = [line for kind, text in BLOCKS for line in text.splitlines() if kind == "" and line.startswith("zetadp")]
-    shown += [line.partition("/bin/")[2] for text in SERVICES for line in text.splitlines() if "ExecStart" in line]
-    assert {command.split()[2] for command in shown} == {"demo", "plan", "show", "key", "node", "serve"}
-    for command in shown:
-        name, *arguments = command.split()
+    shown += [SERVICE.partition("/bin/")[2].splitlines()[0], *re.findall(r"`(zetadp \w[^`]*)`", TEXT)]
+    return [shlex.split(command.replace("\n", " ")) for command in shown]
+
+
+def test_the_commands_that_are_shown_are_understood(capsys):
+    shown = shown_commands()
+    named = {command[2] for command in shown if command[1] == "federation"}
+    assert named == {"demo", "plan", "show", "certificates", "kit", "key", "approve", "node", "serve"}
+    for name, *arguments in shown:
         assert name == "zetadp"
         with pytest.raises(SystemExit) as ended:  # help is shown where everything before it was understood
             main([*arguments, "--help"])
@@ -58,14 +71,49 @@ def test_the_commands_that_are_shown_are_understood(capsys):
         assert options <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
 
 
-@pytest.mark.parametrize("text", SERVICES)
-def test_the_services_that_are_shown_are_valid(text, tmp_path):
-    if not shutil.which("systemd-analyze"):
-        pytest.skip("systemd-analyze is not installed")
-    (tmp_path / "zetadp-test.service").write_text(text.replace("/opt/zetadp/bin/zetadp", "/bin/true"))
-    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / "zetadp-test.service")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_plan_kit_and_approval_print_what_the_page_shows(tmp_path, monkeypatch, capsys):
+    """The hash is that of the page's own configuration, and settings and service are those of the kit."""
+    monkeypatch.chdir(tmp_path)
+    Path("federation.yaml").write_text(CONFIGURATION)
+    main(["federation", "certificates", "keys", "--hosts", "server.example"])
+    steps = {words[2]: words[1:] for words in shown_commands() if words[1] == "federation" and words[2] != "approve"}
+    for step in ("plan", "kit"):
+        capsys.readouterr()
+        assert main(steps[step]) == 0
+        assert capsys.readouterr().out in OUTPUTS
+    kit = tmp_path / "kits/node-02"
+    assert (kit / "zetadp-node-02.service").read_text() == SERVICE
+    own, shown = (yaml.safe_load(text) for text in ((kit / "node.yaml").read_text(), NODE))
+    assert own | {"images": shown["images"]} == shown
+    monkeypatch.chdir(kit)
+    assert main(["federation", "key", "node-02.pub.pem", "node-02.key"]) == 0
+    capsys.readouterr()
+    for command in [words[1:] for words in shown_commands() if words[2] == "approve"]:
+        assert main(command) == 0
+        assert capsys.readouterr().out.replace(str(kit), "/srv/zetadp/node-02") in OUTPUTS
+
+
+def test_openssl_makes_certificates_that_a_server_takes(tmp_path):
+    done = subprocess.run(["sh", "-euc", OPENSSL], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("keys/server.pem: OK")
+    made = Credentials(tmp_path / "keys")
+    made.check_server()
+    extensions = x509.load_pem_x509_certificate(made.server[0].read_bytes()).extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["server.example", "localhost"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+
+
+def test_openssh_makes_keys_that_a_node_and_a_server_take(tmp_path):
+    commands = [each.replace("\n", " ") for each in re.findall(r"`(ssh-keygen [^`]*)`", TEXT)]
+    assert len(commands) == 2
+    subprocess.run(["sh", "-euc", "; ".join(commands)], cwd=tmp_path, check=True, capture_output=True)
+    check_node_key(tmp_path / "node-02.key")
+    public = read_public_key(tmp_path / "node-02.pub.pem")
+    own = serialization.load_ssh_private_key((tmp_path / "node-02.key").read_bytes(), None).public_key()
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    assert own.public_bytes(serialization.Encoding.PEM, form) == public
 
 
 def start(stack: ExitStack, folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -117,6 +165,7 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
             own["most_epsilon"] = 20
             shutil.copy(tmp_path / "plan.json", site)
             (site / "node.yaml").write_text(yaml.safe_dump(own))
+            approve(HospitalSettings.read(site / "node.yaml"), tmp_path / f"keys/{name}.key", "a test")
             keys = ["--authority", "../keys/authority.pem", "--key", f"../keys/{name}.key"]
             at = ["node.yaml", "--server", f"127.0.0.1:{port}", "--idle-seconds", "0.2"]
             nodes.append(start(stack, site, "node", *at, *keys))
@@ -127,6 +176,13 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
             time.sleep(0.1)
         assert server.returncode == 0, (tmp_path / "serve-0.out").read_text()
         assert_all_end(running)
+        said = (tmp_path / "serve-0.out").read_text()
+        assert "connected nodes: node-01, node-02; not connected: none" in said
+        assert "round 2 of 2 is done; epsilon spent so far " in said
+        for name in names:
+            (output,) = (tmp_path / name).glob("node-*.out")
+            assert f"{name}: connected to 127.0.0.1:{port}" in output.read_text()
+            assert f"{name}: round 2 of 2 recorded; epsilon spent so far " in output.read_text()
 
         tensors, content = load_tensors(tmp_path / "out/model.safetensors")
         assert all(value.isfinite().all() for value in tensors.values())

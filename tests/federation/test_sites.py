@@ -18,12 +18,15 @@ from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import Plan
 from zetadp.core.records import items_of
 from zetadp.core.task import site_task_of
+from zetadp.federation.flower.approval import approve
+from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import load_hospital
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.privacy.accounting import epsilon
+from zetadp.privacy.calibration import promise_of
 from zetadp.storage import write_json
 from zetadp.validation import UserError
 
@@ -101,6 +104,31 @@ def test_the_plan_of_a_configuration_meets_its_epsilon(tmp_path, capsys):
     assert plan.header()["partition"]["nodes"] == 3
 
 
+COORDINATOR = {
+    "name": "three-hospitals",
+    "cohort": {"name": "glioma", "source": "folder"},
+    "partition": {"nodes": 3, "sizes": [9, 6, 12]},
+    "arms": {"federated": {"expected_patients": 6, "rounds": 4}},
+    "privacy": {"noise": "os"},
+    "runs": [{"networks": ["complex"], "arms": ["federated"], "epsilons": [8], "seeds": [0]}],
+}
+
+
+def test_a_coordinator_without_patients_plans_for_hospitals_of_unequal_size(tmp_path):
+    """It has no folder to name. The central arm of config.yaml wants more patients, and no run uses it."""
+    (tmp_path / "over.yaml").write_text(json.dumps(COORDINATOR))
+    alone = COORDINATOR | {"networks": {"complex": {}}, "training": {}}
+    (tmp_path / "alone.yaml").write_text(json.dumps(alone))
+    for files in (["alone.yaml"], [str(ROOT / "config.yaml"), "over.yaml"]):
+        output = tmp_path / "plan.json"
+        names = [str(tmp_path / file) for file in files]
+        run = ["--network", "complex", "--epsilon", "8", "--output", str(output)]
+        assert main(["federation", "plan", *names, *run]) == 0
+        plan = Plan.read(output)
+        assert [node.population for node in plan.nodes] == [9, 6, 12]
+        assert promise_of(plan, "node-02").epsilon <= 8
+
+
 def test_a_run_that_the_configuration_lacks_is_a_users_error(capsys):
     assert main(["federation", "plan", str(ROOT / "config.yaml"), "--network", "complex", "--epsilon", "3"]) == 1
     said = capsys.readouterr().err
@@ -136,9 +164,13 @@ def test_a_hospital_is_made_of_its_files(tmp_path):
     plan.write(tmp_path / "plan.json")
     write_hospital_folder(tmp_path / "images", plan.nodes[1].population)
     (tmp_path / "node.yaml").write_text("name: node-02\nplan: plan.json\nimages: images\nstate: state\nthreads: 1\n")
-    hospital = load_hospital(tmp_path / "node.yaml")
+    make_node_key(tmp_path / "pub.pem", tmp_path / "node.key")
+    with pytest.raises(UserError, match="Nobody has approved the plan"):
+        load_hospital(tmp_path / "node.yaml", tmp_path / "node.key")
+    approve(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key", "a test")
+    hospital = load_hospital(tmp_path / "node.yaml", tmp_path / "node.key")
     assert hospital.constants == plan.nodes[1]
     assert HospitalSettings.read(tmp_path / "node.yaml").simulation is False
     (tmp_path / "node.yaml").write_text("name: node-09\nplan: plan.json\nimages: images\nstate: state\n")
     with pytest.raises(UserError, match="Expected the name of a node of the plan"):
-        load_hospital(tmp_path / "node.yaml")
+        load_hospital(tmp_path / "node.yaml", tmp_path / "node.key")

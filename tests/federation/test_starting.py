@@ -22,10 +22,12 @@ import yaml
 from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.cli import main
+from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.control import Control, RunState
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.processes import folder_in_use, free_port, require_free_port
+from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -44,10 +46,12 @@ def put_settings(folder: Path, **changes: object) -> None:
     (folder / "server.yaml").write_text(yaml.safe_dump(content | changes))
 
 
-def put_node(folder: Path, file: str = "node.yaml", **changes: object) -> None:
+def put_node(folder: Path, file: str = "node.yaml", *, approved: bool = False, **changes: object) -> None:
     """Write the settings of a node whose plan, patients and state are in the same folder."""
     content = {"name": "node-01", "plan": "plan.json", "images": "images", "state": "state"}
     (folder / file).write_text(yaml.safe_dump(content | changes))
+    if approved:
+        approve(HospitalSettings.read(folder / file), folder / "keys/node-01.key", "a test")
 
 
 @pytest.fixture
@@ -130,7 +134,8 @@ def test_an_operator_of_another_federation_can_do_nothing_with_a_server(consorti
 def test_a_second_node_of_the_same_state_or_folder_is_refused_and_the_first_goes_on(site, run, capsys, monkeypatch):
     monkeypatch.chdir(site)
     write_hospital_folder(site / "images", 3)
-    put_node(site, "elsewhere.yaml", state="elsewhere")
+    put_node(site, approved=True)
+    put_node(site, "elsewhere.yaml", approved=True, state="elsewhere")
     rest = ["--server", f"127.0.0.1:{free_port()}", "--authority", "keys/authority.pem", "--key", "keys/node-01.key"]
     first = run(site, "node", "node.yaml", "--folder", "run", *rest)
     assert first.stdout.readline().startswith("node-01: epsilon ")
@@ -296,6 +301,7 @@ def test_what_a_server_lacks_is_one_message_before_it_starts(what, words, site, 
         ({}, {"--server": "server.example"}, "--server HOST:PORT"),
         ({}, {"--authority": "keys/no.pem"}, "keys/no.pem to hold a certificate in PEM: No such file"),
         ({}, {"--key": "keys/node-01.pub.pem"}, "keys/node-01.pub.pem to hold a private key"),
+        ({}, {}, "Nobody has approved the plan"),
     ],
 )
 def test_what_a_node_lacks_is_one_message_before_it_starts(changes, options, words, site, capsys, monkeypatch):

@@ -76,6 +76,17 @@ def test_another_epsilon_leaves_finished_runs_alone(copy):
     assert all("/eps-3/" in run for run in trained)
 
 
+def test_a_cap_runs_nothing_again_and_stops_the_run_that_would_cross_it(copy):
+    """Some runs of this cohort have no noise, so that every cap is crossed already."""
+    assert copy.would_run("--config", "privacy={cap: 9}") == set()
+    copy.edit("workflow/scenarios/smoke.yaml", "epsilons: [8]", "epsilons: [8, 3]")
+    run = "results/smoke/runs/complex/federated/eps-3/seed-0/model.safetensors"
+    said = copy.snakemake(run, "--config", "privacy={cap: 9}", code=1)
+    assert "The cap is 9. Nothing was released." in said
+    assert not (copy.root / run).exists()
+    copy.snakemake(run)
+
+
 def test_what_another_experiment_released_is_added_up(copy):
     ledgers = copy.root / "ledgers/phantom-smoke"
     ledger = next(ledgers.glob("smoke-*.jsonl"))

@@ -160,6 +160,14 @@ FINISH_SECONDS = (
 )
 
 
+# A resource and not a parameter: another cap must not make a finished run run again.
+CAP = (
+    "none"
+    if config["privacy"]["cap"] is None
+    else f"epsilon {config['privacy']['cap']}"
+)
+
+
 def ledgers_of_others():
     """Return a hash of what was released beside this grid, also about the same patients in other cohorts."""
     own = {

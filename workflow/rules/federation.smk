@@ -32,6 +32,7 @@ if config["engine"] == "flower" and FEDERATED_ARMS:
             mem_mb=4000 + 500 * config["partition"]["nodes"],
             runtime="12h",
             finish_seconds=FINISH_SECONDS,
+            cap=CAP,
         params:
             plan=plan_json,
             performance=performance,

@@ -64,6 +64,7 @@ rule train_model:
         mem_mb=8000,
         runtime="12h",
         finish_seconds=FINISH_SECONDS,
+        cap=CAP,
     params:
         plan=plan_json,
         performance=performance,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from zetadp.cli.budget import add_commands as add_budget
 from zetadp.cli.federation import add_commands as add_federation
 from zetadp.cli.helping import explain
 from zetadp.cli.privacy import add_commands
@@ -46,6 +47,7 @@ def command_line() -> argparse.ArgumentParser:
     _add_convert(commands.add_parser("convert", help="convert NIfTI files or a BIDS folder to the Decathlon layout"))
     _add_report(commands.add_parser("report", help="print the table of an experiment, and where its files are"))
     add_commands(commands)
+    add_budget(commands)
     add_release(commands)
     add_risk(commands)
     add_verify(commands)
@@ -143,7 +145,14 @@ def _convert(given: argparse.Namespace) -> None:
     train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
     print(
         f"{given.target}: {train} training and {test} test patients, with {len(task.training)} and {len(task.test)} "
-        "records.\nDeclare in the configuration, with a name that stands for these patients:\n"
+        "records."
+    )
+    if not (train and test):
+        part = f"images: {given.target}" if train else f"watched: {given.target}\n  watched_patients: {test}"
+        print(f"In the settings of a site of a federation:\n  {part}")
+        return
+    print(
+        "Declare in the configuration, with a name that stands for these patients:\n"
         "cohort:\n  name: my-hospital\n  source: folder\n"
         f"  folder: {given.target}\n  train_patients: {train}\n  test_patients: {test}\n"
         f"  unit: patient\n  patient_key: {given.target / PATIENT_KEY}\n"

@@ -1,22 +1,19 @@
-"""The commands of a federation: ``zetadp federation`` with demo, plan, show, certificates, key, serve, node."""
+"""The commands of ``zetadp federation``; those of a hospital are in `zetadp.cli.hospital`."""
 
 from __future__ import annotations
 
 import argparse
-import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.cli.helping import explain
+from zetadp.cli import hospital
+from zetadp.cli.helping import explain, tell, written
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from zetadp.core.plan import Plan
-
-PORT = 9443
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
@@ -31,10 +28,18 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     _demo(_command(parts, "demo", "train between three simulated hospitals on this machine, in a minute", _run_demo))
     _certificates(_command(parts, "certificates", "make a test set of certificates and keys", _run_certificates))
     _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
-    _show(_command(parts, "show", "print what a plan asks of a hospital, and what it costs its patients", _run_show))
-    _key(_command(parts, "key", "make the key pair of one node, at that node", _run_key))
+    _kit(_command(parts, "kit", "write a folder for each hospital: plan, page to approve, settings", _run_kit))
+    hospital.show(
+        _command(
+            parts, "show", "print what a plan asks of a hospital, and what it costs its patients", hospital.run_show
+        )
+    )
+    hospital.key(_command(parts, "key", "make the key pair of one node, at that node", hospital.run_key))
+    hospital.approve(
+        _command(parts, "approve", "approve a plan at a hospital, whose node then starts", hospital.run_approve)
+    )
     _serve(_command(parts, "serve", "run the server and one training, to its end", _run_serve))
-    _node(_command(parts, "node", "run a hospital's node until it is stopped", _run_node))
+    hospital.node(_command(parts, "node", "run a hospital's node until it is stopped", hospital.run_node))
 
 
 def _command(
@@ -64,17 +69,6 @@ def _with_flower(run: Callable[[argparse.Namespace], None]) -> Callable[[argpars
     return wrapped
 
 
-@contextmanager
-def _written() -> Iterator[None]:
-    """Turn what keeps a command from writing into a message."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
-        ) from error
-
-
 def _demo(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
@@ -90,7 +84,7 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 def _run_demo(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.demo import run_demo
 
-    model = run_demo(given.folder, lambda line: print(line, flush=True))
+    model = run_demo(given.folder, tell)
     volume = next((given.folder / "server/imagesTs").iterdir())
     print(
         f"\nTry next:\n  zetadp predict {model} {volume}\n  zetadp risk {given.folder / 'ledger.jsonl'} --unit patient"
@@ -98,12 +92,19 @@ def _run_demo(given: argparse.Namespace) -> None:
 
 
 def _certificates(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        "For tests. In earnest every hospital makes its own key (zetadp federation key) and sends the public one, and "
-        "the server's certificate comes from an authority that the hospitals trust."
+    explain(
+        parser,
+        "Make the certificate of a server (server.pem, server.key) and of an authority that signs nothing else "
+        "(authority.pem): its private key is not stored. With --nodes, make the keys of the nodes as well. That is for "
+        "trials. In a real federation every hospital makes its own key (zetadp federation key), so that no private "
+        "key is ever sent.",
+        examples=(
+            "federation certificates keys --hosts server.example",
+            "federation certificates trial --nodes node-01 node-02 node-03",
+        ),
     )
     parser.add_argument("folder", type=Path, help="new folder")
-    parser.add_argument("--nodes", nargs="+", required=True, metavar="NAME", help="names of the nodes")
+    parser.add_argument("--nodes", nargs="*", default=[], metavar="NAME", help="for trials: names of the nodes")
     parser.add_argument(
         "--hosts", nargs="*", default=[], help="names and addresses of the server beside the loopback one"
     )
@@ -112,7 +113,7 @@ def _certificates(parser: argparse.ArgumentParser) -> None:
 def _run_certificates(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.certificates import make_credentials
 
-    with _written():
+    with written():
         made = make_credentials(given.folder, given.nodes, given.hosts)
     print(f"for everybody:   {made.authority}")
     print(f"for the server:  {made.server[0]}, {made.server[1]} (secret)")
@@ -122,6 +123,15 @@ def _run_certificates(given: argparse.Namespace) -> None:
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
+    explain(
+        parser,
+        "Write the plan (plan.json) of a run of a configuration (.yaml), and print what it costs the patients of each "
+        "hospital. The configuration needs no folder of patients: a coordinator may have none.",
+        examples=(
+            "federation plan federation.yaml --network pretrained --epsilon 8",
+            "federation plan config.yaml over.yaml --network complex --epsilon 3 --output plan.json",
+        ),
+    )
     parser.add_argument("configuration", type=Path, nargs="+", help="config.yaml, and a scenario that overlays it")
     parser.add_argument("--network", required=True, help="name of the network in the configuration")
     parser.add_argument("--epsilon", required=True, help="target epsilon of a run of the configuration")
@@ -137,12 +147,24 @@ def _run_plan(given: argparse.Namespace) -> None:
     from zetadp.config.checked import read_overlaid
     from zetadp.privacy.calibration import promise_of
 
-    plan = _planned(read_overlaid(given.configuration), given)
+    plan = _planned(_without_patients(read_overlaid(given.configuration)), given)
     plan.write(given.output)
     print(f"{given.output}: {plan.training.rounds} rounds, noise {plan.training.noise}; hash {plan.digest}")
     for node in plan.nodes:
         print(f"  {promise_of(plan, node.name)}")
         print(f"    of {node.population} {plan.unit}s, {node.expected:g} a round, sigma {node.noise_multiplier:g}")
+
+
+def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what a coordinator without patients cannot declare and no plan depends on."""
+    cohort, partition = content.get("cohort"), content.setdefault("partition", {})
+    if isinstance(cohort, dict) and cohort.get("source") == "folder" and cohort.get("folder") is None:
+        if sizes := partition.get("sizes"):
+            cohort["train_patients"] = sum(sizes)
+        # The schema asks whoever trains here for these; a plan holds none of them.
+        cohort |= {"folder": ".", "unit": "record", "test_patients": 1}
+        partition["validation_patients"] = 0
+    return content
 
 
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
@@ -169,41 +191,54 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     return with_public(plan, load_backbone(given.backbone or shipped_backbone(plan.network)))
 
 
-def _show(parser: argparse.ArgumentParser) -> None:
+def _kit(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and "
-        "what it costs a patient.",
-        examples=("federation show plan.json", "federation show plan.json --node node-03"),
+        "Write a folder for each hospital of a plan (plan.json): the plan, the certificate of the authority (.pem), a "
+        "page to read and approve, settings to fill in, a service for systemd and a compose file. No folder holds a "
+        "private key: every hospital makes its own.",
+        examples=(
+            "federation kit plan.json --server server.example:9443 --authority keys/authority.pem",
+            "federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals",
+        ),
     )
-    parser.add_argument("plan", type=Path, help="the plan (plan.json)")
-    parser.add_argument("--node", help="name of one hospital's node (default: all)")
+    parser.add_argument("plan", type=Path, help="the plan (.json)")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server will listen")
+    parser.add_argument("--authority", type=Path, required=True, help="certificate (.pem) of the authority")
+    parser.add_argument("--answer-seconds", type=float, default=10.0, help="written to the settings (%(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("kits"), help="new folder (%(default)s)")
 
 
-def _run_show(given: argparse.Namespace) -> None:
+def _run_kit(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
-    from zetadp.federation.invitation import invitation
+    from zetadp.federation.flower import kit
 
-    print(invitation(Plan.read(given.plan), given.node))
-
-
-def _key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("public", type=Path, help="file for the public key, which the server gets")
-    parser.add_argument("private", type=Path, help="file for the private key, which never leaves the hospital")
-
-
-def _run_key(given: argparse.Namespace) -> None:
-    from zetadp.federation.flower.certificates import make_node_key
-
-    for path in (given.public, given.private):
-        if path.exists():
-            raise UserError(f"Expected {path} to be absent, found a file. A key in use must not be lost: name another.")
-    with _written():
-        make_node_key(given.public, given.private)
-    print(f"Send {given.public} to the server. Keep {given.private} here.")
+    plan = Plan.read(given.plan)
+    with written():
+        folders = kit.write_kits(
+            plan,
+            given.plan,
+            given.output,
+            server=given.server,
+            authority=given.authority,
+            answer_seconds=given.answer_seconds,
+        )
+    for folder in folders:
+        print(f"{folder}: send it to the hospital, which reads {kit.PAGE} first")
+    print(f"Tell every hospital the hash of the plan by another way: {plan.digest}")
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
+    explain(
+        parser,
+        "Run the server and one training by its settings (server.yaml), to its end. Then the model (.safetensors), its "
+        "history (.csv) and the ledger (.jsonl) are where the settings say. The exit code is 0 only if the model is "
+        "there. After an interruption, start the same command again.",
+        examples=(
+            "federation serve server.yaml --credentials keys",
+            "federation serve server.yaml --credentials keys --port 8443 --folder /var/lib/zetadp/server",
+        ),
+    )
     parser.add_argument("settings", type=Path, help="settings of the server (YAML)")
     parser.add_argument(
         "--credentials", type=Path, required=True, help="folder with authority.pem, server.pem, server.key"
@@ -212,7 +247,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         "--folder", type=Path, default=Path("federation"), help="for logs and Flower's files (%(default)s)"
     )
     parser.add_argument("--host", default="0.0.0.0", help="address to listen at (%(default)s)")  # noqa: S104  (nodes are elsewhere)
-    parser.add_argument("--port", type=int, default=PORT, help="port to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=hospital.PORT, help="port to listen at (%(default)s)")
 
 
 def _run_serve(given: argparse.Namespace) -> None:
@@ -230,55 +265,10 @@ def _run_serve(given: argparse.Namespace) -> None:
                 for name, key in keys.items():
                     control.admit(name, key)
             waiting = f"Waiting for {', '.join(keys)}."
-            print(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}", flush=True)
-            federation.run(settings)
+            tell(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}")
+            federation.run(settings, tell)
     except KeyboardInterrupt:
         raise UserError(
             "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
         ) from None
     print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
-
-
-def _node(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("settings", type=Path, help="settings of the hospital (YAML)")
-    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server listens")
-    parser.add_argument("--authority", type=Path, required=True, help="certificate that the server's goes back to")
-    parser.add_argument("--key", type=Path, required=True, help="the node's private key")
-    parser.add_argument("--folder", type=Path, help="for logs and Flower's files (default: in the state folder)")
-    parser.add_argument("--idle-seconds", type=float, default=1.0, help="between two looks for work (%(default)s)")
-
-
-def _run_node(given: argparse.Namespace) -> None:
-    from flwr.supercore.address import parse_address
-
-    from zetadp.core.plan import Plan
-    from zetadp.dataset import pick_device
-    from zetadp.federation.flower.certificates import check_certificate, check_node_key
-    from zetadp.federation.flower.launcher import Uplink, start_node
-    from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
-    from zetadp.federation.flower.settings import HospitalSettings
-    from zetadp.privacy.calibration import check_promise
-
-    settings = HospitalSettings.read(given.settings)
-    if parse_address(given.server) is None:
-        raise UserError(f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}.")
-    plan = Plan.read(settings.plan)
-    promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
-    pick_device(settings.device)
-    check_certificate(given.authority)
-    check_node_key(given.key)
-    folder = (given.folder or settings.state / "node").resolve()
-    processes = Processes(folder / "logs", silent_environment(folder / "flower"))
-    with ExitStack() as held, ended_by_signal():
-        for used, option in {settings.state.resolve(): f"state in {given.settings}", folder: "--folder"}.items():
-            held.enter_context(folder_in_use(used, option))
-        try:
-            link = Uplink(given.server, given.authority.resolve(), given.key.resolve(), given.idle_seconds)
-            start_node(processes, folder, given.settings.resolve(), settings.name, link)
-            print(f"{promise}\n{settings.name} is starting; logs in {folder}/logs.", flush=True)
-            while True:
-                processes.check()
-                time.sleep(1)
-        finally:
-            processes.stop(*processes.names())
-            processes.close()

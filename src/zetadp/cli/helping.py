@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from zetadp.validation import UserError
 
 WIDTH = 80
 
@@ -18,3 +22,19 @@ def explain(parser: argparse.ArgumentParser, *texts: str, examples: tuple[str, .
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = paragraphs(*texts)
     parser.epilog = "examples:\n" + "\n".join(f"  zetadp {example}" for example in examples)
+
+
+@contextmanager
+def written() -> Iterator[None]:
+    """Turn what keeps a command from writing into a message."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
+        ) from error
+
+
+def tell(line: str) -> None:
+    """Print a line of what happens, at once: a service manager's log must not wait for it."""
+    print(line, flush=True)

@@ -75,7 +75,8 @@ def convert_folder(
         Tab-separated table with the columns ``patient`` and ``part`` (``train`` or ``test``). Without it a patient's
         part follows from the patient's name alone (`part_of`), so that nobody moves when another one joins.
     test_fraction
-        Expected share of test patients where ``parts`` is not given.
+        Expected share of test patients where ``parts`` is not given. At 1 all are test patients, for a server that
+        watches a training between hospitals.
     name
         Name of the task, for ``dataset.json``.
     sequences
@@ -90,7 +91,7 @@ def convert_folder(
     records, problems = _find_records(source, sequences or {})
     assigned, wrong = _assign(sorted({record.patient for record in records}), parts, test_fraction)
     problems += wrong
-    if assigned and "train" not in assigned.values():
+    if assigned and "train" not in assigned.values() and (parts is not None or test_fraction < 1):
         remedy = f"Change {parts}." if parts else "Lower the test fraction, or give a table of parts."
         problems.append(f"Expected at least one training patient, found {len(assigned)} for testing only. {remedy}")
     with folder_written_whole(target) as folder:

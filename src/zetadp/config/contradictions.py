@@ -78,6 +78,7 @@ def _contradictions_of_runs(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _contradictions_of_arms(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what arms, and networks in their place, ask of nodes that cannot give it."""
+    used = {arm for block in config["runs"] for arm in block["arms"]}
     for arm, settings in config["arms"].items():
         if (settings["rounds"] is None) == (settings["epochs"] is None):
             hint = did_you_mean(arm, set(config["arms"]) - {arm})
@@ -94,7 +95,8 @@ def _contradictions_of_arms(config: Mapping[str, Any]) -> Iterator[str]:
                 f"arms.{arm}.colluding: expected only with threat {SECURE_AGGREGATION}; found {settings['colluding']}. "
                 "Leave it out."
             )
-        wanted = {f"arms.{arm}": settings} | {
+        # What config.yaml says of an arm was for another cohort, if no run of this one uses the arm.
+        wanted = ({f"arms.{arm}": settings} if arm in used else {}) | {
             f"networks.{name}.training": network["training"] for name, network in config["networks"].items()
         }
         for place, given in wanted.items():

@@ -12,7 +12,9 @@ import math
 import secrets
 import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from zetadp.core.server import Receiver
     from zetadp.core.task import Task
     from zetadp.privacy.account import Permission
+    from zetadp.privacy.budget import Cap
 
 logger = logging.getLogger(__name__)
 
@@ -93,11 +96,14 @@ class TrainingFiles:
         Where an interrupted training is kept, with its messages in a folder beside it; `finish` removes both.
     permission
         Whether the run may be begun from its first round again; None sets no limit.
+    cap
+        The most that all runs on the same patients may cost one of them; None sets no limit.
     """
 
     ledger: Path
     checkpoint: Path
     permission: Permission | None = None
+    cap: Cap | None = None
 
     @property
     def messages(self) -> Path:
@@ -198,6 +204,8 @@ def train(
         check_apart(phase.model, parts.task.losses, data.records)
     protected = plan.training.noise == "os"
     with Ledger(files.ledger) as ledger:
+        if files.cap is not None:
+            ledger.before_record = partial(files.cap.check_again, ledger)
         state = _begin(parts, receiver, data, files, ledger)
         site = Site(
             nodes=[
@@ -308,6 +316,8 @@ def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: Train
         checkpoint = Checkpoint.load(files.checkpoint, data.records.inputs.device)
         check_checkpoint(files.checkpoint, checkpoint, ledger, secret.name)
         if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == keyed:
+            if files.cap is not None:
+                files.cap.continuing(ledger)
             receiver.load(checkpoint.state)
             ledger.resume(checkpoint.round)
             logger.info("continuing after round %d of an interrupted training", checkpoint.round)
@@ -318,7 +328,8 @@ def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: Train
         logger.info("the checkpoint %s belongs to another training; starting anew", files.checkpoint)
     if files.permission is not None:
         files.permission.check(ledger, header)
-    ledger.start(header, draws)
+    with files.cap.starting(ledger, header) if files.cap is not None else nullcontext():
+        ledger.start(header, draws)
     files.remove_messages()
     return state
 

@@ -30,6 +30,8 @@ class PartitionSettings:
     by
         ``uniform``: training patients uniformly at random, in equal numbers as far as possible.
         ``scanner``: each node holds the patients of one scanner.
+    sizes
+        Training patients of each node, where hospitals differ in size; None for equal numbers, or those of scanners.
     validation_patients
         Test patients that each node holds for watching the training; they are never trained on, and the rest of the
         test patients, held at the server, give the final accuracy.
@@ -39,6 +41,7 @@ class PartitionSettings:
 
     nodes: int = 11
     by: str = "uniform"
+    sizes: Sequence[int] | None = None
     validation_patients: int = 10
     seed: int = 0
 
@@ -46,6 +49,15 @@ class PartitionSettings:
         """Check every setting."""
         positive(nodes=self.nodes)
         one_of(("uniform", "scanner"), by=self.by)
+        if self.sizes is None:
+            return
+        if self.by != "uniform":
+            raise UserError(f"Expected no partition.sizes for partition.by: {self.by}, which sets them, found some.")
+        if len(self.sizes) != self.nodes:
+            raise UserError(
+                f"Expected partition.sizes to hold a number of patients for each of the {self.nodes} nodes of "
+                f"partition.nodes, found {len(self.sizes)} numbers."
+            )
 
 
 def node_name(number: int) -> str:
@@ -73,6 +85,13 @@ def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patient
                 f"{sum(scanner_patients)}."
             )
         return list(scanner_patients)
+    if settings.sizes is not None:
+        if sum(settings.sizes) != train_patients:
+            raise UserError(
+                f"Expected partition.sizes to add up to the {train_patients} training patients of "
+                f"cohort.train_patients, found {sum(settings.sizes)}."
+            )
+        return list(settings.sizes)
     if train_patients < settings.nodes:
         raise UserError(
             f"Expected at least as many training patients as nodes, found {train_patients} patients for "

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,6 +94,8 @@ class Ledger:
         Attempts begun so far.
     permitted
         How many attempts may release something, where noise protects real patients.
+    before_record
+        Called with releases before they are recorded; an exception keeps them from being recorded.
 
     Raises
     ------
@@ -104,6 +106,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._head, self._synced, self._registered = START, True, START
+        self.before_record: Callable[[Sequence[Round]], None] | None = None
         try:
             make_folder(path.parent)
             # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
@@ -258,6 +261,8 @@ class Ledger:
 
     def record(self, events: Sequence[Round]) -> None:
         """Write and sync the events of a round; only then may their releases be made."""
+        if self.before_record is not None:
+            self.before_record(events)
         groups: dict[str, list[str]] = {}
         for event in events:
             constants = {key: value for key, value in event.to_json().items() if key != "node"}

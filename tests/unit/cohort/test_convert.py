@@ -292,8 +292,15 @@ def test_names_that_can_be_read_in_two_ways_are_asked_for(tmp_path):
 
 def test_a_split_without_a_training_patient_is_refused(tmp_path):
     source = write_brats(tmp_path / "in")
-    (found,) = problems(source, tmp_path / "out", test_fraction=1)
+    (found,) = problems(source, tmp_path / "out", test_fraction=0.999)
     assert "at least one training patient, found 3 for testing only. Lower the test fraction" in found
+
+
+def test_the_sites_of_a_federation_hold_training_patients_alone_or_test_patients_alone(tmp_path):
+    source = write_brats(tmp_path / "in")
+    for fraction, counts in ((0, (3, 0)), (1, (0, 3))):
+        task = convert_folder(source, tmp_path / f"out-{fraction}", test_fraction=fraction)
+        assert (len(task.training), len(task.test)) == counts
     parts = tmp_path / "parts.tsv"
     parts.write_text("patient\tpart\n" + "".join(f"BraTS20_00{number}\ttest\n" for number in (1, 2, 3)))
     (found,) = problems(source, tmp_path / "out", parts=parts)

@@ -30,6 +30,9 @@ SCHEMA = ROOT / "src/zetadp/data/config.schema.yaml"
 SCENARIOS = sorted((ROOT / "workflow/scenarios").glob("*.yaml"))
 
 
+RUN = {"networks": ["complex"], "arms": ["federated"], "epsilons": [1, 3], "seeds": [0]}
+
+
 def merged(base: dict, overlay: dict) -> dict:
     """Lay one configuration over another as Snakemake does: keys join, everything else is replaced."""
     result = dict(base)
@@ -56,7 +59,7 @@ def paper() -> dict:
         },
         "training": {},
         "privacy": {"noise": "os"},
-        "runs": [{"networks": ["complex"], "arms": ["federated"], "epsilons": [1, 3], "seeds": [0]}],
+        "runs": [RUN],
     }
 
 
@@ -105,7 +108,7 @@ def test_defaults_are_filled_in_at_every_depth_and_the_input_is_left_alone():
     config = load_config(given, SCHEMA)
     assert given == kept
     assert config["slices"] == {"count": 20, "size": 32}
-    assert config["partition"] == {"nodes": 11, "by": "uniform", "validation_patients": 10, "seed": 0}
+    assert config["partition"] == {"nodes": 11, "by": "uniform", "sizes": None, "validation_patients": 10, "seed": 0}
     assert config["networks"]["complex"]["widths"] == [32, 64, 128]
     assert config["training"]["learning_rate"] == 2e-4
     assert config["cohort"]["unit"] == "record"
@@ -352,7 +355,7 @@ def test_an_epsilon_has_one_text(value, text):
         ),
         ({"networks": {"complex": {"training": {"participation": "al"}}}}, ["Did you mean 'all'"]),
         (
-            {"arms": {"central": {"expected_patients": 484.5}}},
+            {"arms": {"central": {"expected_patients": 484.5}}, "runs": [RUN | {"arms": ["central"]}]},
             ["arms.central.expected_patients: expected at most the 484 training patients", "found 484.5"],
         ),
         ({"partition": {"nodes": 485}}, ["partition: ", "found 484 patients for 485 nodes"]),

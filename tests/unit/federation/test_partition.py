@@ -137,6 +137,26 @@ def test_scanners_must_be_declared(declared):
         node_sizes(PartitionSettings(nodes=3, by="scanner"), 3, declared)
 
 
+def test_hospitals_of_declared_sizes_hold_as_many():
+    choice = PartitionSettings(nodes=3, sizes=[9, 6, 3], validation_patients=0)
+    sizes = node_sizes(choice, 18, None)
+    table = partition(index(18, 12), choice, sizes).query("role == 'train'")
+    assert table.groupby("node").size().tolist() == sizes == [9, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sizes": [9, 9]}, "each of the 3 nodes of partition.nodes, found 2 numbers"),
+        ({"sizes": [9, 6, 4]}, "add up to the 18 training patients of cohort.train_patients, found 19"),
+        ({"sizes": [9, 6, 3], "by": "scanner"}, "no partition.sizes for partition.by: scanner"),
+    ],
+)
+def test_sizes_that_contradict_another_key_are_refused(given, words):
+    with pytest.raises(UserError, match=words):
+        node_sizes(PartitionSettings(nodes=3, **given), 18, [6, 6, 6])
+
+
 def test_watching_must_leave_patients_to_test():
     with pytest.raises(UserError, match=r"more than 12 test patients .* found 12. Lower partition.validation_patients"):
         spread(index(18, 12), 3, 4)

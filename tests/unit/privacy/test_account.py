@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -224,3 +227,29 @@ def test_an_attempt_that_released_nothing_does_not_count(tmp_path):
 def test_a_first_training_needs_no_permission(tmp_path):
     with Ledger(tmp_path / "run.jsonl") as ledger, pytest.raises(UserError, match="needs no permission"):
         ledger.permit()
+
+
+def test_one_line_on_paper_shows_an_older_copy_of_the_whole_folder(folder, tmp_path):
+    """By the two commands of docs/data_protection.md."""
+    page = (Path(__file__).parents[3] / "docs/data_protection.md").read_text()
+    note, look = re.findall(r"^((?:tail|grep) .*)$", page, flags=re.MULTILINE)
+    (tmp_path / "state").mkdir()
+    shutil.copytree(folder, tmp_path / "older")
+    train(folder / "third-8.jsonl")
+    place = tmp_path / "state/ledgers"
+
+    def shell(command: str) -> str:
+        return subprocess.run(
+            ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    folder.rename(place)
+    digits = shell(note)
+    assert re.fullmatch("[0-9a-f]{16}", digits)
+    assert shell(look.replace("0123456789abcdef", digits)) == "1"
+    train(place / "fourth-8.jsonl")
+    assert shell(look.replace("0123456789abcdef", digits)) == "1"
+    shutil.rmtree(place)
+    (tmp_path / "older").rename(place)
+    cohort_runs(place)  # it looks complete
+    assert shell(look.replace("0123456789abcdef", digits)) == "0"

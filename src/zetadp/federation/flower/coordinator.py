@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +24,21 @@ from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles, check_checkpoint, no_history
-from zetadp.federation.flower.mirror import Mirror
+from zetadp.epsilon import rounded_up
+from zetadp.federation.flower.mirror import Mirror, heads_elsewhere, note_identities
 from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.flower.settings import Patience
+from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.storage import make_folder
 from zetadp.validation import UserError
 
 logger = logging.getLogger(__name__)
+
+REMINDER_SECONDS = 60.0
+"""How often a round that waits says for whom."""
 
 
 class Coordinator:
@@ -82,11 +89,16 @@ class Coordinator:
         self.task, self.receiver, self.phase = parts.task, parts.receiver(), parts.phase
         copies = files.ledger.with_name(f"{files.ledger.stem}.nodes")
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
+        make_folder(copies)
+        note_identities(copies, {name: line.identity(name) for name in self.names})
+        self._seen = {name: heads_elsewhere(copies, line.identity(name)) for name in self.names}
         self.history = no_history(parts.task)
         self.ledger_head = ""
         self._checkpointed = 0
         self._absent: set[str] = set()
         self._counted: set[str] = set()
+        self._there: set[str] | None = None
+        self._told = 0.0
 
     def run(self) -> nn.Module:
         """Train to the last round and return the model.
@@ -97,7 +109,7 @@ class Coordinator:
             If a node answers what it must not, if nodes stay away for too long, if the account has lost lines, or if
             the disk is full. The checkpoint is kept, and another run goes on from it.
         """
-        plan, training, how = self.plan, self.plan.training, self.performance
+        training, how = self.plan.training, self.performance
         with Ledger(self.files.ledger) as ledger:
             start = self._begin(ledger)
             saved = time.monotonic()
@@ -116,7 +128,7 @@ class Coordinator:
                     saved = time.monotonic()
             self._count_the_silent(ledger)
             self.ledger_head = ledger.head
-        logger.info("%s: %d rounds done", plan.label, training.rounds)
+        logger.info("finished: all %d rounds are done; the model is being written", training.rounds)
         return self.phase.model
 
     def _begin(self, ledger: Ledger) -> int:
@@ -125,17 +137,21 @@ class Coordinator:
             checkpoint = Checkpoint.load(self.files.checkpoint, torch.device("cpu"))
             check_checkpoint(self.files.checkpoint, checkpoint, ledger, checkpoint.secret)
             if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == self.plan.digest:
+                if self.files.cap is not None:
+                    self.files.cap.continuing(ledger)
                 self.receiver.load(checkpoint.state)
                 if len(checkpoint.history):
                     self.history = checkpoint.history.astype(float)
                 ledger.resume(checkpoint.round)
                 self._counted = {event.node for event in read_ledger(ledger.path)[-1].events}
                 self._checkpointed = checkpoint.round
-                logger.info("%s: continuing after round %d", self.plan.label, checkpoint.round)
+                logger.info("continuing after round %d of %d", checkpoint.round, self.plan.training.rounds)
                 return checkpoint.round
         if self.files.permission is not None:
             self.files.permission.check(ledger, self.plan.header())
-        ledger.start(self.plan.header())
+        cap = self.files.cap
+        with cap.starting(ledger, self.plan.header()) if cap is not None else nullcontext():
+            ledger.start(self.plan.header())
         self._save(ledger, 0)
         return 0
 
@@ -152,7 +168,15 @@ class Coordinator:
     def _report(self, done: int) -> None:
         rounds = self.plan.training.rounds
         if done % max(1, rounds // 20) == 0 or done == rounds:
-            logger.info("%s: round %d of %d", self.plan.label, done, rounds)
+            spent = max(self._spent(name) for name in self.names)
+            logger.info(
+                "round %d of %d is done; epsilon spent so far %s per %s, at delta %g",
+                *(done, rounds, rounded_up(spent), self.plan.unit, self.plan.delta),
+            )
+
+    def _spent(self, name: str) -> float:
+        """Return epsilon of what a node's own ledger shows, of all attempts that this server has seen."""
+        return accounting.epsilon(accounting.compose(self.mirrors[name].releases), self.plan.delta)
 
     def _round(self, ledger: Ledger, number: int) -> dict[str, Tensor]:
         """Return the updates of a round in the order of the plan, all of them in the account.
@@ -165,8 +189,9 @@ class Coordinator:
         weights = encode(self.receiver.weights)
         messages: dict[str, Tensor] = {}
         failures = dict.fromkeys(self.names, 0)
-        begun = time.monotonic()
+        begun = self._told = time.monotonic()
         while True:
+            self._tell_who_is_there(number, messages)
             able = {name for name in self.names if name not in messages and failures[name] < self.patience.tries}
             ready = [name for name in sorted(able & self.line.reachable()) if not self.line.asked(name)]
             self._count_first(ledger, ready, number)
@@ -187,6 +212,20 @@ class Coordinator:
             time.sleep(self.patience.poll_seconds)
         self._close(ledger, number, messages)
         return {name: messages[name] for name in self.names if name in messages}
+
+    def _tell_who_is_there(self, number: int, messages: Mapping[str, Tensor]) -> None:
+        """Say who has connected or left, and now and then whom a long round waits for."""
+        there, waiting = self.line.reachable(), [name for name in self.names if name not in messages]
+        if there != self._there:
+            for name in sorted((self._there or set()) - there):
+                logger.warning("%s is not connected any more", name)
+            self._there = there
+            here, away = (", ".join(n for n in self.names if (n in there) == on) or "none" for on in (True, False))
+            logger.info("connected nodes: %s; not connected: %s", here, away)
+        if waiting and time.monotonic() - self._told >= REMINDER_SECONDS:
+            self._told = time.monotonic()
+            state = (f"{name} ({'at work' if name in there else 'not connected'})" for name in waiting)
+            logger.info("round %d of %d waits for %s", number + 1, self.plan.training.rounds, ", ".join(state))
 
     def _count_first(self, ledger: Ledger, names: Sequence[str], number: int) -> None:
         """Let nodes stand in the account before they are first asked.
@@ -245,6 +284,7 @@ class Coordinator:
             checkpointed=self._checkpointed,
             head=self.mirrors[name].known,
             weights=weights,
+            seen=self._seen[name],
         )
 
     def _accept(self, reply: Answer | Refusal) -> Tensor | None:

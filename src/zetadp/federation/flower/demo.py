@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import pandas as pd
@@ -15,6 +13,7 @@ from zetadp.cohort.decathlon import read_task
 from zetadp.cohort.phantom import PhantomSettings, write_dataset_json, write_patients
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
@@ -22,14 +21,12 @@ from zetadp.federation.invitation import invitation
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_of_plan
-from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import account_run
 from zetadp.storage import write_json
 from zetadp.validation import UserError
 
 HOSPITALS, PATIENTS, WATCHED = 3, 12, 6
 EPSILON, DELTA, ROUNDS = "8", 1e-3, 10
-LOOK_SECONDS = 0.5
 ANSWER_SECONDS = 0.5
 """Answers leave at multiples of this, as between real hospitals; a round of the demonstration is shorter."""
 
@@ -67,15 +64,12 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
     with Federation(work / "processes", credentials, idle_seconds=0.3) as running:
         running.admit(names)
         for name in names:
+            approve(_hospital(work, name), credentials.node(name)[1], "the demonstration")
             running.start_node(_hospital(work, name))
-            say(f"{name}: started, checks and prepares its patients")
+            say(f"{name}: the plan is approved; started, checks and prepares its patients")
         running.wait_for_nodes(names)
         say(f"{', '.join(names)}: connected over TLS")
-        run = running.begin(server)
-        with ThreadPoolExecutor(1) as pool:
-            end = pool.submit(running.wait, run)
-            _watch(server.ledger_file, plan, say, done=end.done)
-            end.result()
+        running.run(server, say)
     statement = account_run(server.ledger, server.model, name=plan.label, epsilon=EPSILON, delta=DELTA, unit="patient")
     write_json(work / "privacy.json", statement)
     reached = pd.read_csv(server.history)["validation_accuracy"].iloc[-1]
@@ -152,17 +146,3 @@ def _hospital(work: Path, name: str) -> HospitalSettings:
         answer_seconds=ANSWER_SECONDS,
         threads=1,
     )
-
-
-def _watch(ledger: Path, plan: Plan, say: Callable[[str], None], *, done: Callable[[], bool]) -> None:
-    """Say which rounds are through, until the training is over."""
-    told = 0
-    while not done():
-        time.sleep(LOOK_SECONDS)
-        if not ledger.is_file():
-            continue
-        events = [event for attempt in read_ledger(ledger) for event in attempt.events]
-        through = min((sum(event.node == node.name for event in events) for node in plan.nodes), default=0)
-        if through > told:
-            say(f"round {through} of {plan.training.rounds}: all hospitals have sent")
-            told = through

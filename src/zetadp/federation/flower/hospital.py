@@ -13,8 +13,11 @@ import hashlib
 import json
 import logging
 import multiprocessing
+import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,7 @@ from zetadp.core.round import Site, do_round
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.core.task import site_task_of
 from zetadp.dataset import pick_device
+from zetadp.federation.flower.approval import check_approval
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.protocol import (
     Answer,
@@ -47,7 +51,8 @@ from zetadp.federation.flower.protocol import (
     pack_reply,
     unpack_request,
 )
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.settings import HospitalSettings, ledger_of
+from zetadp.privacy.budget import CapError
 from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
@@ -90,7 +95,7 @@ class Hospital:
         self.settings, self.plan, self.records = settings, plan, records
         self.start = start
         self.constants = plan.nodes[plan.place(settings.name)]
-        self.ledger_path = settings.state / "ledgers" / f"{plan.label}.jsonl"
+        self.ledger_path = ledger_of(settings, plan)
         self.message_folder = settings.state / "messages" / plan.label
         declared = self.constants.population // plan.units_of_a_person
         if len(patients) != declared:
@@ -112,7 +117,6 @@ class Hospital:
         self.promise = check_promise(
             plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts
         )
-        logger.info("%s", self.promise)
         one_each = plan.unit == "image"
         self.units = single_items(patients, plan.units_of_a_person) if one_each else patients
         check_units(self.units, records.strata, plan.together)
@@ -124,6 +128,9 @@ class Hospital:
         except _RefusedError as refused:
             logger.warning("refused round %d: %s", request.round, refused.reason)
             return self.refuse(request, refused.reason)
+        except CapError as error:
+            logger.warning("refused round %d: %s", request.round, error)
+            return self.refuse(request, Reason.CAP)
         except UserError as error:
             logger.error("round %d: %s", request.round, error)
             locked = isinstance(error.__cause__, BlockingIOError)
@@ -155,6 +162,8 @@ class Hospital:
                 phase.model.get_parameter(name).copy_(value)
 
         with Ledger(self.ledger_path) as ledger:
+            if self.settings.cap is not None:
+                ledger.before_record = partial(self.settings.cap.check_again, ledger)
             self._begin(ledger, request, parts)
             store = MessageStore(self.message_folder, ledger.identity)
             self._refuse_repetition(ledger, store, request)
@@ -176,12 +185,24 @@ class Hospital:
         """Refuse where the ledger has lost lines; start a new attempt where the server has, and it is permitted."""
         if request.head and not (ledger.knows(request.head) or ledger.knew(request.head)):
             raise _RefusedError(Reason.LEDGER)
+        if lost := set(request.seen) - _heads(self.ledger_path.parent):
+            logger.error(
+                "the ledgers in %s lack lines that the server has seen in an earlier training: an older copy was put "
+                "back. Restore the newest copy; no total can be computed from this one. The line that is missing has "
+                "the hash %s",
+                self.ledger_path.parent,
+                min(lost),
+            )
+            raise _RefusedError(Reason.LEDGER)
         begun = read_ledger(self.ledger_path)
         if begun and begun[-1].header.get("federation") == request.attempt:
             return
         if ledger.attempts >= self.settings.attempts:
             raise _RefusedError(Reason.ATTEMPTS)
-        ledger.start({**parts.header(), "engine": "flower", "federation": request.attempt})
+        header = {**parts.header(), "engine": "flower", "federation": request.attempt}
+        cap = self.settings.cap
+        with cap.starting(ledger, header, self.settings.name) if cap is not None else nullcontext():
+            ledger.start(header)
 
     def _refuse_repetition(self, ledger: Ledger, store: MessageStore, request: Request) -> None:
         """Refuse a round that was answered for other weights, or whose message is gone."""
@@ -205,6 +226,11 @@ class _RefusedError(Exception):
         self.reason = reason
 
 
+def _heads(folder: Path) -> set[str]:
+    """Return every head that a ledger in a folder has had."""
+    return {head for path in folder.glob("*.jsonl") for attempt in read_ledger(path) for head in attempt.heads}
+
+
 def _lines_after(path: Path, head: str) -> list[str]:
     """Return the lines of a ledger after the one with a certain head; all of them where no head is given."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -214,12 +240,27 @@ def _lines_after(path: Path, head: str) -> list[str]:
     return lines[heads.index(head) + 1 :]
 
 
-def load_hospital(path: Path) -> Hospital:
-    """Read a hospital's settings, check and prepare its patients."""
+def load_hospital(path: Path, key: Path) -> Hospital:
+    """Read a hospital's settings, check that the plan is approved, check and prepare the patients.
+
+    Parameters
+    ----------
+    path
+        The hospital's settings.
+    key
+        The node's private key, with which the plan was approved.
+
+    Raises
+    ------
+    UserError
+        If the plan is not approved, or settings, plan and patients do not agree.
+    """
     settings = HospitalSettings.read(path)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
+    # Rounds are computed in forks of this process. Threads do not survive a fork, and a fork that expects them waits
+    # for ever. So this process must never start any.
+    torch.set_num_threads(1)
     plan = Plan.read(settings.plan)
+    logger.info("the plan %s was %s", plan.digest[:16], check_approval(settings, plan, key))
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     held = site_task_of(plan.task).site(
         settings.images,
@@ -276,6 +317,7 @@ def _computed(hospital: Hospital, request: Request) -> Answer | Refusal:
 
 def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
     die_with_parent()
+    torch.set_num_threads(hospital.settings.threads or os.cpu_count() or 1)
     sender.send(hospital.reply(request))
 
 

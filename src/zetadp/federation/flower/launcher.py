@@ -25,6 +25,7 @@ from zetadp.federation.flower.processes import (
     silent_environment,
 )
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.flower.telling import Log
 from zetadp.storage import write_json
 from zetadp.validation import UserError
 
@@ -67,6 +68,7 @@ class Federation:
         self.host, self.port = host, port or free_port()
         environment = silent_environment(folder / "flower", NO_PROXY=LOOPBACK, no_proxy=LOOPBACK)
         self.processes = Processes(folder / "logs", environment, forge)
+        self._log = Log(self.processes.log("server"))
         self._held = ExitStack()
 
     @property
@@ -131,7 +133,7 @@ class Federation:
                 control.admit(name, self.credentials.node(name)[0].read_bytes())
 
     def start_node(self, settings: HospitalSettings) -> None:
-        """Start a node; it joins when its patients are checked and prepared."""
+        """Start a node whose plan is approved; it joins when its patients are checked and prepared."""
         path = self.folder / f"{settings.name}.json"
         write_json(path, asdict(settings))
         key = self.credentials.node(settings.name)[1]
@@ -151,8 +153,17 @@ class Federation:
         with self.control() as control:
             return control.start(path)
 
-    def wait(self, run: int, *, watch: bool = True) -> RunState:
+    def wait(self, run: int, *, watch: bool = True, say: Callable[[str], None] = logger.debug) -> RunState:
         """Wait until a run is over and return how it ended.
+
+        Parameters
+        ----------
+        run
+            Its number.
+        watch
+            Whether the end of a process ends the run.
+        say
+            Takes what the server tells, a line each.
 
         Raises
         ------
@@ -164,7 +175,9 @@ class Federation:
             while (state := self._state(control, run)) is None or state.status != FINISHED:
                 if watch:
                     self.processes.check()
+                self._tell(say)
                 time.sleep(0.5)
+        self._tell(say)
         if state.outcome != "completed":
             raise UserError(f"The run ended as {state.outcome}: {state.details}")
         return state
@@ -179,9 +192,13 @@ class Federation:
             self.processes.check("superlink")
             return None
 
-    def run(self, settings: ServerSettings) -> RunState:
-        """Run a training to its end."""
-        return self.wait(self.begin(settings))
+    def run(self, settings: ServerSettings, say: Callable[[str], None] = logger.debug) -> RunState:
+        """Run a training to its end; ``say`` takes what happens, a line each."""
+        return self.wait(self.begin(settings), say=say)
+
+    def _tell(self, say: Callable[[str], None]) -> None:
+        for _, line in self._log.own("INFO", "WARNING"):
+            say(line)
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + START_SECONDS
@@ -239,14 +256,20 @@ def start_node(
     """
     port, secret = str(free_port()), str(_secret(folder, name))
     arguments = ["--runtime", f"{LOOPBACK}:{port}", "--secret", secret, "--hospital", str(settings)]
+    arguments += ["--key", str(link.key)]
     processes.start(f"{name}-worker", "worker", arguments)
     arguments = [
         *("--superlink", link.server, "--root-certificates", str(link.authority)),
         *("--auth-supernode-private-key", str(link.key), "--isolation", "process"),
         *("--superexec-auth-secret-file", secret, "--host", LOOPBACK, "--port", port),
-        *("--idle-seconds", str(link.idle_seconds), "--memory", str(folder / f"{name}.number")),
+        *("--idle-seconds", str(link.idle_seconds), "--memory", str(memory_of(folder, name))),
     ]
     processes.start(name, "supernode", arguments)
+
+
+def memory_of(folder: Path, name: str) -> Path:
+    """Return the file in which a node notes its number each time that it has connected."""
+    return folder / f"{name}.number"
 
 
 def _secret(folder: Path, name: str) -> Path:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zetadp.privacy.chain import START, BrokenChainError, follow
 from zetadp.privacy.events import Round
-from zetadp.storage import make_folder, sync_folder
+from zetadp.storage import make_folder, read_json, sync_folder, write_json
 from zetadp.validation import UserError
+
+IDENTITIES = "identities.json"
+"""File beside the copies of nodes' ledgers."""
 
 
 class Mirror:
@@ -38,6 +41,7 @@ class Mirror:
         self.path = path
         self.head = START
         self._heads = {START}
+        self._earlier: list[Round] = []
         self._events: list[Round] = []
         self._attempt: str | None = None
         if path.exists():
@@ -82,27 +86,62 @@ class Mirror:
                 f"Cannot write {self.path}: {error.strerror or error}. Mend the disk or folder, then run again."
             ) from error
 
+    @property
+    def releases(self) -> list[Round]:
+        """Every release in the ledger, of all attempts."""
+        return [*self._earlier, *self._events]
+
     def of_attempt(self, attempt: str) -> list[Round]:
         """Return the releases that the node has recorded for the server's present attempt, in their order."""
         return list(self._events) if self._attempt == attempt else []
 
     def _take(self, lines: Sequence[str]) -> list[str]:
         """Follow the chain over lines and return those that are new; state changes only where all of them follow."""
-        attempt, events = self._attempt, list(self._events)
+        attempt, events, earlier = self._attempt, list(self._events), list(self._earlier)
         # Lines shown before: a head stands for its line and for all before it.
         new = list(itertools.dropwhile(lambda line: _head_of(line) in self._heads, lines))
         links = list(follow(new, self.head))
         for number, link in enumerate(links, start=1):
             if link.entry.get("kind") == "start":
-                attempt, events = link.entry.get("federation"), []
+                attempt, events, earlier = link.entry.get("federation"), [], earlier + events
                 continue
             try:
                 events += _events(link.entry, events)
             except (KeyError, TypeError, UserError) as error:
                 raise BrokenChainError(number) from error
         self.head, self._attempt, self._events = links[-1].head if links else self.head, attempt, events
+        self._earlier = earlier
         self._heads.update(link.head for link in links)
         return new
+
+
+def note_identities(folder: Path, identities: Mapping[str, str]) -> None:
+    """Note whose ledgers the copies in a folder are: the identity of each node (`protocol.Line.identity`)."""
+    write_json(folder / IDENTITIES, identities)
+
+
+def heads_elsewhere(folder: Path, identity: str) -> list[str]:
+    """Return the last head of each copy of a node's ledgers from other trainings, in the folders beside one.
+
+    Parameters
+    ----------
+    folder
+        Folder of the copies of the present training.
+    identity
+        The node's.
+
+    Raises
+    ------
+    UserError
+        If a copy was edited.
+    """
+    found = []
+    for other in sorted(folder.parent.glob(f"*.nodes/{IDENTITIES}")):
+        if other.parent == folder:
+            continue
+        names = [name for name, known in read_json(other).items() if known == identity]
+        found += [Mirror(other.with_name(f"{name}.jsonl")).known for name in names]
+    return [head for head in found if head]
 
 
 def _head_of(line: str) -> str | None:

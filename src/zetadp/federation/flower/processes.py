@@ -186,7 +186,7 @@ class Processes:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._forge is None:
-            with self._log("forge").open("ab") as log:
+            with self.log("forge").open("ab") as log:
                 self._forge = subprocess.Popen(  # noqa: S603  (this Python, and a module of this package)
                     [sys.executable, "-m", self.forge],
                     stdin=subprocess.PIPE,
@@ -198,7 +198,7 @@ class Processes:
                 )
         assert self._forge.stdin is not None
         assert self._forge.stdout is not None
-        order = {"program": program, "arguments": list(arguments), "log": str(self._log(name)), "environment": {}}
+        order = {"program": program, "arguments": list(arguments), "log": str(self.log(name)), "environment": {}}
         with suppress(BrokenPipeError):
             self._forge.stdin.write(json.dumps(order) + "\n")
             self._forge.stdin.flush()
@@ -256,12 +256,13 @@ class Processes:
             self._forge.communicate()
             self._forge = None
 
-    def _log(self, name: str) -> Path:
+    def log(self, name: str) -> Path:
+        """Return the log of a process."""
         return self.folder / f"{name}.log"
 
     def _ended(self, name: str) -> str:
-        text = self._log(name).read_text(errors="replace")
-        return f"{name} ended by itself. The end of {self._log(name)}:\n{text[-2000:]}"
+        text = self.log(name).read_text(errors="replace")
+        return f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
 
 
 def _signal_group(process: int, number: signal.Signals) -> None:

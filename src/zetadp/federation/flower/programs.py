@@ -160,6 +160,7 @@ def worker() -> int:
     site = parser.add_mutually_exclusive_group(required=True)
     site.add_argument("--hospital", type=Path)
     site.add_argument("--root", type=Path)
+    parser.add_argument("--key", type=Path)
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -169,7 +170,7 @@ def worker() -> int:
         root = given.root.read_bytes()
         serve(given.runtime, secret, root, TaskType.SERVER_APP, partial(run_as_server, given.runtime, root))
     try:
-        app = node_app(load_hospital(given.hospital))
+        app = node_app(load_hospital(given.hospital, given.key))
     except UserError as error:
         logger.error("%s", error)
         return 1

@@ -44,6 +44,9 @@ class Request:
         Last head of the node's ledger that the server has seen; empty where it has seen none.
     weights
         The weights, as `encode` gives them in float32.
+    seen
+        Last heads of the node's other ledgers, of trainings that this server ran before. A node that lacks one of them
+        has put back an older copy of its ledgers.
     """
 
     plan: str
@@ -52,6 +55,7 @@ class Request:
     checkpointed: int
     head: str
     weights: bytes
+    seen: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class Reason(StrEnum):
     ATTEMPTS = "the node permits no further training from the start"
     ANSWERED = "the node has answered this round, for other weights or too long ago"
     LEDGER = "the node's ledger lacks lines that the server has seen"
+    CAP = "the node's cap on what its patients may pay would be crossed"
     BUSY = "the node is at work on an earlier request"
     TIME = "the node's computation took too long and was ended"
     FAILED = "the node failed; its own log says why"
@@ -122,6 +127,9 @@ class Line(Protocol):
     def reachable(self) -> set[str]:
         """Return the names of the nodes that are connected."""
 
+    def identity(self, name: str) -> str:
+        """Return what tells a node from every other, also in trainings where it has another name."""
+
     def ask(self, name: str, request: Request) -> None:
         """Send a request to a node."""
 
@@ -144,6 +152,7 @@ def pack_request(request: Request) -> RecordDict:
         "round": request.round,
         "checkpointed": request.checkpointed,
         "head": request.head,
+        "seen": list(request.seen),
     }
     return _packed(facts, WEIGHTS, request.weights)
 
@@ -164,6 +173,7 @@ def unpack_request(content: RecordDict) -> Request:
         checkpointed=_fact(facts, "checkpointed", int),
         head=_fact(facts, "head", str),
         weights=_vector(content, WEIGHTS),
+        seen=_texts(facts, "seen"),
     )
 
 
@@ -190,10 +200,7 @@ def unpack_reply(content: RecordDict) -> Answer | Refusal:
         if reason not in Reason.__members__:
             raise WrongEnvelopeError(f"a refusal for the reason {reason!r}")
         return Refusal(name, attempt, number, Reason[reason])
-    lines = _fact(facts, "lines", list)
-    if not all(isinstance(line, str) for line in lines):
-        raise WrongEnvelopeError("lines that are not text")
-    return Answer(name, attempt, number, _vector(content, UPDATE), lines)
+    return Answer(name, attempt, number, _vector(content, UPDATE), list(_texts(facts, "lines")))
 
 
 def _packed(facts: dict[str, Any], name: str, vector: bytes) -> RecordDict:
@@ -213,6 +220,13 @@ def _fact(facts: Mapping[str, Any], key: str, kind: type) -> Any:  # noqa: ANN40
     if type(value) is not kind:
         raise WrongEnvelopeError(f"{key} is {type(value).__name__}, not {kind.__name__}")
     return value
+
+
+def _texts(facts: Mapping[str, Any], key: str) -> Sequence[str]:
+    found = _fact(facts, key, list)
+    if not all(isinstance(text, str) for text in found):
+        raise WrongEnvelopeError(f"{key} that are not text")
+    return tuple(found)
 
 
 def _vector(content: RecordDict, name: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 import time
@@ -72,7 +73,7 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
         patience,
         GridLine(grid, keys, lifetime),
         watched,
-        TrainingFiles(settings.ledger_file, settings.checkpoint, settings.permission),
+        TrainingFiles(settings.ledger_file, settings.checkpoint, settings.permission, settings.cap),
         start=starting_weights(plan.network, backbone),
         performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
     )
@@ -137,6 +138,11 @@ class GridLine:
         self._nodes, self._looked = found, time.monotonic()
         return set(found)
 
+    def identity(self, name: str) -> str:
+        """Return a hash of the node's public key."""
+        (key,) = [key for key, each in self.names.items() if each == name]
+        return hashlib.sha256(key).hexdigest()
+
     def asked(self, name: str) -> bool:
         """Tell whether a request is under way to a node that has not begun anew since: what it had fetched is gone."""
         sent, node = self._sent.get(name), self._nodes.get(name)
@@ -168,8 +174,12 @@ class GridLine:
         """Return what a message says; None where a message got lost and the request may be sent again."""
         failed = Refusal(name, sent.request.attempt, sent.request.round, Reason.FAILED)
         if message.has_error():
-            logger.warning("%s: %s", name, message.error.reason)
-            return failed if message.error.code in APP_FAILED else None
+            logger.debug("%s: %s", name, message.error.reason)
+            if message.error.code in APP_FAILED:
+                logger.warning("the program of %s failed; the log there says why", name)
+                return failed
+            logger.warning("a message to or from %s was lost; the request is sent again", name)
+            return None
         try:
             reply = unpack_reply(message.content)
         except WrongEnvelopeError as error:

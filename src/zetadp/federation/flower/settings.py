@@ -12,6 +12,7 @@ import yaml
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import read_public_key
 from zetadp.privacy.account import Permission
+from zetadp.privacy.budget import Cap
 from zetadp.storage import write_json
 from zetadp.validation import UserError, one_of, positive
 
@@ -40,6 +41,9 @@ class HospitalSettings:
     most_epsilon
         The most that all attempts together may cost a patient, at the plan's delta. Whatever it says, a plan that costs
         more than its own epsilon is refused. Null for no limit beside that.
+    cap
+        The most that all runs recorded in the state folder together may cost a patient: ``epsilon`` and ``delta``. The
+        node refuses an attempt, or another release of a round, that would cross it. Null for no cap.
     backbone
         File of the public backbone, where the plan names one; null takes the one that comes with the package.
     answer_seconds
@@ -65,6 +69,7 @@ class HospitalSettings:
     state: Path
     attempts: int = 1
     most_epsilon: float | None = None
+    cap: Cap | None = None
     backbone: Path | None = None
     answer_seconds: float = 10.0
     limit_seconds: float = 3600.0
@@ -99,9 +104,21 @@ class HospitalSettings:
             for key in ("plan", "images", "state", "backbone"):
                 if key != "backbone" or content.get(key) is not None:
                     content[key] = (path.parent / content[key]).resolve()
-            return cls(**content)
+            cap = content.get("cap")
+            return cls(**content | {"cap": None if cap is None else Cap(**cap)})
 
         return read_settings(path, "a hospital's node", build)
+
+
+def ledger_of(settings: HospitalSettings, plan: Plan) -> Path:
+    """Return the ledger of a hospital for a plan."""
+    return settings.state / "ledgers" / f"{plan.label}.jsonl"
+
+
+def check_cap(settings: HospitalSettings, plan: Plan) -> None:
+    """Refuse a plan whose first attempt would bring all runs at the hospital above its cap, if it has one."""
+    if settings.cap is not None:
+        settings.cap.check_plan(ledger_of(settings, plan), plan.header(), settings.name)
 
 
 @dataclass(frozen=True)
@@ -176,6 +193,8 @@ class ServerSettings:
         What to do about nodes that do not answer.
     permission
         Whether the training may be begun from its first round again; null leaves that to the nodes.
+    cap
+        The most that all runs recorded beside ``ledger_file`` may cost a patient: ``epsilon`` and ``delta``.
     """
 
     plan: Path
@@ -194,6 +213,7 @@ class ServerSettings:
     threads: int | None = None
     patience: Patience = field(default_factory=Patience)
     permission: Permission | None = None
+    cap: Cap | None = None
 
     @classmethod
     def read(cls, path: Path) -> ServerSettings:
@@ -220,10 +240,11 @@ class ServerSettings:
                 if content.get(key) is not None:
                     content[key] = (path.parent / content[key]).resolve()
             content["keys"] = {name: (path.parent / key).resolve() for name, key in content["keys"].items()}
-            permission = content.get("permission")
+            permission, cap = content.get("permission"), content.get("cap")
             parts = {
                 "patience": Patience(**content.get("patience", {})),
                 "permission": Permission(**permission) if permission else None,
+                "cap": Cap(**cap) if cap else None,
             }
             return cls(**{**content, **parts})
 

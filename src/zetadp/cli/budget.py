@@ -1,0 +1,59 @@
+"""``zetadp budget``: what the patients of a cohort have paid, what a plan would add, and whether a cap allows it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from zetadp.cli.helping import explain
+from zetadp.cli.privacy import delta, positive_number
+from zetadp.epsilon import rounded_up
+from zetadp.validation import UserError
+
+
+def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add the command to a parser's sub-commands."""
+    budget = commands.add_parser("budget", help="print what all runs on a cohort have cost, and what a plan would add")
+    explain(
+        budget,
+        "Add up all ledgers (.jsonl) in a folder: ledgers/NAME of the pipeline, or state/ledgers of a hospital. With "
+        "--plan (plan.json), print the total that its training would lead to. With --cap, end with exit code 1 if the "
+        "total is above the cap. Runs without noise make the total infinite.",
+        "The training itself refuses to cross a cap that is set in privacy.cap of the configuration, or in cap of a "
+        "hospital's settings.",
+        examples=(
+            "budget ledgers/phantom",
+            "budget state/ledgers --plan plan.json --node node-02 --cap 10",
+        ),
+    )
+    budget.add_argument("folder", type=Path, metavar="COHORT", help="folder of the cohort's ledgers")
+    budget.add_argument("--plan", type=Path, help="plan of a further training (.json)")
+    budget.add_argument("--node", help="the node whose patients these are, in the plan (default: the costliest)")
+    budget.add_argument("--cap", type=positive_number, help="epsilon that the total must not exceed")
+    budget.add_argument("--delta", type=delta, default=1e-3, help="delta of the totals (default: %(default)s)")
+    budget.set_defaults(run=_budget)
+
+
+def _budget(given: argparse.Namespace) -> None:
+    from zetadp.core.plan import Plan
+    from zetadp.privacy.account import cohort_runs
+    from zetadp.privacy.budget import planned, total
+
+    if not given.folder.is_dir():
+        raise UserError(f"Expected a folder of ledgers, found no folder {given.folder}.")
+    runs = cohort_runs(given.folder)
+    found = total(runs, given.delta)
+    at = f"at delta {given.delta:g}"
+    print(f"spent so far: epsilon {rounded_up(found)} {at}, in {len(runs)} run(s), each counted to its declared end")
+    if given.plan is not None:
+        plan = Plan.read(given.plan)
+        if given.node is not None:
+            plan.place(given.node)
+        found = total([*runs, planned(plan.label, plan.header(), given.node)], given.delta)
+        print(f"with the plan {plan.label}: epsilon {rounded_up(found)} {at}")
+    if given.cap is None:
+        return
+    if found > given.cap:
+        raise UserError(f"The total, epsilon {rounded_up(found)} {at}, is above the cap of {given.cap:g}.")
+    print(f"The cap of {given.cap:g} is not exceeded.")

@@ -1,0 +1,166 @@
+"""The commands of ``zetadp federation`` for a hospital: show, key, approve, node."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from zetadp.cli.helping import explain, tell, written
+from zetadp.validation import UserError
+
+PORT = 9443
+"""Where a server listens unless told otherwise."""
+
+
+def show(parser: argparse.ArgumentParser) -> None:
+    """Describe ``show``."""
+    explain(
+        parser,
+        "Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and "
+        "what it costs a patient.",
+        examples=("federation show plan.json", "federation show plan.json --node node-03"),
+    )
+    parser.add_argument("plan", type=Path, help="the plan (plan.json)")
+    parser.add_argument("--node", help="name of one hospital's node (default: all)")
+
+
+def run_show(given: argparse.Namespace) -> None:
+    """Print a plan."""
+    from zetadp.core.plan import Plan
+    from zetadp.federation.invitation import invitation
+
+    print(invitation(Plan.read(given.plan), given.node))
+
+
+def key(parser: argparse.ArgumentParser) -> None:
+    """Describe ``key``."""
+    explain(
+        parser,
+        "Make the key pair of a node: a public key (.pub.pem) for the server, and a private key (.key) in the form "
+        "of OpenSSH, which never leaves the hospital.",
+        examples=("federation key node-03.pub.pem node-03.key", "federation key keys/north.pub.pem keys/north.key"),
+    )
+    parser.add_argument("public", type=Path, help="file for the public key, which the server gets")
+    parser.add_argument("private", type=Path, help="file for the private key, which never leaves the hospital")
+
+
+def run_key(given: argparse.Namespace) -> None:
+    """Make a key pair."""
+    from zetadp.federation.flower.certificates import make_node_key
+
+    for path in (given.public, given.private):
+        if path.exists():
+            raise UserError(f"Expected {path} to be absent, found a file. A key in use must not be lost: name another.")
+    with written():
+        make_node_key(given.public, given.private)
+    print(f"Send {given.public} to the server. Keep {given.private} here.")
+
+
+def approve(parser: argparse.ArgumentParser) -> None:
+    """Describe ``approve``."""
+    explain(
+        parser,
+        "Approve a plan (plan.json) at a hospital, by the hospital's settings (node.yaml). Without --hash, print the "
+        "plan and approve nothing. With --hash, sign the plan and the permitted attempts with the node's private key "
+        "(.key). The node starts only with this approval.",
+        examples=(
+            "federation approve node.yaml --key node-03.key",
+            "federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b",
+        ),
+    )
+    parser.add_argument("settings", type=Path, help="settings of the hospital (.yaml)")
+    parser.add_argument("--key", type=Path, required=True, help="the node's private key (.key)")
+    parser.add_argument("--who", help="name of the person who approves")
+    parser.add_argument("--hash", help="the first twelve digits of the plan's hash, or more")
+
+
+def run_approve(given: argparse.Namespace) -> None:
+    """Print a plan, or approve it."""
+    from zetadp.core.plan import Plan
+    from zetadp.federation.flower import approval
+    from zetadp.federation.flower.certificates import check_node_key
+    from zetadp.federation.flower.settings import HospitalSettings, check_cap
+    from zetadp.federation.invitation import invitation
+    from zetadp.privacy.calibration import check_promise
+
+    settings = HospitalSettings.read(given.settings)
+    check_node_key(given.key)
+    plan = Plan.read(settings.plan)
+    check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
+    check_cap(settings, plan)
+    if given.hash is None or given.who is None:
+        print(
+            f"{invitation(plan, settings.name)}\n\nThe settings permit {settings.attempts} attempt(s).\n"
+            "Nothing is approved yet. If you agree to all of this, run:\n"
+            f"  zetadp federation approve {given.settings} --key {given.key} --who 'YOUR NAME' "
+            f"--hash {plan.digest[: approval.SHORTEST]}"
+        )
+        return
+    with written():
+        path = approval.approve(settings, given.key, given.who, given.hash)
+    print(f"Approved by {given.who}: {path}. The node may start.")
+
+
+def node(parser: argparse.ArgumentParser) -> None:
+    """Describe ``node``."""
+    explain(
+        parser,
+        "Run a hospital's node, by the hospital's settings (node.yaml), until it is stopped. The plan must have been "
+        "approved. Needs the certificate (.pem) that the server's certificate goes back to, and the node's private "
+        "key (.key).",
+        examples=(
+            "federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key",
+            "federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key node-03.key "
+            "--folder /var/log/zetadp",
+        ),
+    )
+    parser.add_argument("settings", type=Path, help="settings of the hospital (YAML)")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server listens")
+    parser.add_argument("--authority", type=Path, required=True, help="certificate that the server's goes back to")
+    parser.add_argument("--key", type=Path, required=True, help="the node's private key")
+    parser.add_argument("--folder", type=Path, help="for logs and Flower's files (default: in the state folder)")
+    parser.add_argument("--idle-seconds", type=float, default=1.0, help="between two looks for work (%(default)s)")
+
+
+def run_node(given: argparse.Namespace) -> None:
+    """Run a node."""
+    from flwr.supercore.address import parse_address
+
+    from zetadp.core.plan import Plan
+    from zetadp.dataset import pick_device
+    from zetadp.federation.flower.approval import check_approval
+    from zetadp.federation.flower.certificates import check_certificate, check_node_key
+    from zetadp.federation.flower.launcher import Uplink, memory_of, start_node
+    from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
+    from zetadp.federation.flower.settings import HospitalSettings, check_cap
+    from zetadp.federation.flower.telling import NodeTold
+    from zetadp.privacy.calibration import check_promise
+
+    settings = HospitalSettings.read(given.settings)
+    if parse_address(given.server) is None:
+        raise UserError(f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}.")
+    plan = Plan.read(settings.plan)
+    promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
+    check_cap(settings, plan)
+    pick_device(settings.device)
+    check_certificate(given.authority)
+    check_node_key(given.key)
+    approved = check_approval(settings, plan, given.key)
+    folder = (given.folder or settings.state / "node").resolve()
+    processes = Processes(folder / "logs", silent_environment(folder / "flower"))
+    with ExitStack() as held, ended_by_signal():
+        for used, option in {settings.state.resolve(): f"state in {given.settings}", folder: "--folder"}.items():
+            held.enter_context(folder_in_use(used, option))
+        try:
+            told = NodeTold(processes, settings, plan, given.server, memory_of(folder, settings.name), tell)
+            link = Uplink(given.server, given.authority.resolve(), given.key.resolve(), given.idle_seconds)
+            start_node(processes, folder, given.settings.resolve(), settings.name, link)
+            tell(f"{promise}; {approved}\n{settings.name} is starting; logs in {folder}/logs.")
+            while True:
+                told.look()
+                time.sleep(1)
+        finally:
+            processes.stop(*processes.names())
+            processes.close()

@@ -1,0 +1,176 @@
+"""A folder for each hospital: the plan, what to read before agreeing to it, and files to start a node with.
+
+No folder holds a private key. Each hospital makes its own, so no key is ever sent, and a lost folder reveals none.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from zetadp.core.plan import Plan
+from zetadp.epsilon import rounded_up
+from zetadp.federation.flower.certificates import check_certificate
+from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.invitation import invitation
+from zetadp.privacy.calibration import promise_of
+from zetadp.storage import write_text
+from zetadp.validation import UserError
+
+IMAGES = "/data/Task01_BrainTumour"
+PAGE = "READ_ME_FIRST.md"
+
+SETTINGS = """\
+# Settings of {name}. Fill in the folder of the images. Paths are relative to this file.
+name: {name}
+plan: plan.json
+images: {images}    # FILL IN: this hospital's training patients and nobody else's
+state: state        # the ledger is here: back it up, never delete it, never put back an older copy
+attempts: 1         # how often the training may begin from its first round; each attempt costs as much again
+most_epsilon: {epsilon}    # the most that all attempts together may cost a patient
+answer_seconds: {seconds:g}  # must exceed the time of a round in which every patient is drawn
+"""
+
+UNIT = """\
+# /etc/systemd/system/zetadp-{name}.service
+[Unit]
+Description=Node {name} of a zetadp federation
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+User=zetadp
+WorkingDirectory=/srv/zetadp/{name}
+ExecStart=/opt/zetadp/bin/zetadp federation node {arguments}
+Restart=always
+RestartSec=30
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+READ = """\
+# {name}: a training that asks for your approval
+
+You are invited to train a model together with other hospitals. This folder holds the plan and what you need to take
+part. It holds no private key. You make your own, and it never leaves your hospital.
+
+## What the plan does, and what it costs
+
+```text
+{invitation}
+```
+
+A patient is one volume, unless `patient_key.tsv` in the folder of images says which volumes belong to one person.
+`zetadp convert` writes this file. Without it, a person with several volumes has less protection than stated here.
+
+Every round takes at least {seconds:g} seconds (`answer_seconds`), so all rounds take at least {minutes:g} minutes.
+
+## Check by another way than this folder came
+
+Ask the coordinator, for example by telephone, for these two numbers. They must agree with yours.
+
+| what | number |
+|:--|:--|
+| hash of the plan | `{digest}` |
+| SHA-256 of authority.pem | `{fingerprint}` |
+
+## Take part
+
+1. Install zetadp: `pip install 'zetadp[federation]'`.
+2. Make your key, and send the public half to the coordinator: `zetadp federation key {name}.pub.pem {name}.key`
+3. Fill in `images` in `node.yaml`.
+4. Read the plan again with your own copy of zetadp, and approve it. The node starts only after that:
+   `zetadp federation approve node.yaml --key {name}.key --who 'YOUR NAME' --hash {short}`
+5. Start the node: `zetadp federation node {arguments}`.
+   `zetadp-{name}.service` does this under systemd, and `compose.yaml` in a container.
+6. Stop the node when the coordinator says that the model is there. Keep the folder `state` and back it up.
+"""
+
+
+def write_kits(
+    plan: Plan, source: Path, folder: Path, *, server: str, authority: Path, answer_seconds: float = 10.0
+) -> list[Path]:
+    """Write a folder for each hospital of a plan, and return the folders.
+
+    Parameters
+    ----------
+    plan, source
+        The plan, and its file.
+    folder
+        A new folder for all of them.
+    server
+        ``host:port`` of the server.
+    authority
+        Certificate that the server's certificate goes back to.
+    answer_seconds
+        What the settings say until a hospital changes it.
+
+    Raises
+    ------
+    UserError
+        If the folder is there already, or the certificate is none.
+    """
+    check_certificate(authority)
+    if folder.exists():
+        raise UserError(f"Expected a new folder, found {folder}. Name another: --output FOLDER")
+    written = []
+    for node in plan.nodes:
+        own = folder / node.name
+        own.mkdir(parents=True)
+        shutil.copyfile(source, own / "plan.json")
+        shutil.copyfile(authority, own / "authority.pem")
+        arguments = f"node.yaml --server {server} --authority authority.pem --key {node.name}.key"
+        epsilon = rounded_up(promise_of(plan, node.name).person)
+        write_text(
+            own / "node.yaml",
+            SETTINGS.format(name=node.name, images=IMAGES, epsilon=epsilon, seconds=answer_seconds),
+        )
+        write_text(own / f"zetadp-{node.name}.service", UNIT.format(name=node.name, arguments=arguments))
+        write_text(own / "compose.yaml", _compose(arguments))
+        write_text(own / PAGE, _page(plan, node.name, authority, arguments, answer_seconds))
+        HospitalSettings.read(own / "node.yaml")
+        written.append(own)
+    return written
+
+
+def _page(plan: Plan, name: str, authority: Path, arguments: str, seconds: float) -> str:
+    fingerprint = x509.load_pem_x509_certificate(authority.read_bytes()).fingerprint(hashes.SHA256())
+    return READ.format(
+        name=name,
+        invitation=invitation(plan, name),
+        digest=plan.digest,
+        short=plan.digest[:12],
+        fingerprint=fingerprint.hex(":").upper(),
+        arguments=arguments,
+        seconds=seconds,
+        minutes=seconds * plan.training.rounds / 60,
+    )
+
+
+def _compose(arguments: str) -> str:
+    """Return the compose file of a node: nothing can be written but its state, and no privilege is left."""
+    service = {
+        "image": "zetadp",
+        "entrypoint": ["zetadp", "federation", "node"],
+        "command": arguments.split(),
+        "user": "1000:1000",
+        "working_dir": "/site",
+        "volumes": ["./:/site:ro", "./state:/site/state", f"{IMAGES}:{IMAGES}:ro"],
+        "read_only": True,
+        "tmpfs": ["/tmp"],  # noqa: S108  (in the container)
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "restart": "unless-stopped",
+    }
+    head = (
+        "# The node in a container: docker compose up --detach\n"
+        "# FILL IN: user is the owner of this folder (id -u, id -g). The last volume is the folder of the images.\n"
+        "# Build the image from the Containerfile of zetadp: docker build --file Containerfile --tag zetadp .\n"
+        "# Make the folder state before the first start: mkdir state\n"
+    )
+    return head + yaml.safe_dump({"services": {"node": service}}, sort_keys=False)

@@ -1,0 +1,180 @@
+"""What all runs on a cohort have cost its patients, what a further run would add, and a cap that none may cross."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zetadp.epsilon import rounded_up
+from zetadp.privacy import accounting
+from zetadp.privacy.account import cohort_runs, read_ledgers
+from zetadp.privacy.events import Round
+from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of, runs_of
+from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
+from zetadp.storage import make_folder
+from zetadp.validation import UserError, in_range, positive
+
+LOCK = "cap.lock"
+"""File that one start of an attempt at a time holds, so that two starts cannot both find room for one."""
+
+
+class CapError(UserError):
+    """A release that would bring the total above a cap; it was not recorded, and so not made."""
+
+
+def total(runs: Iterable[Run], delta: float) -> float:
+    """Return epsilon of all runs together for the patient who has paid most; infinite if one had no noise."""
+    exposures = over_runs(list(runs), delta).values()
+    return max((accounting.epsilon(exposure, delta) for exposure in exposures), default=0.0)
+
+
+def spent(folder: Path, delta: float) -> float:
+    """Return epsilon of all runs recorded in a folder of ledgers, each counted to its declared end.
+
+    Raises
+    ------
+    UserError
+        If a ledger, or the end of one, is missing.
+    """
+    return total(cohort_runs(folder), delta)
+
+
+def planned(name: str, header: Mapping[str, Any], node: str | None = None) -> Run:
+    """Return all that an attempt with this header will release, at every node or at one."""
+    run = declared_run(name, header)
+    return run if node is None else replace(run, nodes={node: run.nodes[node]})
+
+
+@dataclass(frozen=True)
+class Cap:
+    """The most that all runs on the same patients together may cost one of them.
+
+    Before an attempt starts, everything recorded is added to what the attempt declares. Before a round is released
+    again, which an attempt does not declare, the total is computed with that release. If the total exceeds the cap,
+    nothing is recorded, and so nothing is released.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The cap, and the delta at which it holds.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        """Check both."""
+        positive(epsilon=self.epsilon, delta=self.delta)
+        in_range(0, 1, delta=self.delta)
+
+    @classmethod
+    def named(cls, text: str, delta: float) -> Cap | None:
+        """Return the cap that a rule of the workflow passes on: ``none``, or ``epsilon`` and a number."""
+        return None if text == "none" else cls(float(text.removeprefix("epsilon ")), delta)
+
+    @contextmanager
+    def starting(self, ledger: Ledger, header: Mapping[str, Any], node: str | None = None) -> Iterator[None]:
+        """Refuse an attempt that would cross the cap; within the block no other attempt of the cohort can start.
+
+        Parameters
+        ----------
+        ledger
+            The run's open ledger.
+        header
+            What defines the attempt.
+        node
+            The node whose patients the ledgers are about; None for those of all nodes.
+
+        Raises
+        ------
+        CapError
+            If the total would exceed the cap.
+        """
+        folder = ledger.path.parent
+        make_folder(folder)
+        with (folder / LOCK).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            ledgers = read_ledgers(sorted(folder.glob("*.jsonl")))
+            before = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
+            # Attempts that have begun and not released anything yet: theirs is room that is taken.
+            begun = [
+                planned(path.stem, attempts[-1].header, node)
+                for path, attempts in ledgers.items()
+                if path != ledger.path and attempts and not attempts[-1].events
+            ]
+            self._refuse([*before, *begun], planned(f"{ledger.path.stem} next", header, node), "The run")
+            yield
+
+    def check_plan(self, ledger: Path, header: Mapping[str, Any], node: str) -> None:
+        """Refuse early, before a node joins, what `starting` and `continuing` would refuse later.
+
+        Parameters
+        ----------
+        ledger
+            The ledger that the plan's run has, or will have.
+        header
+            What the plan declares.
+        node
+            The node whose patients the ledgers are about.
+
+        Raises
+        ------
+        CapError
+            If the total would exceed the cap.
+        """
+        runs = cohort_runs(ledger.parent)
+        begun = ledger.exists() and any(attempt.events for attempt in read_ledger(ledger))
+        if not begun:
+            self._refuse(runs, planned(ledger.stem, header, node), "The run")
+
+    def continuing(self, ledger: Ledger) -> None:
+        """Refuse to continue where the recorded runs, each to its declared end, exceed the cap.
+
+        Raises
+        ------
+        CapError
+            If they do, as when the cap was lowered after the attempt had started.
+        """
+        found = spent(ledger.path.parent, self.delta)
+        if found > self.epsilon:
+            raise CapError(
+                f"The runs recorded in {ledger.path.parent} cost their patients epsilon {rounded_up(found)} at delta "
+                f"{self.delta:g} when they are finished. The cap is {self.epsilon:g}. The run does not continue."
+            )
+
+    def check_again(self, ledger: Ledger, events: Sequence[Round]) -> None:
+        """Refuse to record releases that an attempt did not declare, if the total would exceed the cap.
+
+        Parameters
+        ----------
+        ledger
+            The run's open ledger.
+        events
+            Releases that are about to be recorded. Those that are recorded for the first time were declared.
+
+        Raises
+        ------
+        CapError
+            If the total would exceed the cap.
+        """
+        again = [event for event in events if ledger.holds(event)]
+        if not again:
+            return
+        ledgers = read_ledgers(sorted(ledger.path.parent.glob("*.jsonl")))
+        last = ledgers[ledger.path].pop()
+        runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
+        more = Attempt(last.header, [*last.events, *again], last.sent, last.torn)
+        self._refuse(runs, run_of(f"{ledger.path.stem} again", more), "Another release of a round")
+
+    def _refuse(self, runs: Sequence[Run], new: Run, what: str) -> None:
+        after = total([*runs, new], self.delta)
+        if after > self.epsilon:
+            raise CapError(
+                f"{what} would bring the total of all runs on these patients from epsilon "
+                f"{rounded_up(total(runs, self.delta))} to {rounded_up(after)} at delta {self.delta:g}. The cap is "
+                f"{self.epsilon:g}. Nothing was released."
+            )

@@ -1,0 +1,142 @@
+"""A hospital approves one plan and no other, and what it is sent to read before."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+import yaml
+from federation.sites import make_plan
+
+from zetadp.cli import main
+from zetadp.cli.commands import command_line
+from zetadp.core.plan import Plan
+from zetadp.federation.flower.approval import approval_file, approve, check_approval
+from zetadp.federation.flower.certificates import check_node_key, make_credentials, make_node_key
+from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.validation import UserError
+
+PLAN = make_plan(noise="os")
+
+
+@pytest.fixture
+def hospital(tmp_path):
+    """Settings and key of a hospital that has not approved its plan."""
+    PLAN.write(tmp_path / "plan.json")
+    (tmp_path / "node.yaml").write_text("name: node-02\nplan: plan.json\nimages: images\nstate: state\nattempts: 2\n")
+    make_node_key(tmp_path / "node.pub.pem", tmp_path / "node.key")
+    return HospitalSettings.read(tmp_path / "node.yaml")
+
+
+def test_a_plan_is_approved_by_its_hash_at_the_command_line(hospital, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["federation", "approve", "node.yaml", "--key", "node.key"]
+    with pytest.raises(UserError, match="Nobody has approved the plan"):
+        check_approval(hospital, PLAN, tmp_path / "node.key")
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert PLAN.digest in said
+    assert "Nothing is approved yet" in said
+    assert not hospital.state.exists()
+    digits = re.findall("--hash ([0-9a-f]+)", said)[0]
+    for wrong in (make_plan(noise="os", rounds=5).digest, digits[:11]):
+        assert main([*command, "--who", "A. Physician", "--hash", wrong]) == 1
+    assert not hospital.state.exists()
+    assert main([*command, "--who", "A. Physician", "--hash", digits]) == 0
+    assert check_approval(hospital, PLAN, tmp_path / "node.key").startswith("approved by A. Physician on 20")
+
+
+def test_what_costs_more_than_was_approved_is_refused(hospital, tmp_path):
+    key = tmp_path / "node.key"
+    approve(hospital, key, "a test")
+    check_approval(replace(hospital, attempts=1), PLAN, key)
+    with pytest.raises(UserError, match=r"permits 2 attempt\(s\), and the settings now say 3"):
+        check_approval(replace(hospital, attempts=3), PLAN, key)
+    nodes = tuple(replace(node, noise_multiplier=1.0) for node in PLAN.nodes)
+    with pytest.raises(UserError, match="Nobody has approved"):
+        check_approval(hospital, replace(PLAN, nodes=nodes), key)
+
+
+@pytest.mark.parametrize("change", [{"attempts": 9}, {"plan": "0" * 64}, {"node": "node-01"}, {"who": "Somebody"}])
+def test_an_approval_that_was_altered_is_refused(change, hospital, tmp_path):
+    path = approve(hospital, tmp_path / "node.key", "a test")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match="was altered"):
+        check_approval(hospital, PLAN, tmp_path / "node.key")
+
+
+def test_an_approval_for_another_plan_or_by_another_key_is_refused(hospital, tmp_path):
+    path = approve(hospital, tmp_path / "node.key", "a test")
+    other = make_plan(noise="os", rounds=5)
+    shutil.copy(path, approval_file(hospital, other))
+    with pytest.raises(UserError, match="for another plan or another node"):
+        check_approval(hospital, other, tmp_path / "node.key")
+    with pytest.raises(UserError, match="for another plan or another node"):
+        check_approval(replace(hospital, name="node-01"), PLAN, tmp_path / "node.key")
+    make_node_key(tmp_path / "other.pub.pem", tmp_path / "other.key")
+    with pytest.raises(UserError, match="signed with another key"):
+        check_approval(hospital, PLAN, tmp_path / "other.key")
+
+
+@pytest.fixture
+def kits(tmp_path):
+    PLAN.write(tmp_path / "plan.json")
+    made = make_credentials(tmp_path / "keys", [])
+    command = ["federation", "kit", str(tmp_path / "plan.json"), "--server", "server.example:9443"]
+    command += ["--authority", str(made.authority), "--output", str(tmp_path / "kits")]
+    assert main(command) == 0
+    assert main(command) == 1  # never over a folder that is there
+    return tmp_path / "kits"
+
+
+def test_a_kit_holds_the_plan_a_page_and_no_private_key(kits):
+    assert sorted(path.name for path in kits.iterdir()) == [node.name for node in PLAN.nodes]
+    for node in PLAN.nodes:
+        kit = kits / node.name
+        assert Plan.read(kit / "plan.json").digest == PLAN.digest
+        page = (kit / "READ_ME_FIRST.md").read_text()
+        assert page.count(PLAN.digest) == 2
+        assert f"takes part with {node.population} patients" in page
+        settings = HospitalSettings.read(kit / "node.yaml")
+        assert (settings.name, settings.simulation, settings.attempts) == (node.name, False, 1)
+        for path in kit.iterdir():
+            assert "PRIVATE" not in path.read_text()
+            with pytest.raises(UserError):
+                check_node_key(path)
+
+
+def test_the_number_on_the_page_is_the_one_that_openssl_prints(kits):
+    page = (kits / "node-01/READ_ME_FIRST.md").read_text()
+    command = ["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", str(kits / "node-01/authority.pem")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.strip().partition("=")[2] in page
+
+
+def test_the_commands_of_a_kit_are_understood(kits):
+    kit = kits / "node-02"
+    (service,) = yaml.safe_load((kit / "compose.yaml").read_text())["services"].values()
+    unit = (kit / "zetadp-node-02.service").read_text()
+    page = re.findall(r"`(zetadp federation [^`]*)`", (kit / "READ_ME_FIRST.md").read_text())
+    shown = [" ".join(service["entrypoint"] + service["command"]), re.findall(r"/bin/(zetadp .*)", unit)[0], *page]
+    assert [command.split()[2] for command in shown] == ["node", "node", "key", "approve", "node"]
+    for command in shown:
+        command_line().parse_args(command.replace("YOUR NAME", "me").split()[1:])
+    # In the container nothing but the state can be written, and the folder of images is the one of the settings.
+    images = yaml.safe_load((kit / "node.yaml").read_text())["images"]
+    assert service["volumes"] == ["./:/site:ro", "./state:/site/state", f"{images}:{images}:ro"]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+
+
+def test_the_service_of_a_kit_is_valid(kits, tmp_path):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    unit = (kits / "node-01/zetadp-node-01.service").read_text()
+    (tmp_path / "zetadp-test.service").write_text(unit.replace("/opt/zetadp/bin/zetadp", "/bin/true"))
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / "zetadp-test.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,150 @@
+"""A total that no run may cross: not by another run, not by another release of a round, not after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from training_builder import TINY, Held, records, train_run
+
+from zetadp.cli import main
+from zetadp.core.plan import RunName
+from zetadp.core.settings import Performance, TrainingSettings
+from zetadp.privacy import accounting
+from zetadp.privacy.budget import Cap, planned, spent, total
+from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.validation import UserError
+
+DELTA, ROUNDS = 1e-3, 4
+HEADER = {
+    "run": {"epsilon": "8"},
+    "noise": "os",
+    "training": {"rounds": ROUNDS, "clip": 1.0},
+    "nodes": [{"name": "a", "population": 40, "expected": 10.0, "noise_multiplier": 2.0}],
+}
+COST = [accounting.epsilon({(0.25, 2.0): rounds}, DELTA) if rounds else 0.0 for rounds in range(3 * ROUNDS + 1)]
+
+
+def event(number: int) -> Round:
+    return Round("a", number, 40, 10.0, 0.25, 2.0, 1.0)
+
+
+def run(path, cap: Cap, rounds: int = ROUNDS) -> None:
+    with Ledger(path) as ledger:
+        with cap.starting(ledger, HEADER):
+            ledger.start(HEADER)
+        for number in range(rounds):
+            ledger.record([event(number)])
+
+
+def test_runs_add_up_and_one_that_would_cross_the_cap_records_nothing(tmp_path):
+    cap = Cap(1.001 * COST[2 * ROUNDS], DELTA)
+    run(tmp_path / "first.jsonl", cap)
+    run(tmp_path / "second.jsonl", cap)
+    assert spent(tmp_path, DELTA) == pytest.approx(COST[2 * ROUNDS])
+    assert spent(tmp_path, DELTA) <= cap.epsilon
+    with pytest.raises(UserError, match=r"would bring the total .* The cap is .* Nothing was released"):
+        run(tmp_path / "third.jsonl", cap)
+    assert read_ledger(tmp_path / "third.jsonl") == []
+    run(tmp_path / "third.jsonl", Cap(1.001 * COST[3 * ROUNDS], DELTA))
+
+
+def test_an_attempt_counts_to_its_declared_end_from_its_start(tmp_path):
+    """Also before it has released anything: two runs that start together must not both find room for one."""
+    cap = Cap(1.001 * COST[ROUNDS], DELTA)
+    for rounds in (0, 1):
+        folder = tmp_path / str(rounds)
+        run(folder / "first.jsonl", cap, rounds)
+        with pytest.raises(UserError, match="The cap is"):
+            run(folder / "second.jsonl", cap)
+
+
+def test_another_release_of_a_round_is_refused_where_it_would_cross_the_cap(tmp_path):
+    path = tmp_path / "first.jsonl"
+    for room, allowed in ((COST[ROUNDS], 0), (COST[ROUNDS + 2], 2)):
+        cap = Cap(1.0001 * room, DELTA)
+        path = tmp_path / f"{allowed}/first.jsonl"
+        run(path, cap, rounds=2)
+        with Ledger(path) as ledger:  # after a restart
+            cap.continuing(ledger)
+            ledger.before_record = partial(cap.check_again, ledger)
+            for _ in range(allowed):
+                ledger.record([event(1)])
+            with pytest.raises(UserError, match="Another release of a round would bring"):
+                ledger.record([event(1)])
+            for number in range(2, ROUNDS):
+                ledger.record([event(number)])
+        assert len(read_ledger(path)[-1].events) == ROUNDS + allowed
+        assert spent(path.parent, DELTA) <= cap.epsilon
+
+
+def test_a_run_does_not_continue_under_a_cap_that_was_lowered(tmp_path):
+    run(tmp_path / "first.jsonl", Cap(100, DELTA), rounds=1)
+    with Ledger(tmp_path / "first.jsonl") as ledger, pytest.raises(UserError, match="The run does not continue"):
+        Cap(0.99 * COST[ROUNDS], DELTA).continuing(ledger)
+
+
+def test_a_run_without_noise_crosses_every_cap(tmp_path):
+    bare = HEADER | {"nodes": [HEADER["nodes"][0] | {"noise_multiplier": 0.0}]}
+    with (
+        Ledger(tmp_path / "first.jsonl") as ledger,
+        pytest.raises(UserError, match="The cap is"),
+        Cap(1e6, DELTA).starting(ledger, bare),
+    ):
+        pytest.fail("it started")
+
+
+def test_of_a_plan_for_several_nodes_a_hospital_counts_its_own(tmp_path):
+    nodes = [HEADER["nodes"][0], HEADER["nodes"][0] | {"name": "b", "expected": 40.0}]
+    header = HEADER | {"nodes": nodes}
+    assert total([planned("x", header, "a")], DELTA) == pytest.approx(COST[ROUNDS])
+    assert total([planned("x", header)], DELTA) == total([planned("x", header, "b")], DELTA) > 2 * COST[ROUNDS]
+
+
+HELD = [Held("node-01", [[i] for i in range(6)], 6, expected=6, noise_multiplier=4.0)]
+SETTINGS = TrainingSettings(rounds=3, images_per_patient=4, noise="os")
+
+
+def test_a_training_refuses_before_anything_is_released_and_after_a_restart(tmp_path):
+    cost = accounting.epsilon({(1.0, 4.0): 3}, DELTA)
+    cap = Cap(1.001 * cost, DELTA)
+
+    def train(name: str, cap: Cap | None, **more: object) -> None:
+        paths = {"ledger_path": tmp_path / f"ledgers/{name}.jsonl", "checkpoint_path": tmp_path / f"{name}.partial"}
+        how = Performance(evaluate_every=2, checkpoint_seconds=0, chunk=8)
+        named = RunName("complex", "federated", "8", 0)
+        train_run(named, TINY, SETTINGS, HELD, records(6), None, **paths, performance=how, cap=cap, **more)
+
+    def kill(done: int, _sent: object) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("first", cap, after_round=kill)
+    with pytest.raises(UserError, match="The cap is"):
+        train("second", cap)
+    with pytest.raises(UserError, match="does not continue"):
+        train("first", replace(cap, epsilon=0.99 * cost))
+    assert len(read_ledger(tmp_path / "ledgers/first.jsonl")[-1].events) == 1
+    train("first", cap)
+    assert not read_ledger(tmp_path / "ledgers/second.jsonl")
+    assert spent(tmp_path / "ledgers", DELTA) == pytest.approx(cost)
+
+
+def test_the_command_states_what_was_spent_and_what_a_plan_adds(tmp_path, capsys):
+    from federation.sites import make_plan
+
+    plan = make_plan(noise="os")
+    plan.write(tmp_path / "plan.json")
+    folder = tmp_path / "ledgers"
+    run(folder / "first.jsonl", Cap(100, DELTA))
+    command = ["budget", str(folder)]
+    assert main(command) == 0
+    assert f"epsilon {COST[ROUNDS]:.3f}"[:12] in capsys.readouterr().out
+    command += ["--plan", str(tmp_path / "plan.json"), "--node", "node-01"]
+    after = total([planned("first", HEADER), planned("x", plan.header(), "node-01")], DELTA)
+    assert main([*command, "--cap", str(1.01 * after)]) == 0
+    assert main([*command, "--cap", str(0.99 * after)]) == 1
+    assert "is above the cap" in capsys.readouterr().err
