@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from zetadp.epsilon import rounded_up
+from zetadp.epsilon import epsilon_shown, rounded_up
 from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.units import Unit
 from zetadp.privacy.wording import does_not_cover
@@ -30,7 +30,12 @@ _MOST_ODDS = 1e6
 _SHOWN = {
     "audit.svg": "Attacks on the training code: what each showed, against what is claimed",
     "membership.svg": "Attempts to tell from finished models who took part, on simulated patients",
+    "candidates.svg": "How often the right one of several candidates was named, on simulated patients",
+    "inversion.svg": "Images rebuilt from one message, of simulated patients",
 }
+_OF_NETWORKS = ("candidates", "inversion")
+"""Attacks on single networks, which only pages of their runs show."""
+_TABLES = ("audit", *_OF_NETWORKS)
 _STRONG, _PALE, _GREY = "#0072B2", "#C4D9EA", "#777777"
 
 
@@ -44,17 +49,28 @@ class Evidence:
         The table of audits (rule ``audit``), if there is one.
     pictures
         Files of pictures (SVG), with what they show.
+    candidates, inversion
+        What attacks on messages found for the run's network (rules ``name_candidates`` and ``invert_gradients``), if
+        it was attacked.
     """
 
     audits: pd.DataFrame | None = None
     pictures: dict[str, Path] = field(default_factory=dict)
+    candidates: pd.DataFrame | None = None
+    inversion: pd.DataFrame | None = None
 
     @classmethod
-    def of(cls, files: Iterable[Path]) -> Evidence:
-        """Return what files of an experiment's audit show; others are left aside."""
+    def of(cls, files: Iterable[Path], network: str | None = None) -> Evidence:
+        """Return what files of an experiment's audit show of a network; others are left aside."""
         named = {path.name: path for path in files}
+        tables = {name: pd.read_csv(named[f"{name}.csv"], comment="#") for name in _TABLES if f"{name}.csv" in named}
+        for name in _OF_NETWORKS:
+            if name in tables and network not in set(tables[name]["network"]):
+                del tables[name], named[f"{name}.svg"]
+            elif name in tables:
+                tables[name] = tables[name][tables[name]["network"] == network]
         pictures = {text: named[name] for name, text in _SHOWN.items() if name in named}
-        return cls(pd.read_csv(named["audit.csv"], comment="#") if "audit.csv" in named else None, pictures)
+        return cls(tables.get("audit"), pictures, *(tables.get(name) for name in _OF_NETWORKS))
 
 
 @dataclass(frozen=True)
@@ -180,6 +196,8 @@ def _sections(
             f"`{command} {delta:g}` prints epsilon and the trade-off curve; with another delta, the other epsilons.",
             f"`zetadp risk {ledger}` makes this page again, from the ledger alone.",
             *(["`snakemake audit` repeats the attacks on the code."] if evidence.audits is not None else []),
+            *(["`snakemake name_candidates` names candidates again."] if evidence.candidates is not None else []),
+            *(["`snakemake invert_gradients` rebuilds the images again."] if evidence.inversion is not None else []),
         ],
     )
 
@@ -241,7 +259,45 @@ def _attacks(evidence: Evidence) -> Iterator[_Section]:
         columns = ("attack", "claimed", "measured", "power", "verdict")
         notes = ("Power: the chance that the attack would have found the fault that it looks for.",)
         sheets = [Sheet("Attacks on the code", columns, rows, notes)]
+    sheets += _on_messages(evidence)
     yield _Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
+
+
+def _on_messages(evidence: Evidence) -> list[Sheet]:
+    """Lay out what attacks on messages of this network found."""
+    sheets = []
+    if evidence.candidates is not None:
+        named = tuple(
+            (f"1 of {row['candidates']}", f"{row['epsilon']:g}", _percent(1 / row["candidates"]),
+             f"{row['named']:.1f} %", percent_up(row["bound"] / 100))
+            for row in evidence.candidates.to_dict("records")
+        )  # fmt: skip
+        note = (
+            "ε: of a whole training like this one. Patients are simulated for the attack, and all take part in a round."
+        )
+        columns = ("candidates", "ε", "guessing", "measured", "at most")
+        sheets.append(Sheet("Naming the right candidate from all messages: the best attack", columns, named, (note,)))
+    if evidence.inversion is not None:
+        keys = ["message", "attack", "epsilon"]
+        kinds = evidence.inversion.groupby(keys, sort=False)["ssim"].agg(["mean", "max"]).reset_index()
+        rebuilt = tuple(
+            (
+                row["message"],
+                row["attack"],
+                epsilon_shown(f"{row['epsilon']:g}"),
+                f"{row['mean']:.2f}",
+                f"{row['max']:.2f}",
+            )
+            for row in kinds.to_dict("records")
+        )
+        notes = (
+            "Similarity (SSIM) of the images found to the true ones, 1 being equal. ε: of one message, at the weights "
+            "with which training begins. ∞: without noise.",
+            "A search that finds nothing proves nothing: the tables above bound what any attack can find.",
+        )
+        columns = ("message", "attack", "ε", "mean", "best")
+        sheets.append(Sheet("Images rebuilt from one message", columns, rebuilt, notes, names=2))
+    return sheets
 
 
 def _sign(row: pd.Series) -> str:
