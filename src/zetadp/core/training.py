@@ -318,7 +318,7 @@ def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: Train
         logger.info("the checkpoint %s belongs to another training; starting anew", files.checkpoint)
     if files.permission is not None:
         files.permission.check(ledger, header)
-    ledger.start(header, draws)
+    ledger.start(parts.first_line(), draws)
     files.remove_messages()
     return state
 

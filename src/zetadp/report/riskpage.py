@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zetadp.epsilon import epsilon_shown, rounded_up
-from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk, percent_up
+from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.units import Unit
 from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
@@ -25,6 +25,9 @@ from zetadp.storage import write_text
 
 TEN = 10
 """Candidates of the first sentence."""
+MANY = 1_000_000
+"""Candidates of the last row on capacity."""
+VACUOUS = "vacuous"
 PICTURE = "risk.svg"
 _MOST_ODDS = 1e6
 _SHOWN = {
@@ -150,14 +153,13 @@ def _candidates(panel: Axes, risk: Risk, delta: float) -> None:
 
 
 def _curve(panel: Axes, risk: Risk, unit: Unit) -> None:
-    rates = np.concatenate(([0.0], np.geomspace(1e-3, 1, 60)))
-    misses = risk.misses(rates.tolist())
+    misses = risk.misses(DRAWN)
     panel.plot([0, 1], [1, 0], color=_GREY, linewidth=0.8, label="guessing")
     if misses is None:
         panel.text(0.5, 0.5, "not computed: many images a person", ha="center", va="center")
     else:
-        panel.fill_between(rates, misses, 0, color=_PALE, label="no attack gets here")
-        panel.plot(rates, misses, color=_STRONG)
+        panel.fill_between(DRAWN, misses, 0, color=_PALE, label="no attack gets here")
+        panel.plot(DRAWN, misses, color=_STRONG)
     panel.set_xlim(0, 1)
     panel.set_ylim(0, 1)
     ticks = [0, 0.5, 1]
@@ -200,6 +202,26 @@ def _sections(
             *(["`snakemake invert_gradients` rebuilds the images again."] if evidence.inversion is not None else []),
         ],
     )
+    yield from _capacity(risk, unit)
+
+
+def _capacity(risk: Risk, unit: Unit) -> Iterator[_Section]:
+    """Say what Bayes' capacity bounds, last: it seldom says anything here."""
+    found = risk.capacity()
+    if found is None:
+        return
+    rows = tuple(
+        (f"1 of {number:,}", VACUOUS if found >= math.log(number) else percent_up(math.exp(found) / number))
+        for number in (*CANDIDATES, MANY)
+    )
+    text = (
+        f"Bayes' capacity bounds how much all that was released can help to guess one {unit}'s data, whatever is known "
+        "beforehand and however near a guess must come. The chance of a right guess rises at most by the factor e^C, "
+        f"and here C is {rounded_up(found, 3)} nats. For equally likely candidates this is vacuous unless their number "
+        f"is above 10^{rounded_up(found / math.log(10), 3)}: the tables above say more of fewer."
+    )
+    sheet = Sheet("Naming the right one, by capacity", ("candidates", "at most"), rows)
+    yield _Section("Bayes' capacity", [text], tables=[sheet])
 
 
 def _candidates_sheet(risk: Risk, delta: float) -> Sheet:

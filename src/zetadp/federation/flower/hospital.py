@@ -181,7 +181,7 @@ class Hospital:
             return
         if ledger.attempts >= self.settings.attempts:
             raise _RefusedError(Reason.ATTEMPTS)
-        ledger.start({**parts.header(), "engine": "flower", "federation": request.attempt})
+        ledger.start({**parts.first_line(), "engine": "flower", "federation": request.attempt})
 
     def _refuse_repetition(self, ledger: Ledger, store: MessageStore, request: Request) -> None:
         """Refuse a round that was answered for other weights, or whose message is gone."""
