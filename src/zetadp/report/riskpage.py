@@ -69,7 +69,8 @@ class Evidence:
         tables = {name: pd.read_csv(named[f"{name}.csv"], comment="#") for name in _TABLES if f"{name}.csv" in named}
         for name in _OF_NETWORKS:
             if name in tables and network not in set(tables[name]["network"]):
-                del tables[name], named[f"{name}.svg"]
+                del tables[name]
+                named.pop(f"{name}.svg", None)
             elif name in tables:
                 tables[name] = tables[name][tables[name]["network"] == network]
         pictures = {text: named[name] for name, text in _SHOWN.items() if name in named}
