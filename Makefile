@@ -23,8 +23,6 @@
 #   make release-regimes     released rows beside private descent: classes, people and holders varied
 #   make release-patients    the same on k-space features, with 121 and with 1936 patients
 #   make release-attacks     membership inference and inversion of released rows, with pictures
-#   make inversion           images that an attacker rebuilds from one message of training, and what noise leaves of them
-#   make candidates          how often an attacker who sees all rounds names the right one of several candidates
 #   make capacity-order      whether Bayes' capacity tells which of three mechanisms leaks more of an image
 #   make capacity            directions and Gaussian noise at equal true epsilon and at equal Bayes' capacity
 #   make directions-utility  accuracy with directions, with Gaussian noise and without noise, on MNIST and Fashion-MNIST
@@ -56,7 +54,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart shares phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks inversion candidates capacity capacity-order directions-utility docs install clean
+.PHONY: results full held-apart shares phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks capacity capacity-order directions-utility docs install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
@@ -75,8 +73,6 @@ release-mnist: export ZETADP_COMMAND := make release-mnist
 release-regimes: export ZETADP_COMMAND := make release-regimes
 release-patients: export ZETADP_COMMAND := make release-patients
 release-attacks: export ZETADP_COMMAND := make release-attacks
-inversion: export ZETADP_COMMAND := make inversion
-candidates: export ZETADP_COMMAND := make candidates
 capacity-order: export ZETADP_COMMAND := make capacity-order
 capacity: export ZETADP_COMMAND := make capacity
 directions-utility: export ZETADP_COMMAND := make directions-utility
@@ -179,12 +175,6 @@ release-patients: install
 
 release-attacks: install
 	$(RUN) python benchmarks/release_attacks.py
-
-inversion: install
-	$(RUN) python benchmarks/inversion.py
-
-candidates: install
-	$(RUN) python benchmarks/candidates.py
 
 capacity-order: install
 	$(RUN) python benchmarks/capacity_order.py

@@ -21,6 +21,7 @@ def main(
     pages: list[Path],
     texts: list[Path],
     pictures: list[Path],
+    networks: list[str],
     delta: float,
     unit: Unit,
 ) -> None:
@@ -28,10 +29,9 @@ def main(
 
     ``texts`` and ``pictures`` lie beside ``pages``.
     """
-    evidence = Evidence.of(audit)
-    for ledger, statement, page in zip(ledgers, statements, pages, strict=True):
+    for ledger, statement, page, network in zip(ledgers, statements, pages, networks, strict=True):
         found = Risk.of(ledger, delta=delta, name=read_json(statement)["name"])
-        write_risk(found, unit, delta, page.parent, str(ledger), evidence)
+        write_risk(found, unit, delta, page.parent, str(ledger), Evidence.of(audit, network))
 
 
 if __name__ == "__main__":

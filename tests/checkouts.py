@@ -29,6 +29,7 @@ OF_OTHER_TASKS = {
     *("fit_public_networks", "simulate_volumes", "undersample"),
     *("account_speakers", "encode_clips", "fetch_speech", "fit_word_encoder", "index_clips", "transform_clips"),
     "write_release",  # of runs that release rows
+    *("invert_gradients", "name_candidates"),  # attacks that are off by default
 }
 """Scripts of other tasks than that of the smoke scenario, of whose runs none calls them."""
 SMOKE = "workflow/scenarios/smoke.yaml"

@@ -256,7 +256,7 @@ STAGES = {
                 "texts": [f"{RUN}/risk.md"],
                 "pictures": [f"{RUN}/risk.svg"],
             },
-            params={"delta": DELTA, "unit": "patient"},
+            params={"delta": DELTA, "unit": "patient", "networks": ["complex"]},
         ),
         Stage(
             "make_tables",

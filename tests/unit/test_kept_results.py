@@ -30,6 +30,8 @@ KEPT = sorted(
     for path in (ROOT / "docs/results").rglob("*")
     if path.suffix in {".csv", ".md"} and path.name != "README.md"
 )
+OF_ATTACKS = {"audit": "audit", "inversion": "invert_gradients", "candidates": "name_candidates"}
+"""Scripts whose tables are of patients that they simulate, by the tables' names."""
 HASH = r"[0-9a-f]{7,40}"
 COMMIT = rf"(unknown|{HASH})(, added by {HASH}|; trainings by (unknown|{HASH})(, {HASH})*)?"
 
@@ -77,9 +79,9 @@ def test_there_are_tables():
 def test_cohort_and_seeds_are_those_that_the_command_declares(table, benchmark):
     made = origin_of(table)
     assert made["command"].startswith(("make ", "snakemake ", "python benchmarks/"))
-    if table == "docs/results/default/audit.md":
-        audit = runpy.run_path(str(ROOT / "scripts/audit.py"))
-        declared = [(audit["COHORT"], audit["SEEDS"])]
+    if script := OF_ATTACKS.get(Path(table).stem if "attacks/" in table or "default/" in table else ""):
+        attack = runpy.run_path(str(ROOT / f"scripts/{script}.py"))
+        declared = [(attack["COHORT"], attack["SEEDS"])]
     elif names := programs(made["command"]):
         declared = [benchmark(name)["declared"]() for name in names]
     else:

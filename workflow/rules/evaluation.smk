@@ -81,9 +81,10 @@ rule write_risk:
         statements=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
         # Where the experiment attacks its code, the pages say what was found.
         audit=[
-            f"{RESULTS}/audit/audit.{kind}"
+            f"{RESULTS}/audit/{name}.{kind}"
+            for name in ("audit", "inversion", "candidates")
             for kind in ("csv", "svg")
-            if f"{RESULTS}/audit/audit.svg" in OF_TASK
+            if f"{RESULTS}/audit/{name}.svg" in OF_TASK
         ],
     output:
         pages=collect(f"{RESULTS}/{RUN}/risk.html", run=RUNS),
@@ -97,6 +98,7 @@ rule write_risk:
         mem_mb=4000,
         runtime="1h",
     params:
+        networks=[run.network for run in RUNS],
         delta=config["privacy"]["delta"],
         unit=config["cohort"]["unit"],
         code=code_of("scripts/write_risk.py"),

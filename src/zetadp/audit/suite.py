@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
-import torch
 
 from zetadp.audit.canary import Audited
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, trials_for_curve, trials_needed
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
+from zetadp.audit.spread import spread
 from zetadp.epsilon import rounded_up
 from zetadp.report.rendering import Sheet
 from zetadp.validation import in_range, positive
@@ -171,17 +169,8 @@ def carry_out(audits: Sequence[Audit], processes: int = 1) -> list[Finding]:
 
     What they find does not depend on the number of processes, among which whole audits are divided.
     """
-    if processes == 1:
-        return [_finding(audit) for audit in audits]
-    # A server that has imported PyTorch once and runs no thread is what can be forked safely, and at no cost.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        # Whole trainings take longest, and stand last.
-        waiting = [pool.submit(_finding, audit) for audit in reversed(audits)]
-        for number, done in enumerate(as_completed(waiting), start=1):
-            logger.info("audit %d of %d: %s", number, len(audits), done.result().result.name)
-        return [each.result() for each in reversed(waiting)]
+    # Whole trainings take longest, and stand last.
+    return spread(_finding, audits[::-1], processes, lambda found: found.result.name)[::-1]
 
 
 def _finding(audit: Audit) -> Finding:

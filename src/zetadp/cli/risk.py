@@ -55,8 +55,9 @@ def _risk(given: argparse.Namespace) -> None:
     unit, quoted = given.unit or known.get("unit", "record"), given.delta or known.get("delta", 1e-3)
     parents = place.resolve().parents
     audit = given.audit or (parents[OF_AN_EXPERIMENT - 1] / "audit" if len(parents) >= OF_AN_EXPERIMENT else place)
+    network = parents[OF_AN_EXPERIMENT - 3].name if len(parents) >= OF_AN_EXPERIMENT else None
     output = given.output or ledger.parent
     found = Risk.of(ledger, delta=quoted, name=known.get("name"))
-    write_risk(found, unit, quoted, output, str(ledger), Evidence.of(audit.glob("*")))
+    write_risk(found, unit, quoted, output, str(ledger), Evidence.of(audit.glob("*"), network))
     print(headline(found, unit, quoted))
     print(f"written to {output / 'risk.html'}")

@@ -46,6 +46,7 @@ def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
     attacked = config["audit"]["membership"]["network"]
     if attacked in config["networks"] and needs_backbone(config, attacked):
         yield f"audit.membership.network: expected a network that needs no public backbone; found {attacked}."
+    yield from _contradictions_of_attacks(config)
     depth, count = cohort["simulated"]["grid"][2], config["slices"]["count"]
     if cohort["source"] == "simulated" and depth < count:
         yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."
@@ -177,6 +178,59 @@ def _contradictions_of_release(config: Mapping[str, Any]) -> Iterator[str]:
                 f"runs.{number}: expected release {GAUSSIAN} for arms with threat {SECURE_AGGREGATION}; found "
                 f"{DIRECTION}, of which no sum is accounted for."
             )
+
+
+def _contradictions_of_attacks(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what attacks on messages cannot attack."""
+    kinds, candidates = config["audit"]["inversion"]["kinds"], config["audit"]["candidates"]
+    wanted = [(f"audit.inversion.kinds.{number}.network", kind["network"]) for number, kind in enumerate(kinds)]
+    wanted += [(f"audit.candidates.networks.{number}", name) for number, name in enumerate(candidates["networks"])]
+    if wanted and config["task"]["name"] != BRAIN:
+        yield f"{wanted[0][0]}: expected no attack on messages for task {config['task']['name']}."
+    for where, name in wanted:
+        if name not in config["networks"]:
+            yield f"{where}: no network {name!r}.{did_you_mean(name, config['networks'])}"
+        elif "inversion" in where:
+            network = config["networks"][name]
+            if (network["family"], network["domain"], network["start"]) != ("complex", "kspace", "random"):
+                yield f"{where}: expected a network of family complex, domain kspace and start random; found {name}."
+        else:
+            yield from _contradictions_of_candidates(config, where, name)
+    for number, kind in enumerate(kinds):
+        for value in kind["epsilons"]:
+            try:
+                epsilon_value(value)
+            except UserError as error:
+                yield f"audit.inversion.kinds.{number}.epsilons: {error}"
+    most = max(candidates["candidates"])
+    if most > candidates["patients"]:
+        yield f"audit.candidates.candidates: expected at most the {candidates['patients']} patients; found {most}."
+
+
+def _contradictions_of_candidates(config: Mapping[str, Any], where: str, name: str) -> Iterator[str]:
+    """Yield why candidates cannot be named from the messages of a network's training."""
+    network, training = config["networks"][name], training_of(config, name)
+    own = network["training"]
+    expected = {
+        "participation": (own.get("participation"), EVERYBODY),
+        "estimator": (own.get("estimator", DESCENT), DESCENT),
+        "release": (training["release"], GAUSSIAN),
+        "unit": (unit_of(config, name), "patient"),
+    }
+    for key, (found, right) in expected.items():
+        if found != right:
+            yield f"{where}: expected a network trained with {key} {right}; found {name} with {found}."
+    if network["domain"] == "image":
+        yield f"{where}: expected a network of domain kspace or features; found {name} of image."
+    images, most = training["images_per_patient"], images_of_a_patient(config)
+    sequences = most // int(config["slices"]["count"])
+    if images % sequences or images > most:
+        yield (
+            f"{where}: expected a multiple of {sequences} images a patient, at most {most}, all of which are in every "
+            f"gradient; found {images}."
+        )
+    if not any(name in block["networks"] for block in config["runs"]):
+        yield f"{where}: expected a network of runs; found {name}, which no block of runs names."
 
 
 def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:

@@ -121,8 +121,12 @@ class Assembly:
         return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows)
 
     def header(self) -> dict[str, Any]:
-        """Return what the ledger's first line of an attempt says: public constants only."""
+        """Return what tells attempts apart, of what a ledger says of one: public constants only."""
         return {**self.plan.header(), "grid_bits": None if self.grid is None else self.grid.bits}
+
+    def first_line(self) -> dict[str, Any]:
+        """Return all that the ledger's first line of an attempt says; the dimension is that of one contribution."""
+        return {**self.header(), "dimension": self.phase.dimension}
 
 
 def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | Mixture | None:

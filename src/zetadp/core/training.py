@@ -329,7 +329,7 @@ def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: Train
     if files.permission is not None:
         files.permission.check(ledger, header)
     with files.cap.starting(ledger, header) if files.cap is not None else nullcontext():
-        ledger.start(header, draws)
+        ledger.start(parts.first_line(), draws)
     files.remove_messages()
     return state
 

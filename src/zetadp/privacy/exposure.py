@@ -44,6 +44,8 @@ class Run:
         patient are on its node.
     noise
         Where the noise came from: ``os``, or ``seeded``, which protects nobody.
+    dimension
+        Real numbers in one contribution; None where the ledger does not say.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Run:
     colluding: int | None = None
     images: int | None = None
     noise: Literal["seeded", "os"] = "os"
+    dimension: int | None = None
 
     @property
     def threat(self) -> Threat:
@@ -159,7 +162,8 @@ def run_of(name: str, attempt: Attempt) -> Run:
     nodes = histories(attempt.releases(), least_noise(header))
     rounds = _declared_rounds(header) or min((history.rounds for history in nodes.values()), default=1)
     noise: Literal["seeded", "os"] = "os" if header.get("noise") == "os" else "seeded"
-    return Run(name, nodes, rounds, partition, colluding, images, noise)
+    dimension = int(header["dimension"]) if "dimension" in header else None
+    return Run(name, nodes, rounds, partition, colluding, images, noise, dimension)
 
 
 def _declared_rounds(header: Mapping[str, Any]) -> int | None:

@@ -14,8 +14,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from zetadp.directions.capacity import direction_capacity, gaussian_capacity, run_capacity
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.events import Direction, Kind
@@ -26,6 +28,8 @@ CANDIDATES = (2, 10, 100, 1000)
 """Numbers of equally likely candidates of which an attacker names one."""
 DELTAS = (1e-3, 1e-5, 1e-6)
 FALSE_ALARMS = (0.01, 0.05, 0.1)
+DRAWN = (0.0, *(10 ** (-3 + 3 * place / 59) for place in range(60)))
+"""Rates of false alarms at which the trade-off curve is drawn."""
 _ONE_UNIT = ("sampling probability", "noise multiplier")
 _MOST_EXPONENT = 700.0
 
@@ -96,14 +100,45 @@ class Risk:
         if self.guarantee == "none":
             return 1.0
         if self.curved:
-            return min(1.0, 1 - accounting.trade_off(self.exposure, [1 / candidates])[0])
+            return min(1.0, 1 - self._missed([1 / candidates])[0])
         return min(1.0, self.odds(delta) / candidates + delta)
 
     def misses(self, false_alarms: Sequence[float]) -> list[float] | None:
         """Return for rates of false alarms the least rates of misses; None where no curve is known."""
         if self.guarantee == "none":
             return [0.0] * len(false_alarms)
-        return accounting.trade_off(self.exposure, list(false_alarms)) if self.curved else None
+        return self._missed(false_alarms) if self.curved else None
+
+    def capacity(self) -> float | None:
+        """Return the logarithm of the Bayes' capacity of all releases, in nats; None where it is not known.
+
+        The input is one person's contribution, clipped, with everybody else's known: the radius is one clip. Drawing
+        people at random is not credited.
+        """
+        dimensions = {run.dimension for run in self.runs}
+        if self.guarantee == "none" or not self.curved or len(dimensions) != 1 or None in dimensions:
+            return None
+        (dimension,) = (each for each in dimensions if each is not None)
+        return run_capacity(
+            (
+                direction_capacity(kind.concentration, kind.dimension)
+                if isinstance(kind, Direction)
+                else gaussian_capacity(kind[1], 1.0, dimension),
+                count,
+            )
+            for kind, count in self.exposure.items()
+        )
+
+    def _missed(self, rates: Sequence[float]) -> list[float]:
+        """Return points of the trade-off curve, which is computed once for all that a page shows."""
+        if set(rates) <= self._curve.keys():
+            return [self._curve[rate] for rate in rates]
+        return accounting.trade_off(self.exposure, list(rates))
+
+    @cached_property
+    def _curve(self) -> dict[float, float]:
+        rates = [*DRAWN, *FALSE_ALARMS, *(1 / number for number in CANDIDATES)]
+        return dict(zip(rates, accounting.trade_off(self.exposure, rates), strict=True))
 
     @property
     def curved(self) -> bool:

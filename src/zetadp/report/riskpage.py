@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from zetadp.epsilon import rounded_up
-from zetadp.privacy.risk import CANDIDATES, DELTAS, FALSE_ALARMS, Risk, percent_up
+from zetadp.epsilon import epsilon_shown, rounded_up
+from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.units import Unit
 from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
@@ -23,12 +23,20 @@ from zetadp.storage import write_text
 
 TEN = 10
 """Candidates of the first sentence."""
+MANY = 1_000_000
+"""Candidates of the last row on capacity."""
+VACUOUS = "vacuous"
 PICTURE = "risk.svg"
 _MOST_ODDS = 1e6
 _SHOWN = {
     "audit.svg": "Attacks on the training code: what each showed, against what is claimed",
     "membership.svg": "Attempts to tell from finished models who took part, on simulated patients",
+    "candidates.svg": "How often the right one of several candidates was named, on simulated patients",
+    "inversion.svg": "Images rebuilt from one message, of simulated patients",
 }
+_OF_NETWORKS = ("candidates", "inversion")
+"""Attacks on single networks, which only pages of their runs show."""
+_TABLES = ("audit", *_OF_NETWORKS)
 _STRONG, _PALE, _GREY = "#0072B2", "#C4D9EA", "#777777"
 
 
@@ -42,17 +50,29 @@ class Evidence:
         The table of audits (rule ``audit``), if there is one.
     pictures
         Files of pictures (SVG), with what they show.
+    candidates, inversion
+        What attacks on messages found for the run's network (rules ``name_candidates`` and ``invert_gradients``), if
+        it was attacked.
     """
 
     audits: pd.DataFrame | None = None
     pictures: dict[str, Path] = field(default_factory=dict)
+    candidates: pd.DataFrame | None = None
+    inversion: pd.DataFrame | None = None
 
     @classmethod
-    def of(cls, files: Iterable[Path]) -> Evidence:
-        """Return what files of an experiment's audit show; others are left aside."""
+    def of(cls, files: Iterable[Path], network: str | None = None) -> Evidence:
+        """Return what files of an experiment's audit show of a network; others are left aside."""
         named = {path.name: path for path in files}
+        tables = {name: pd.read_csv(named[f"{name}.csv"], comment="#") for name in _TABLES if f"{name}.csv" in named}
+        for name in _OF_NETWORKS:
+            if name in tables and network not in set(tables[name]["network"]):
+                del tables[name]
+                named.pop(f"{name}.svg", None)
+            elif name in tables:
+                tables[name] = tables[name][tables[name]["network"] == network]
         pictures = {text: named[name] for name, text in _SHOWN.items() if name in named}
-        return cls(pd.read_csv(named["audit.csv"], comment="#") if "audit.csv" in named else None, pictures)
+        return cls(tables.get("audit"), pictures, *(tables.get(name) for name in _OF_NETWORKS))
 
 
 def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, evidence: Evidence) -> None:
@@ -123,14 +143,13 @@ def _candidates(panel: Axes, risk: Risk, delta: float) -> None:
 
 
 def _curve(panel: Axes, risk: Risk, unit: Unit) -> None:
-    rates = np.concatenate(([0.0], np.geomspace(1e-3, 1, 60)))
-    misses = risk.misses(rates.tolist())
+    misses = risk.misses(DRAWN)
     panel.plot([0, 1], [1, 0], color=_GREY, linewidth=0.8, label="guessing")
     if misses is None:
         panel.text(0.5, 0.5, "not computed: many images a person", ha="center", va="center")
     else:
-        panel.fill_between(rates, misses, 0, color=_PALE, label="no attack gets here")
-        panel.plot(rates, misses, color=_STRONG)
+        panel.fill_between(DRAWN, misses, 0, color=_PALE, label="no attack gets here")
+        panel.plot(DRAWN, misses, color=_STRONG)
     panel.set_xlim(0, 1)
     panel.set_ylim(0, 1)
     ticks = [0, 0.5, 1]
@@ -169,8 +188,30 @@ def _sections(
             f"`{command} {delta:g}` prints epsilon and the trade-off curve; with another delta, the other epsilons.",
             f"`zetadp risk {ledger}` makes this page again, from the ledger alone.",
             *(["`snakemake audit` repeats the attacks on the code."] if evidence.audits is not None else []),
+            *(["`snakemake name_candidates` names candidates again."] if evidence.candidates is not None else []),
+            *(["`snakemake invert_gradients` rebuilds the images again."] if evidence.inversion is not None else []),
         ],
     )
+    yield from _capacity(risk, unit)
+
+
+def _capacity(risk: Risk, unit: Unit) -> Iterator[_Section]:
+    """Say what Bayes' capacity bounds, last: it seldom says anything here."""
+    found = risk.capacity()
+    if found is None:
+        return
+    rows = tuple(
+        (f"1 of {number:,}", VACUOUS if found >= math.log(number) else percent_up(math.exp(found) / number))
+        for number in (*CANDIDATES, MANY)
+    )
+    text = (
+        f"Bayes' capacity bounds how much all that was released can help to guess one {unit}'s data, whatever is known "
+        "beforehand and however near a guess must come. The chance of a right guess rises at most by the factor e^C, "
+        f"and here C is {rounded_up(found, 3)} nats. For equally likely candidates this is vacuous unless their number "
+        f"is above 10^{rounded_up(found / math.log(10), 3)}: the tables above say more of fewer."
+    )
+    sheet = Sheet("Naming the right one, by capacity", ("candidates", "at most"), rows)
+    yield _Section("Bayes' capacity", [text], tables=[sheet])
 
 
 def _candidates_sheet(risk: Risk, delta: float) -> Sheet:
@@ -230,7 +271,45 @@ def _attacks(evidence: Evidence) -> Iterator[Section]:
         columns = ("attack", "claimed", "measured", "power", "verdict")
         notes = ("Power: the chance that the attack would have found the fault that it looks for.",)
         sheets = [Sheet("Attacks on the code", columns, rows, notes)]
+    sheets += _on_messages(evidence)
     yield Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
+
+
+def _on_messages(evidence: Evidence) -> list[Sheet]:
+    """Lay out what attacks on messages of this network found."""
+    sheets = []
+    if evidence.candidates is not None:
+        named = tuple(
+            (f"1 of {row['candidates']}", f"{row['epsilon']:g}", _percent(1 / row["candidates"]),
+             f"{row['named']:.1f} %", percent_up(row["bound"] / 100))
+            for row in evidence.candidates.to_dict("records")
+        )  # fmt: skip
+        note = (
+            "ε: of a whole training like this one. Patients are simulated for the attack, and all take part in a round."
+        )
+        columns = ("candidates", "ε", "guessing", "measured", "at most")
+        sheets.append(Sheet("Naming the right candidate from all messages: the best attack", columns, named, (note,)))
+    if evidence.inversion is not None:
+        keys = ["message", "attack", "epsilon"]
+        kinds = evidence.inversion.groupby(keys, sort=False)["ssim"].agg(["mean", "max"]).reset_index()
+        rebuilt = tuple(
+            (
+                row["message"],
+                row["attack"],
+                epsilon_shown(f"{row['epsilon']:g}"),
+                f"{row['mean']:.2f}",
+                f"{row['max']:.2f}",
+            )
+            for row in kinds.to_dict("records")
+        )
+        notes = (
+            "Similarity (SSIM) of the images found to the true ones, 1 being equal. ε: of one message, at the weights "
+            "with which training begins. ∞: without noise.",
+            "A search that finds nothing proves nothing: the tables above bound what any attack can find.",
+        )
+        columns = ("message", "attack", "ε", "mean", "best")
+        sheets.append(Sheet("Images rebuilt from one message", columns, rebuilt, notes, names=2))
+    return sheets
 
 
 def _sign(row: pd.Series) -> str:

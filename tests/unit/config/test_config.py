@@ -393,6 +393,41 @@ def test_a_fault_in_the_grid_names_its_block(change, parts):
         assert part in message
 
 
+HEAD = {"participation": "all", "images_per_patient": 8}
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (
+            {"inversion": {"kinds": [{"network": "complx"}]}},
+            "kinds.0.network: no network 'complx'. Did you mean 'complex'",
+        ),
+        ({"inversion": {"kinds": [{"network": "linear"}]}}, "kinds.0.network: expected a network of family complex"),
+        (
+            {"inversion": {"kinds": [{"network": "complex", "epsilons": [0]}]}},
+            "kinds.0.epsilons: Expected epsilon above",
+        ),
+        ({"candidates": {"networks": ["sampled"]}}, "networks.0: expected a network trained with participation all"),
+        ({"candidates": {"networks": ["odd"]}}, "networks.0: expected a multiple of 4 images"),
+        ({"candidates": {"networks": ["idle"]}}, "networks.0: expected a network of runs; found idle"),
+        ({"candidates": {"networks": ["attacked"], "patients": 50}}, "expected at most the 50 patients; found 100"),
+    ],
+)
+def test_attacks_name_networks_that_they_can_attack(change, part):
+    networks = {
+        "sampled": {},
+        "odd": {"training": HEAD | {"images_per_patient": 6}},
+        "idle": {"training": HEAD},
+        "attacked": {"training": HEAD},
+        "linear": {"family": "linear"},
+    }
+    runs = [paper()["runs"][0] | {"networks": ["complex", "sampled", "odd", "attacked"]}]
+    message = faults({"networks": networks, "runs": runs, "audit": change})
+    assert part in message
+    assert "has 1 fault(s)" in message
+
+
 def test_an_arm_of_the_grid_needs_a_section():
     config = paper()
     del config["arms"]["federated"]

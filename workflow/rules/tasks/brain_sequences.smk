@@ -6,6 +6,7 @@
 include: "../cohort.smk"
 include: "../kspace.smk"
 include: "../pretraining.smk"
+include: "../attacks.smk"
 
 
 # How tables call a cohort that is downloaded.
@@ -23,6 +24,7 @@ INPUTS = {
 OF_TASK = [
     rules.find_duplicates.output.duplicates,
     f"{RESULTS}/audit/audit.svg",
+    *ATTACKS,
 ]
 if config["privacy"]["noise"] == "seeded":
     # Where noise protects real patients, no picture of one is drawn unless it is asked for by name.

@@ -199,7 +199,7 @@ class Hospital:
             return
         if ledger.attempts >= self.settings.attempts:
             raise _RefusedError(Reason.ATTEMPTS)
-        header = {**parts.header(), "engine": "flower", "federation": request.attempt}
+        header = {**parts.first_line(), "engine": "flower", "federation": request.attempt}
         cap = self.settings.cap
         with cap.starting(ledger, header, self.settings.name) if cap is not None else nullcontext():
             ledger.start(header)

@@ -1,0 +1,78 @@
+"""Rebuild images from single messages of k-space training, and hold them against the true ones."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zetadp.audit.inversion import Search
+from zetadp.audit.rebuilding import ATTACKS, SEED, Message, Rebuilt, frame, guessed, rebuild, sheet
+from zetadp.audit.spread import spread
+from zetadp.epsilon import epsilon_label, epsilon_shown, epsilon_value
+from zetadp.nn.settings import NetworkSettings
+from zetadp.report.attackfigure import rebuilt_figure
+from zetadp.report.figurestyle import save_svg
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.storage import write_text
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+COHORT = f"public patients of seed {SEED}, simulated for the attack"
+SEEDS = str(SEED)
+
+
+def main(
+    *,
+    csv: Path,
+    md: Path,
+    picture: Path,
+    settings: dict[str, Any],
+    networks: dict[str, dict[str, Any]],
+    clips: dict[str, float],
+    size: int,
+    delta: float,
+    threads: int,
+) -> None:
+    """Attack every kind of message that the configuration lists, and write table and picture."""
+    search = Search(steps=settings["steps"])
+    kinds = [
+        Message(
+            kind["network"],
+            NetworkSettings(**networks[kind["network"]]),
+            size=size,
+            clip=clips[kind["network"]],
+            patients=kind["patients"],
+            images=kind["images"],
+            epsilon=epsilon_value(epsilon),
+            delta=delta,
+            objective=objective,
+        )
+        for kind in settings["kinds"]
+        for objective, epsilon in product(kind["objectives"], kind["epsilons"])
+    ]
+    numbers = range(settings["messages"])
+    jobs = [replace(kind, number=number) for kind in kinds for number in numbers]
+    found = spread(partial(rebuild, search=search), jobs, threads, name_of)
+    without = [guessed(replace(kinds[0], number=number)) for number in numbers]
+    groups = [[*found[place : place + len(numbers)]] for place in range(0, len(found), len(numbers))]
+    scores, made = frame([*without, *found]), origin(COHORT, SEEDS)
+    write_text(csv, to_csv(scores, made, float_format="%.4g"))
+    table = sheet(scores, search, delta)
+    write_text(md, to_markdown(replace(table, notes=(*table.notes, *made))))
+    shown = [("no message: mean of public images", without), *((name_of(group[0]), group) for group in groups)]
+    save_svg(rebuilt_figure(shown, "What one message of k-space training gives away"), picture)
+
+
+def name_of(found: Rebuilt) -> str:
+    """Name a kind of message as the picture and the log do."""
+    of = found.message
+    assert of is not None
+    return f"{of.network}, {of.name}, {ATTACKS[of.objective]}, ε = {epsilon_shown(epsilon_label(of.epsilon))}"
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

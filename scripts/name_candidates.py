@@ -1,0 +1,51 @@
+"""Name the right one of several candidates from all messages of a training, as often as anybody can."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from zetadp.audit.candidates import SEED, attacked, gradients, inner_products, of_candidates, sheet
+from zetadp.core.plan import Plan
+from zetadp.nn.backbone import load_backbone
+from zetadp.report.attackfigure import candidates_figure
+from zetadp.report.figurestyle import save_svg
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.storage import write_text
+from zetadp.workflow import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+COHORT = f"public patients of seed {SEED}, simulated for the attack"
+SEEDS = str(SEED)
+
+
+def main(
+    *,
+    backbone: list[Path],
+    csv: Path,
+    md: Path,
+    picture: Path,
+    settings: dict[str, Any],
+    plans: list[dict[str, Any]],
+    size: int,
+    delta: float,
+) -> None:
+    """Train each network on patients simulated for this alone, attack its messages, and write table and picture."""
+    public = load_backbone(backbone[0]) if backbone else None
+    tables = []
+    for plan in map(Plan.from_json, plans):
+        inner = inner_products(gradients(of_candidates(plan, settings["patients"]), public, size))
+        tables.append(attacked(plan.run.network, inner, settings["epsilons"], settings["candidates"], delta))
+    found, made = pd.concat(tables), origin(COHORT, SEEDS)
+    write_text(csv, to_csv(found, made, float_format="%.4g"))
+    table = sheet(found, delta)
+    write_text(md, to_markdown(replace(table, notes=(*table.notes, *made))))
+    save_svg(candidates_figure(found, delta), picture)
+
+
+if __name__ == "__main__":
+    run(main, snakemake)

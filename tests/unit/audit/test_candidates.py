@@ -1,0 +1,74 @@
+"""Candidates are named as often as theory says where it is known, never oftener than the bound, from true gradients."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from zetadp.audit import candidates
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.nn.models import NetworkSettings
+from zetadp.privacy import gaussian
+
+ROOT = Path(__file__).parents[3]
+ERROR = 50 / math.sqrt(candidates.TRIALS)
+"""The largest standard error of a share, in %."""
+KEPT = ROOT / "docs/results/attacks/candidates.csv"
+
+
+@pytest.mark.parametrize("mu", [0.4, 2.0])
+def test_the_attack_reaches_what_is_known_for_candidates_at_right_angles(mu):
+    named = candidates.named(np.eye(100), mu, 10, np.random.default_rng(0))
+    assert named == pytest.approx(candidates.worst(mu, 10), abs=5 * ERROR)
+
+
+def test_candidates_that_are_alike_are_guessed_and_no_bound_is_passed():
+    random = np.random.default_rng(1)
+    alike = candidates.named(np.ones((20, 20)), 5.0, 10, random)
+    assert alike == pytest.approx(10, abs=5 * ERROR)
+    vectors = random.standard_normal((20, 3))
+    inner = vectors @ vectors.T / np.square(vectors).sum(axis=1).max()
+    table = candidates.attacked("net", inner, [1, 8], [2, 10], 1e-3)
+    assert (table["named"] < table["bound"] + 5 * ERROR).all()
+    assert (table["named"] > 100 / table["candidates"] - 5 * ERROR).all()
+
+
+@pytest.fixture
+def plan():
+    network = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
+    how = TrainingSettings(3, 4, OptimiserSettings(name="sgd", learning_rate=0.1), clip=0.05, noise="os")
+    nodes = (NodeConstants("node-01", 9, 9, 2.0), NodeConstants("node-02", 9, 9, 2.0))
+    return Plan(RunName("net", "federated", "8", 5), network, how, nodes, cohort="private")
+
+
+def test_each_patient_sends_its_clipped_gradient_of_every_round_without_noise(plan):
+    own = candidates.of_candidates(plan, 6)
+    assert (own.clip, own.training.rounds, own.network) == (plan.clip, 3, plan.network)
+    assert all(own.probability(node.name) == 1 and node.noise_multiplier == 0 for node in own.nodes)
+    found = candidates.gradients(own, None, 8)
+    assert found.shape[:2] == (3, 6)
+    # Nearly every gradient is longer than so small a clip, whose unit these are in.
+    norms = found.norm(dim=2)
+    assert float(norms.max()) <= 1 + 1e-5
+    assert float(norms.median()) == pytest.approx(1, abs=1e-5)
+    assert torch.equal(found, candidates.gradients(own, None, 8))
+    inner = candidates.inner_products(found)
+    assert inner[2, 4] == pytest.approx(float((found[:, 2] * found[:, 4]).sum(dim=1).double().mean()), rel=1e-4)
+
+
+@pytest.mark.skipif(not KEPT.exists(), reason="no table is kept")
+def test_in_the_kept_table_no_attack_passes_the_bound_and_one_comes_close():
+    table = pd.read_csv(KEPT, comment="#")
+    assert (table["named"] < table["bound"] + 4 * ERROR).all()
+    assert (table["worst"] < table["bound"]).all()
+    mu = [gaussian.mu(epsilon, 1e-3) for epsilon in table["epsilon"]]
+    expected = [100 * (1 - gaussian.beta(1 / k, m)) for k, m in zip(table["candidates"], mu, strict=True)]
+    assert table["bound"].to_numpy() == pytest.approx(expected, rel=1e-3)
+    row = table.set_index(["network", "candidates", "epsilon"]).loc["pretrained_all", 10, 1.0]
+    assert row["named"] - 10 > 0.7 * (row["bound"] - 10)
