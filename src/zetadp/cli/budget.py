@@ -23,7 +23,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "The training itself refuses to cross a cap that is set in privacy.cap of the configuration, or in cap of a "
         "hospital's settings.",
         examples=(
-            "budget ledgers/phantom",
+            "budget ledgers/phantom-no-atlas",
             "budget state/ledgers --plan plan.json --node node-02 --cap 10",
         ),
     )

@@ -195,7 +195,7 @@ def _sections(
     yield from _capacity(risk, unit)
 
 
-def _capacity(risk: Risk, unit: Unit) -> Iterator[_Section]:
+def _capacity(risk: Risk, unit: Unit) -> Iterator[Section]:
     """Say what Bayes' capacity bounds, last: it seldom says anything here."""
     found = risk.capacity()
     if found is None:
@@ -211,7 +211,7 @@ def _capacity(risk: Risk, unit: Unit) -> Iterator[_Section]:
         f"is above 10^{rounded_up(found / math.log(10), 3)}: the tables above say more of fewer."
     )
     sheet = Sheet("Naming the right one, by capacity", ("candidates", "at most"), rows)
-    yield _Section("Bayes' capacity", [text], tables=[sheet])
+    yield Section("Bayes' capacity", [text], tables=[sheet])
 
 
 def _candidates_sheet(risk: Risk, delta: float) -> Sheet:
