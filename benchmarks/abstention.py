@@ -22,13 +22,13 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
+from zetadp.backbone.start import shipped_backbone
 from zetadp.cohort.decathlon import SEQUENCES, read_task
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.settings import SHIPPED
 from zetadp.randomness import Purpose, stream
 from zetadp.report.figurestyle import figure_style, line_look, panel_grid, save_svg, set_legend, set_title
 from zetadp.report.provenance import origin
@@ -42,7 +42,11 @@ RESULTS = ROOT / "docs/results/abstention"
 SEED, PATIENTS, FIRST, SECOND = 2, 600, 300, 450
 IMAGES = ROOT / f"resources/public-{SEED}-{PATIENTS}-20x32/images"
 SLICES, SIZE = 20, 32
-HEAD = NetworkSettings("head", "features", components=4, start="public")
+HEADS = {
+    "4 components": NetworkSettings("head", "features", components=4, start="public"),
+    "8 components, all layers": NetworkSettings("head", "layers", components=8, start="public"),
+}
+"""Public heads: of the last layer's features, and of all layers' as in the default."""
 COHORT = f"the last {PATIENTS - SECOND} of {PATIENTS} simulated public patients"
 
 
@@ -53,29 +57,38 @@ def main() -> None:
     parser.add_argument("--images", type=Path, default=IMAGES)
     parser.add_argument("--real", type=Path)
     given = parser.parse_args()
-    backbone = load_backbone(ROOT / "src/zetadp" / SHIPPED)
     patients = [values for file in sorted(given.images.glob("*.h5")) for values in read_stack(file).values]
-    wanted = patients[:SECOND] if given.fit else patients[SECOND:]
-    found = np.stack([mean_features(backbone, values) for values in wanted])
-    if given.fit:
-        about = {"command": "python benchmarks/abstention.py --fit", "seed": SEED, "patients": PATIENTS}
-        about |= {"backbone": tensors_digest(backbone.tensors())}
-        Public.fit(found[:FIRST], found[FIRST:], about).save()
-        return
-    network = build(HEAD, len(SEQUENCES), backbone.components, stream(0, Purpose.WEIGHTS))
-    network.load_state_dict(backbone.start(HEAD))
-    abstention = Abstention.of(network.eval(), Public.load())
-    rows = [
-        measured(abstention, network, found.reshape(-1, found.shape[-1]), np.tile(range(4), len(found)), "simulated")
-    ]
-    if given.real:
-        rows.append(real(abstention, network, backbone, given.real))
-    rows += [
-        measured(abstention, network, mean_features(backbone, images), None, name)
-        for name, images in nonsense(np.random.default_rng(0)).items()
-    ]
-    write(pd.DataFrame(rows), abstention)
-    save_svg(reliability(abstention, network, found), RESULTS / "reliability.svg")
+    rows, curves = [], {}
+    for name, head in HEADS.items():
+        backbone = load_backbone(shipped_backbone(head))
+        wanted = patients[:SECOND] if given.fit else patients[SECOND:]
+        found = np.stack([mean_features(backbone, values) for values in wanted])
+        if given.fit:
+            about = {"command": "python benchmarks/abstention.py --fit", "seed": SEED, "patients": PATIENTS}
+            about |= {"backbone": tensors_digest(backbone.tensors())}
+            Public.fit(found[:FIRST], found[FIRST:], about).save(head.domain)
+            continue
+        network = build(head, len(SEQUENCES), backbone.components, stream(0, Purpose.WEIGHTS))
+        network.load_state_dict(backbone.start(head))
+        abstention = Abstention.of(network.eval(), Public.load(head.domain))
+        rows += [{"head": name} | row for row in tried(abstention, network, backbone, found, given.real)]
+        curves[name] = (abstention, network, found)
+    if rows:
+        write(pd.DataFrame(rows), {name: abstention for name, (abstention, _, _) in curves.items()})
+        save_svg(reliability(*curves["8 components, all layers"]), RESULTS / "reliability.svg")
+
+
+def tried(
+    abstention: Abstention, network: torch.nn.Module, backbone: Backbone, found: np.ndarray, folder: Path | None
+) -> list[dict[str, object]]:
+    """Measure simulated patients, real ones if there are any, and nonsense."""
+    labels = np.tile(range(4), len(found))
+    rows = [measured(abstention, network, found.reshape(-1, found.shape[-1]), labels, "simulated")]
+    if folder is not None:
+        rows.append(real(abstention, network, backbone, folder))
+    for name, images in nonsense(np.random.default_rng(0)).items():
+        rows.append(measured(abstention, network, mean_features(backbone, images), None, name))
+    return rows
 
 
 def declared() -> tuple[str, str]:
@@ -134,18 +147,23 @@ def nonsense(random: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
-def write(table: pd.DataFrame, abstention: Abstention) -> None:
+def write(table: pd.DataFrame, abstentions: dict[str, Abstention]) -> None:
     """Write the table as CSV and Markdown."""
     made = origin(*declared())
-    title = "Volumes that a public head of 4 components answers, and how many of these answers are right"
+    title = "Volumes that public heads answer, and how many of these answers are right"
+    chosen = [
+        f"{name}: probability {a.least:.3f} at temperature {a.temperature:.3f}, distance {a.public.farthest:.3f}"
+        for name, a in abstentions.items()
+    ]
     note = (
-        f"The threshold is the least at which {RIGHT:.0%} of the answers were right on 150 other simulated patients: "
-        f"probability {abstention.least:.3f} at temperature {abstention.temperature:.3f}. Distances above "
-        f"{abstention.public.farthest:.3f} count as unlike."
+        f"Thresholds from 150 other simulated patients ({'; '.join(chosen)}). Answers of less probability are unsure: "
+        f"it is the least at which {RIGHT:.0%} of the answers were right. Volumes farther from every class are unlike."
     )
-    cells = tuple(tuple("–" if pd.isna(v) else f"{v:g}" if i else v for i, v in enumerate(r)) for r in table.to_numpy())
+    cells = tuple(
+        tuple("–" if pd.isna(v) else f"{v:g}" if i > 1 else v for i, v in enumerate(r)) for r in table.to_numpy()
+    )
     heading = tuple(str(name).replace("_", " ") for name in table.columns)
-    write_text(RESULTS / "table.md", to_markdown(Sheet(title, heading, cells, (note, *made))))
+    write_text(RESULTS / "table.md", to_markdown(Sheet(title, heading, cells, (note, *made), names=2)))
     write_text(RESULTS / "table.csv", to_csv(table.convert_dtypes(), (*made, note)))
 
 

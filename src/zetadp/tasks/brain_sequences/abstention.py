@@ -22,7 +22,9 @@ from zetadp.core.pretrained import FinishedModel
 from zetadp.nn.backbone import Backbone
 from zetadp.tensors import load_tensors, save_tensors, tensors_digest
 
-FILE = Path(__file__).parents[2] / "data/abstention.safetensors"
+DATA = Path(__file__).parents[2] / "data"
+FILES = {"features": "abstention.safetensors", "layers": "abstention_layers.safetensors"}
+"""File of the package for heads of each domain."""
 UNSURE, UNLIKE = "unsure", "unlike"
 COMPONENTS = 16
 """Complex components in which distances are measured."""
@@ -90,15 +92,17 @@ class Public:
         squares = torch.einsum("vci,ij,vcj->vc", apart, self.precision, apart)
         return (squares.amin(dim=1) / self.means.shape[1]).sqrt()
 
-    def save(self) -> None:
-        """Write the file of the package."""
+    def save(self, domain: str) -> None:
+        """Write the file of the package for heads of a domain."""
         tensors = {"features": torch.view_as_real(self.features).half(), "labels": self.labels, "means": self.means}
-        save_tensors(FILE, tensors | {"precision": self.precision}, {**self.about, "farthest": self.farthest})
+        save_tensors(
+            DATA / FILES[domain], tensors | {"precision": self.precision}, {**self.about, "farthest": self.farthest}
+        )
 
     @classmethod
-    def load(cls) -> Self:
-        """Read the file of the package."""
-        tensors, about = load_tensors(FILE)
+    def load(cls, domain: str) -> Self:
+        """Read the file of the package for heads of a domain."""
+        tensors, about = load_tensors(DATA / FILES[domain])
         features = torch.view_as_complex(tensors["features"].float())
         return cls(features, tensors["labels"], tensors["means"], tensors["precision"], about["farthest"], about)
 
@@ -145,7 +149,7 @@ def abstention_for(model: FinishedModel) -> Abstention | None:
     """Return when a model should not answer; None where nothing is known: it is no head on the shipped backbone."""
     if not isinstance(model.backbone, Backbone) or model.settings.family != "head":
         return None
-    public = _shipped()
+    public = _shipped(model.settings.domain)
     if tensors_digest(model.backbone.tensors()) != public.about["backbone"]:
         return None
     return Abstention.of(model.network, public)
@@ -165,8 +169,8 @@ def threshold(sure: np.ndarray, right: np.ndarray) -> float:
 
 
 @cache
-def _shipped() -> Public:
-    return Public.load()
+def _shipped(domain: str) -> Public:
+    return Public.load(domain)
 
 
 def _vectors(features: Tensor) -> Tensor:
