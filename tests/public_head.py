@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import zetadp
+from zetadp.backbone.start import shipped_backbone
 from zetadp.core.pretrained import BACKBONE, model_content
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.settings import SHIPPED, NetworkSettings
+from zetadp.nn.settings import NetworkSettings
 from zetadp.tensors import save_tensors
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": 32}
 
 
-def write_public_head(path: Path, **trained_on: object) -> Path:
+def write_public_head(path: Path, domain: str = "features", **trained_on: object) -> Path:
     """Write the model; keywords say what it was trained on."""
-    backbone = load_backbone(Path(zetadp.__file__).parent / SHIPPED)
-    settings = NetworkSettings("head", domain="features", components=4, start="public")
+    settings = NetworkSettings("head", domain, components=4, start="public")
+    backbone = load_backbone(shipped_backbone(settings))
     tensors = {**backbone.start(settings), **{f"{BACKBONE}{key}": value for key, value in backbone.tensors().items()}}
     content = {**model_content(settings, TASK, backbone.components), "public": backbone.content()}
     save_tensors(path, tensors, content | ({"trained_on": trained_on} if trained_on else {}))

@@ -72,6 +72,16 @@ def test_a_brain_is_answered_but_for_what_is_doubtful_and_noise_is_not(model, br
     assert list(predict_volume(model, noise)["doubt"]) == [UNLIKE]
 
 
+def test_a_head_on_all_layers_has_thresholds_of_its_own(tmp_path, brain, noise):
+    model = load_model(write_public_head(tmp_path / "layers.safetensors", "layers"))
+    assert (
+        abstention_for(model).public.about["backbone"]
+        != abstention_for(load_model(write_public_head(tmp_path / "a"))).public.about["backbone"]
+    )
+    assert UNLIKE not in predict_volume(model, brain)["doubt"].tolist()
+    assert (predict_volume(model, noise)["doubt"] == UNLIKE).all()
+
+
 def test_temperature_undoes_the_scale_of_scores(model):
     own, larger = abstention_for(model), abstention_for(scaled(model, 3.0))
     features = own.public.features[:50]
