@@ -412,7 +412,8 @@ def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, m
         return original(request)
 
     three[1].reply = reply
-    coordinator(plan, DirectLine(three), tmp_path).run()
+    # Exact noise takes time, and a busy machine more: the round must be asked for again, not given up.
+    coordinator(plan, DirectLine(three), tmp_path, replace(QUICK, give_up_seconds=10)).run()
     found = histories(account(tmp_path).releases())
     assert found["node-02"].releases == plan.training.rounds + 1
     assert found["node-01"].releases == plan.training.rounds

@@ -9,15 +9,16 @@ import numpy as np
 
 from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.cohort.public import PublicSettings, simulate_public_patient
+from zetadp.cohort.shapes import draw_shapes
 from zetadp.storage import read_stack
 
 SCRIPT = Path(__file__).parents[2] / "scripts/simulate_public.py"
 
 
-def write(path: Path, shard: int, shards: int):
+def write(path: Path, shard: int, shards: int, anatomy: str = "atlas"):
     main = runpy.run_path(str(SCRIPT))["main"]
     settings = {"seed": 3, "patients": 5}
-    main(images=path, shard=f"{shard:02d}", shards=shards, settings=settings, slice_count=4, size=16)
+    main(images=path, shard=f"{shard:02d}", shards=shards, settings=settings, anatomy=anatomy, slice_count=4, size=16)
     return read_stack(path)
 
 
@@ -30,7 +31,14 @@ def test_shards_hold_every_public_patient_once_in_the_format_of_slices(tmp_path)
     for stack in stacks:
         assert stack.sequences == SEQUENCES
         assert stack.axes == ("record", "sequence", "slice", "row", "column")
-        assert stack.provenance["simulated"] == {"seed": 3, "patients": 5}
+        assert stack.provenance["simulated"] == {"seed": 3, "patients": 5, "anatomy": "atlas"}
+
+
+def test_brains_of_random_shapes_are_other_patients(tmp_path):
+    shapes = write(tmp_path / "shapes.h5", 0, 1, "shapes").values
+    public = PublicSettings(seed=3, patients=5)
+    assert np.array_equal(shapes[2], simulate_public_patient(public, 2, 4, 16, draw_shapes))
+    assert not np.array_equal(shapes, write(tmp_path / "atlas.h5", 0, 1).values)
 
 
 def test_cut_into_shards_does_not_matter(tmp_path):

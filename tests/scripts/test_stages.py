@@ -446,7 +446,7 @@ def training(folder: Path, plan: dict, multiplier: float = 1.0, **more: object) 
     outputs = {name: folder / f"{name}.x" for name in ("model", "history", "ledger", "agreed")}
     files = {"ledger_file": str(folder / "live.jsonl"), "checkpoint": str(folder / "checkpoint.safetensors")}
     inputs = {"noise": [folder / "noise.json"], "table": write_index(folder, ["a", "b"]), "backbone": []}
-    how = {"performance": asdict(Performance()), "finish_seconds": 0, "device": "cpu"}
+    how = {"performance": asdict(Performance()), "finish_seconds": 0, "cap": "none", "device": "cpu"}
     return {"plan": plan, **outputs, **files, **inputs, **how, **more}
 
 

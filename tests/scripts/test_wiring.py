@@ -43,8 +43,8 @@ def rules() -> dict[str, Rule]:
     """Return the rules that run a script, by the script's name."""
     found = {}
     for path in sorted((ROOT / "workflow/rules").rglob("*.smk")):
-        for text in re.split(r"^ *(?=rule \w+:$)", path.read_text(), flags=re.MULTILINE)[1:]:
-            if "script:" not in text:  # a target, which only names files
+        for text in re.split(r"^ *(?=(?:use )?rule \w+(?::| as .*)$)", path.read_text(), flags=re.MULTILINE)[1:]:
+            if "script:" not in text or text.startswith("use "):  # a target, or a variant of another rule
                 continue
             name = re.match(r"rule (\w+):", text)[1]
             script = re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', text)[1]

@@ -42,7 +42,7 @@ STAGES = (
         "cut slices, transform, whiten, compute features",
         (1, 0),
         _rules(
-            "slice_volumes make_kspace whiten extract_features extract_layers encode_ecgs encode_digits pair_digits "
+            "slice_volumes make_kspace whiten extract_features encode_ecgs encode_digits pair_digits "
             "encode_clips transform_clips undersample"
         ),
     ),
@@ -56,10 +56,7 @@ STAGES = (
         "Public start",
         "train on simulated patients only; costs no privacy",
         (0, 1),
-        _rules(
-            "simulate_public simulate_shapes pretrain fit_layers fit_ecg_encoder fit_encoder fit_public_networks "
-            "fit_word_encoder"
-        ),
+        _rules("simulate_public pretrain fit_layers fit_ecg_encoder fit_encoder fit_public_networks fit_word_encoder"),
     ),
     Stage(
         "Attacks",
