@@ -58,8 +58,8 @@ def public_right(experiment: Experiment, network: str) -> pd.Series:
     stack, rows = load_role(files, read_partition(cohort / f"partitions/{experiment.config['name']}.csv"), "test")
     held = to_records(stack, torch.device("cpu"))
     head = load_backbone(shipped_backbone(settings)).heads[settings.components]
-    told = head_scores(held.inputs.flatten(2), head).argmax(-1)
-    right = 100 * (told == held.targets).double().mean(1)
+    told = head_scores(held.inputs.flatten(1), head).argmax(-1)
+    right = 100 * (told == held.targets).double().reshape(len(rows), -1).mean(1)
     return pd.Series(right.numpy(), rows["patient"]).groupby(level=0).mean()
 
 
