@@ -138,6 +138,15 @@ def test_every_cell_has_as_many_seeds_as_the_scenario_declares(table, name, benc
     assert found == declared_seeds(benchmark("scenarios")["configuration"](name))
 
 
+def test_shares_follow_from_the_accuracies_beside_them():
+    found = rows("shares.csv")
+    assert {(row["network"], row["epsilon"]) for row in found} >= {("head_8", "1"), ("head_32", "8")}
+    for row in found:
+        low, middle, high = (float(row[name]) for name in ("public alone", "private", "best without noise"))
+        assert float(row["share"]) == pytest.approx(100 * (middle - low) / (high - low), abs=0.01)
+        assert float(row["low"]) < float(row["share"]) < float(row["high"])
+
+
 def test_cohorts_held_apart_have_as_many_seeds_as_their_scenarios_declare(benchmark):
     found = {(row["cohort"], row["epsilon"]): int(row["seeds"]) for row in rows("held_apart.csv")}
     for label, name in benchmark("held_apart")["SCENARIOS"].items():
