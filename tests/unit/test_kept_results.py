@@ -158,12 +158,27 @@ def test_cohorts_held_apart_have_as_many_seeds_as_their_scenarios_declare(benchm
 
 
 def test_readme_and_the_list_say_what_the_tables_say():
-    table = {(row["network"], row["epsilon"]): float(row["mean"]) for row in rows("default/table1.csv")}
-    said = " ".join((ROOT / "README.md").read_text().split())
-    scratch = f"{table['complex', 'inf']:.0f} % | {table['complex', '8']:.0f} % at ε = 8"
-    assert f"| small network, trained from scratch | {scratch} |" in said
-    head = f"{table['pretrained', 'inf']:.1f} % | **{table['pretrained', '1']:.1f} % at ε = 1**"
-    assert f"| private head on the public backbone | {head} |" in said
+    default = rows("default/table1.csv")
+    table = {(row["network"], row["epsilon"]): f"{float(row['mean']):.1f} %" for row in default}
+    start = {row["network"]: f"{float(row['public_start']):.1f} %" for row in default if row["public_start"]}
+    said = " ".join((ROOT / "README.md").read_text().replace("**", "").split())
+    for name, network in (
+        ("head of 8 components on the public backbone", "head_8"),
+        ("head of 32 components", "head_32"),
+    ):
+        cells = (start[network], *(table[network, epsilon] for epsilon in ("1", "8", "inf")))
+        assert f"| {name} | {' | '.join(cells)} |" in said
+    best = table["backbone", "unclipped"]
+    assert f"| whole backbone, trained on | {start['backbone']} | | | {best} |" in said
+    scratch = f"{table['complex', '8']} | {table['complex', 'inf']}"
+    assert f"| small network, trained from scratch | | | {scratch} |" in said
+    shares = {
+        (row["cohort"], row["network"], row["epsilon"]): f"{float(row['share']):.0f} %" for row in rows("shares.csv")
+    }
+    one, eight = (shares["no atlas (the default)", *cell] for cell in (("head_8", "1"), ("head_32", "8")))
+    assert f"private training goes {one} of the way at ε = 1 and {eight} at ε = 8" in said
+    one, eight = (shares["drawn from a commit's hash", *cell] for cell in (("head_8", "1"), ("head_32", "8")))
+    assert f"There it goes {one} of the way at ε = 1 and {eight} at ε = 8" in said
     head = "head on public features, one holder"
     found = rows("phase_mnist/table.csv")
     digits = {(row["examples"], row["method"], row["epsilon"]): float(row["mean"]) for row in found}
