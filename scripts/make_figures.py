@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zetadp.report import figures, tables
+from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figurestyle import save_svg
 from zetadp.workflow import run
 
@@ -27,7 +28,7 @@ def main(
     runs = tables.collect(folders)
     table = tables.table1(runs, cohort_label)
     chance = tables.chance_of(runs)
-    save_svg(figures.accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
+    save_svg(accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
     save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label, chance=chance), curves)
     if confusion is not None and per_class is not None:
         save_svg(figures.confusion_matrices(runs, cohort_label), confusion)

@@ -1,4 +1,4 @@
-"""Pictures of the results: accuracy and recall of each class against epsilon, training curves, and confusion.
+"""Pictures of the results: recall of each class against epsilon, training curves, and confusion.
 
 Every function returns a matplotlib figure; `figurestyle.save_svg` writes it as the same bytes each time. Only held-out
 patients appear here.
@@ -7,8 +7,7 @@ patients appear here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -19,10 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from zetadp.core.metrics import LEVEL
 from zetadp.epsilon import epsilon_order, epsilon_value
 from zetadp.report.figurestyle import (
-    GREY,
     SMALL,
     WIDTH,
     arms_shown,
@@ -43,80 +40,12 @@ from zetadp.report.figurestyle import (
     without_noise_shown,
     wrapped,
 )
-from zetadp.report.tables import CELL, PAPER_TABLE_1, holders, metric_shown, not_empty, per_class
+from zetadp.report.tables import CELL, holders, metric_shown, not_empty, per_class
 
 Cell = tuple[str, str, str]
 MAX_MATRICES = 12
 MANY_CLASSES = 6
 """Of more, a matrix has no room for two numbers a field."""
-PUBLIC_LABEL = "public weights alone, before any private training"
-_PAPER_MEANING = (
-    "Paper: other patients, another network, ten seeds. Its ε has a weaker unit (its figures fit a guarantee per "
-    "image), so its points must not be compared with the others at equal ε."
-)
-
-
-def accuracy_against_epsilon(
-    table: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, chance: float | None = None
-) -> Figure:
-    """Draw the task's metric against epsilon, one panel for each network and one line for each arm.
-
-    Parameters
-    ----------
-    table
-        What `tables.table1` returned.
-    cohort_label
-        Name of the cohort for the title.
-    paper
-        Add the paper's printed figures in grey; by default where the table has some.
-    chance
-        What a guess reaches, in %; no line by default.
-
-    Returns
-    -------
-    Figure whose bars span one standard deviation over seeds to either side; with one seed, the interval over patients.
-    A network that starts from public weights has a line at what these reach before any private training. Every network
-    has one at the best mean of all runs without noise, where there are any: what privacy costs is read from it.
-    """
-    not_empty(table)
-    paper = bool(table["paper_mean"].notna().any()) if paper is None else paper
-    networks, arms, metric = list(table["network"].unique()), list(table["arm"].unique()), table["metric"].iloc[0]
-    shown, called = arms_shown(table), networks_shown(table)
-    printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if paper else set()
-    epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
-    with figure_style():
-        columns = columns_for(len(networks))
-        figure, panels = panel_grid(len(networks), columns, 3.3)
-        for panel, network in zip(panels, networks, strict=True):
-            own = table[table["network"] == network]
-            for index, arm in enumerate(arms):
-                rows = own[own["arm"] == arm].set_index("epsilon")
-                # A small shift keeps the bars of the arms apart.
-                shift = 0.12 * (index - (len(arms) - 1) / 2)
-                present = [(p + shift, rows.loc[e]) for p, e in enumerate(epsilons) if e in rows.index]
-                bars = np.array([_bar(row) for _, row in present]).reshape(-1, 2).T
-                heights = [float(row["mean"]) for _, row in present]
-                look = line_look(index)
-                panel.errorbar([p for p, _ in present], heights, bars, label=shown[arm], capsize=3, **look)
-            _draw_chance(panel, chance)
-            if paper:
-                _draw_paper(panel, epsilons)
-            start = _draw_public_start(panel, own)
-            _draw_best(panel, table, called)
-            name_panel(panel, f"network {called[network]}{start}", columns)
-            epsilon_axis(panel, epsilons, columns)
-            percent_axis(panel)
-        label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric_shown(metric)} in %")
-        set_title(figure, f"{metric_shown(metric)[:1].upper()}{metric_shown(metric)[1:]} against ε, {cohort_label}")
-        spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over {holders(table)}")
-        set_legend(
-            figure,
-            panels,
-            f"Held-out test {holders(table)}; {spread}",
-            without_noise_shown(epsilons),
-            _PAPER_MEANING if paper else "",
-        )
-    return figure
 
 
 def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
@@ -151,7 +80,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
                 run = cell[cell["epsilon"] == epsilon].dropna(subset=["value"])
                 if not run.empty:
                     _draw_curve(panel, run, epsilon_name(epsilon), index, shades[index])
-            _draw_chance(panel, chance)
+            draw_chance(panel, chance)
             name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
             percent_axis(panel)
             panel.set_xlim(left=0)
@@ -199,7 +128,7 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
     return figure
 
 
-def _draw_chance(panel: Axes, chance: float | None) -> None:
+def draw_chance(panel: Axes, chance: float | None) -> None:
     """Draw a line at what a guess reaches, if there is such a thing."""
     if chance is not None:
         panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
@@ -214,44 +143,6 @@ def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: 
     # A marker now and then tells the lines apart in grey without hiding them.
     every = (min(index % 3, len(rounds) - 1), max(1, len(rounds) // 6))
     panel.plot(rounds, mean, label=label, markevery=every, **{**line_look(index), "color": colour})
-
-
-def _draw_paper(panel: Axes, epsilons: Sequence[str]) -> None:
-    """Draw the paper's printed figures behind the runs, in grey."""
-    for (arm, cells), marker, fill in zip(PAPER_TABLE_1.items(), ("^", "v"), ("white", GREY), strict=True):
-        places = [position for position, epsilon in enumerate(epsilons) if epsilon in cells]
-        means = [cells[epsilons[position]][0] for position in places]
-        label = f"paper, printed ({arm}), ε of a weaker unit"
-        line = panel.plot(places, means, "--", color=GREY, linewidth=1.2, zorder=1, label=label)
-        line[0].set(marker=marker, markersize=5, markerfacecolor=fill)
-
-
-def _draw_public_start(panel: Axes, own: pd.DataFrame) -> str:
-    """Draw a line at what the public weights of a network reach, and return its height for the title."""
-    found = own["public_start"].dropna() if "public_start" in own else own["mean"].head(0)
-    if found.empty:
-        return ""
-    look: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": (0, (9, 2.5, 2, 2.5)), "zorder": 3}
-    panel.axhline(float(found.iloc[0]), label=PUBLIC_LABEL, **look)
-    return f"; public weights alone: {found.iloc[0]:.1f} %"
-
-
-def _draw_best(panel: Axes, table: pd.DataFrame, called: dict[str, str]) -> None:
-    """Draw a line at the best mean that a network reaches without noise."""
-    free = table[[math.isinf(epsilon_value(epsilon)) for epsilon in table["epsilon"]]]
-    if not free.empty:
-        best = free.sort_values("mean").iloc[-1]
-        label = f"best without noise: network {called[best['network']]}, {best['mean']:.1f} %"
-        panel.axhline(best["mean"], label=label, color="black", linewidth=1.2, linestyle=(0, (5, 2)), zorder=3)
-
-
-def _bar(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the lengths of an error bar below and above: the spread over seeds, or the interval with one seed."""
-    if not math.isnan(row["std"]):
-        return row["std"], row["std"]
-    if not math.isnan(row["ci_low"]):
-        return max(row["mean"] - row["ci_low"], 0.0), max(row["ci_high"] - row["mean"], 0.0)
-    return 0.0, 0.0
 
 
 def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:

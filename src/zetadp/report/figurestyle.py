@@ -43,6 +43,8 @@ _STYLES: tuple[Any, ...] = (
     (0, (8, 1.5, 1, 1.5, 1, 1.5)),
 )
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+LOOKS = len(_MARKERS)
+"""Lines that can be told apart in grey."""
 _HANDLE = 0.65  # inches that a legend's entry takes besides its text
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "zetadp",
@@ -119,16 +121,18 @@ def percent_axis(panel: Axes) -> None:
     panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
 
 
-def epsilon_axis(panel: Axes, epsilons: Sequence[str], columns: int = 1) -> None:
+def epsilon_axis(panel: Axes, epsilons: Sequence[str], columns: int = 1, first: str = "") -> None:
     """Give each epsilon one place on the axis: about logarithmic for the usual values, and room for infinity.
 
-    In narrow panels, of which there are more than two in a row, a long name is shortened.
+    In narrow panels, of which there are more than two in a row, a long name is shortened. A place before all others,
+    at -1, is made where it has a name.
     """
     names = [epsilon_shown(epsilon) for epsilon in epsilons]
     if columns > 2:
         names = ["no\nclip" if name == UNCLIPPED else name for name in names]
-    panel.set_xticks(range(len(epsilons)), names)
-    panel.set_xlim(-0.4, len(epsilons) - 0.6)
+    places = [*([first] if first else []), *names]
+    panel.set_xticks(range(len(names) - len(places), len(names)), places)
+    panel.set_xlim(len(names) - len(places) - 0.4, len(names) - 0.6)
 
 
 def label_outer(panels: Sequence[Axes], columns: int, x: str, y: str) -> None:

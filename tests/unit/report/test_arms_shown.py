@@ -9,6 +9,7 @@ from run_builder import write_run
 
 from zetadp.nn.models import NetworkSettings
 from zetadp.report import figures, rendering, tables
+from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figures import confusion_matrices
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
@@ -58,7 +59,7 @@ def test_figures_name_it(folders):
     runs = tables.collect(folders)
     table = tables.table1(runs, "simulated cohort")
     drawn = (
-        figures.accuracy_against_epsilon(table, "c"),
+        accuracy_against_epsilon(table, "c"),
         confusion_matrices(runs, "c"),
         figures.training_curves(tables.collect_histories(folders), "c"),
         figures.accuracy_per_class(runs, "c"),
@@ -111,7 +112,7 @@ def test_figures_say_where_epsilon_is_per_image(tmp_path):
     folders = [write_run(tmp_path, {"a": 12, "b": 15}, unit="image", of_all_images=whole)]
     runs = tables.collect(folders)
     drawn = (
-        figures.accuracy_against_epsilon(tables.table1(runs, "simulated cohort"), "c"),
+        accuracy_against_epsilon(tables.table1(runs, "simulated cohort"), "c"),
         confusion_matrices(runs, "c"),
         figures.training_curves(tables.collect_histories(folders), "c"),
         figures.accuracy_per_class(runs, "c"),

@@ -10,7 +10,8 @@ from run_builder import SEQUENCES, write_run
 
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
-from zetadp.report import figures, figurestyle
+from zetadp.report import accuracyfigure, figures, figurestyle
+from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figures import confusion_matrices
 from zetadp.report.patientfigure import patient_figure
 from zetadp.report.tables import collect, collect_histories, table1
@@ -39,7 +40,7 @@ def patient(**changes):
 
 
 DRAW = {
-    "accuracy": lambda folders: figures.accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL, chance=25),
+    "accuracy": lambda folders: accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL, chance=25),
     "confusion": lambda folders: confusion_matrices(collect(folders), LABEL),
     "patient": lambda folders: patient(),
     "curves": lambda folders: figures.training_curves(collect_histories(folders), LABEL),
@@ -146,7 +147,7 @@ def test_accuracy_shows_runs_chance_and_the_printed_figures(folders):
     # Seeds at 55 % and 62.5 %: the bar reaches one standard deviation to either side.
     segment = bars["central"].lines[2][0].get_segments()[0]
     np.testing.assert_allclose(segment[:, 1], [58.75 - 5.3033, 58.75 + 5.3033], atol=1e-3)
-    plain = figures.accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL, paper=False)
+    plain = accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL, paper=False)
     assert not any("paper" in text.lower() for text in texts(plain))
 
 
@@ -173,7 +174,7 @@ def test_accuracy_says_what_epsilon_means_how_many_seeds_there_are_and_that_the_
 def test_epsilon_is_named_as_the_statements_have_it(tmp_path, privacy, said):
     folder = write_run(tmp_path, {"a": 8, "b": 14}, **privacy)
     runs, table = collect([folder]), table1(collect([folder]), LABEL)
-    for figure in (figures.accuracy_against_epsilon(table, LABEL), figures.accuracy_per_class(runs, LABEL)):
+    for figure in (accuracy_against_epsilon(table, LABEL), figures.accuracy_per_class(runs, LABEL)):
         assert [panel.get_xlabel() for panel in figure.axes] == [said]
     expected = said if said != "ε" else "∞: clipped, no noise, no guarantee"
     assert expected in texts(confusion_matrices(runs, LABEL))
@@ -187,18 +188,32 @@ def test_of_two_units_the_weaker_is_marked_where_it_is(tmp_path):
     assert {"ε per patient unless marked, δ = 0.001, simulated noise", "network other (ε per image)"} <= shown
 
 
-def test_accuracy_has_a_line_at_what_public_weights_reach_before_any_private_training(tmp_path):
+def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tmp_path):
     folders = [
         write_run(tmp_path, {"a": 8, "b": 14}, network="pretrained", seed=seed, public=0.8125) for seed in (0, 1)
     ]
     folders.append(write_run(tmp_path, {"a": 8, "b": 14}))
     figure = DRAW["accuracy"](folders)
     panels = {panel.get_title(loc="left"): panel for panel in figure.axes}
-    started = panels["network pretrained; public weights alone: 81.2 %"]
-    (line,) = [line for line in started.get_lines() if line.get_label() == figures.PUBLIC_LABEL]
-    assert set(line.get_ydata()) == {81.25}
-    assert figures.PUBLIC_LABEL in texts(figure)
-    assert not [line for line in panels["network complex"].get_lines() if line.get_label() == figures.PUBLIC_LABEL]
+    started, other = panels[accuracyfigure.FROM_PUBLIC], panels[accuracyfigure.FROM_RANDOM]
+    assert [container.get_label() for container in started.containers] == ["network pretrained"]
+    assert [container.get_label() for container in other.containers] == ["network complex"]
+    at = [line for line in started.get_lines() if set(line.get_ydata()) == {81.25}]
+    point, level = sorted(at, key=lambda line: len(line.get_ydata()))
+    assert (list(point.get_xdata()), point.get_markerfacecolor(), level.get_linestyle()) == ([-1], "white", ":")
+    assert started.get_xticklabels()[0].get_text() == accuracyfigure.PUBLIC
+    assert not [line for line in other.get_lines() if 81.25 in line.get_ydata()]
+    assert any("Dotted: public weights" in text for text in texts(figure))
+
+
+def test_networks_of_one_arm_share_a_panel_and_differ_without_colour(tmp_path):
+    folders = [write_run(tmp_path, {"a": 8, "b": 14}, network=f"net_{number}") for number in range(8)]
+    (panel,) = DRAW["accuracy"](folders).axes
+    lines = [container.lines[0] for container in panel.containers]
+    assert len({(line.get_marker(), line.get_linestyle()) for line in lines}) == 8
+    assert len({tuple(line.get_xdata()) for line in lines}) == 8  # side by side
+    more = write_run(tmp_path, {"a": 8, "b": 14}, network="net_8")
+    assert len(DRAW["accuracy"]([*folders, more]).axes) == 9
 
 
 def test_every_network_has_a_line_at_the_best_without_noise(tmp_path):
@@ -209,7 +224,7 @@ def test_every_network_has_a_line_at_the_best_without_noise(tmp_path):
         for network, epsilon, hits in (("complex", "inf", 10), ("other", "unclipped", 12))
     ]
     table = table1(collect([one, *free]), LABEL)
-    figure = figures.accuracy_against_epsilon(table, LABEL)
+    figure = accuracy_against_epsilon(table, LABEL)
     height = table.loc[table["network"] == "other", "mean"].item()
     label = f"best without noise: network other, {height:.1f} %"
     for panel in figure.axes:
@@ -219,7 +234,7 @@ def test_every_network_has_a_line_at_the_best_without_noise(tmp_path):
 
 def test_with_one_seed_the_bar_is_the_interval_over_patients(folders):
     table = table1(collect(folders[:1]), LABEL)
-    figure = figures.accuracy_against_epsilon(table, LABEL)
+    figure = accuracy_against_epsilon(table, LABEL)
     segment = figure.axes[0].containers[0].lines[2][0].get_segments()[0]
     np.testing.assert_allclose(segment[:, 1], [table["ci_low"].item(), table["ci_high"].item()])
     assert any("interval over patients" in text for text in texts(figure))
@@ -283,7 +298,7 @@ def test_what_is_held_out_is_called_by_the_unit(folders):
     runs["unit"] = "record"
     for figure in (
         figures.accuracy_per_class(runs, LABEL),
-        figures.accuracy_against_epsilon(table1(runs, LABEL), LABEL),
+        accuracy_against_epsilon(table1(runs, LABEL), LABEL),
     ):
         assert any("Held-out test records" in text for text in texts(figure))
         assert not any("test patients" in text or "over patients" in text for text in texts(figure))
@@ -372,7 +387,7 @@ def test_many_panels_stay_readable_on_one_page(folders):
     runs = pd.concat([collect(folders).assign(network=f"network_{number}") for number in range(20)], ignore_index=True)
     table = table1(runs, LABEL).assign(public_start=93.9)
     for figure in (
-        figures.accuracy_against_epsilon(table, LABEL),
+        accuracy_against_epsilon(table, LABEL),
         figures.accuracy_per_class(runs[runs["arm"] == "federated"], LABEL),
         confusion_matrices(runs, LABEL),
     ):
@@ -383,7 +398,7 @@ def test_many_panels_stay_readable_on_one_page(folders):
 
 @pytest.mark.parametrize(
     "draw",
-    [figures.accuracy_against_epsilon, confusion_matrices, figures.training_curves, figures.accuracy_per_class],
+    [accuracy_against_epsilon, confusion_matrices, figures.training_curves, figures.accuracy_per_class],
 )
 def test_empty_input_is_a_clear_error(draw):
     with pytest.raises(UserError, match="at least one finished run"):
