@@ -1,9 +1,9 @@
-"""How well the public backbone tells sequences of real patients whom nothing was trained or tuned on.
+"""How well the public heads classify images of real patients, on whom nothing was trained or tuned.
 
     python benchmarks/transfer.py FOLDER
 
-FOLDER is a task in the layout of the Decathlon (`dataset.json` in it). Each image is told by the public head; a
-volume's sequence is told by the vote of its slices. Chance is 25 %.
+FOLDER is a task in the layout of the Decathlon (`dataset.json` in it). A volume's sequence is decided by the vote of
+its slices. Chance is 25 %. Writes docs/results/real_patients.csv and .md.
 """
 
 from __future__ import annotations
@@ -12,55 +12,94 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
+from scenarios import ended, write_table
+from scipy.stats import t
 
+from zetadp.backbone.start import shipped_backbone
 from zetadp.cohort.decathlon import SEQUENCES, read_task
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.volumes import read_centre_slices
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import load_backbone
+from zetadp.nn.models import NetworkSettings
 from zetadp.nn.projection import head_scores
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import Sheet
 
-ROOT = Path(__file__).parents[1]
+OUTPUT = Path(__file__).parents[1] / "docs/results/real_patients"
+SLICES = 20
+HEADS = {"features": "last layer", "layers": "all layers"}
+"""Public heads, by domain: what the table calls their features."""
+
+
+def declared() -> tuple[str, str]:
+    """Return cohort and seeds."""
+    return "real patients, on whom nothing was trained", "none, nothing is drawn"
+
+
+def measured(folder: Path) -> pd.DataFrame:
+    """Return one row for each public head, patient and image."""
+    task = read_task(folder)
+    files, rows = [*task.training, *task.test], []
+    labels = np.repeat(np.arange(len(SEQUENCES)), SLICES)
+    for domain, shown in HEADS.items():
+        backbone = load_backbone(shipped_backbone(NetworkSettings("head", domain, components=8, start="public")))
+        for patient, file in enumerate(files, start=1):
+            images = read_centre_slices(folder / file, task.sequences, SLICES, backbone.size)
+            features = torch.from_numpy(backbone.features(whiten(to_kspace(images)))).reshape(len(labels), -1)
+            for components, head in sorted(backbone.heads.items()):
+                found = head_scores(features, head).argmax(dim=1).numpy()
+                one = {"features": shown, "components": components, "patient": patient}
+                rows.append(pd.DataFrame({**one, "true": labels, "found": found}))
+    return pd.concat(rows, ignore_index=True)
+
+
+def collect(folder: Path) -> pd.DataFrame:
+    """Return one row for each public head: images in % by patient and by sequence, and volumes."""
+    rows = []
+    for (features, components), own in measured(folder).groupby(["features", "components"], sort=False):
+        right = 100.0 * (own["true"] == own["found"])
+        by_patient = right.groupby(own["patient"]).mean()
+        vote = own.groupby(["patient", "true"])["found"].agg(lambda found: np.bincount(found).argmax())
+        spread = t.ppf(0.975, len(by_patient) - 1) * by_patient.sem()
+        rows.append(
+            {"features": features, "components": components, "images": by_patient.mean()}
+            | {"low": max(0.0, by_patient.mean() - spread), "high": min(100.0, by_patient.mean() + spread)}
+            | {f"patient {patient}": share for patient, share in by_patient.items()}
+            | dict(zip(SEQUENCES, right.groupby(own["true"]).mean(), strict=True))
+            | {"volumes": int((vote == vote.index.get_level_values("true")).sum()), "of": len(vote)}
+        )
+    return pd.DataFrame(rows)
+
+
+def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+    """Lay the table out with one line a head."""
+    shares = [name for name in found if str(name).startswith("patient ") or name in SEQUENCES]
+    lines = []
+    for _, row in found.iterrows():
+        images = f"{row['images']:.1f} ({row['low']:.0f} to {row['high']:.0f})"
+        by_kind = (f"{row[name]:.1f}" for name in shares)
+        lines.append((row["features"], str(row["components"]), images, *by_kind, f"{row['volumes']} of {row['of']}"))
+    notes = (
+        "Images in %, with an interval of 95 % over patients (Student's t, which takes patients as normally spread); "
+        "then by patient and by true sequence. Volumes: by the vote of their slices. Chance is 25 %.",
+        *made,
+    )
+    columns = ("features", "components", "images", *map(str, shares), "volumes")
+    return Sheet("Public heads on real patients", columns, tuple(lines), notes, names=2)
 
 
 def main() -> None:
-    """Print, for every patient and number of components, the share of images and of volumes told right."""
+    """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--backbone", type=Path, default=ROOT / "src/zetadp/data/backbone.safetensors")
-    parser.add_argument("--slices", type=int, default=20)
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="of the table, without ending")
     given = parser.parse_args()
-    backbone = load_backbone(given.backbone)
-    task = read_task(given.folder)
-    labels = np.repeat(np.arange(4), given.slices)
-    files = [*task.training, *task.test]
-    images = [read_centre_slices(given.folder / file, task.sequences, given.slices, backbone.size) for file in files]
-    features = [
-        torch.from_numpy(backbone.features(whiten(to_kspace(each)))).reshape(len(labels), -1) for each in images
-    ]
-    for components, head in sorted(backbone.heads.items()):
-        shares, volumes = [], []
-        for each in features:
-            told = head_scores(each, head).argmax(dim=1).numpy()
-            votes = [np.bincount(part, minlength=4).argmax() for part in np.split(told, 4)]
-            shares.append(100 * (told == labels).mean())
-            volumes.append(sum(vote == place for place, vote in enumerate(votes)))
-        by_patient = ", ".join(
-            f"{file.name.split('.')[0]} {share:.1f} %" for file, share in zip(files, shares, strict=True)
-        )
-        print(
-            f"{components} components: {np.mean(shares):.1f} % of images ({by_patient}); "
-            f"{sum(volumes)} of {4 * len(files)} volumes"
-        )
-    counts = np.zeros((4, 4), dtype=int)
-    head = backbone.heads[max(backbone.heads)]
-    for each in features:
-        np.add.at(counts, (labels, head_scores(each, head).argmax(dim=1).numpy()), 1)
-    print("\nrows: true; columns: told as", ", ".join(SEQUENCES))
-    for name, row in zip(SEQUENCES, counts, strict=True):
-        print(f"{name:6}", *(f"{count:4d}" for count in row))
+    made = origin(*declared(), command="python benchmarks/transfer.py FOLDER")
+    write_table(given.output, collect(given.folder), sheet, made, float_format="%.6g")
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)
