@@ -34,7 +34,7 @@ from zetadp.nn.settings import CLASS_MEANS, LEAST_SQUARES
 
 COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.projection`."""
-# How what follows was chosen has no record (docs/pretraining.md).
+# How what follows was chosen has no record (docs/settings.md).
 BALANCE = 4.0
 """Greatest norm of the crossed moments beside that of the second moments, after weighting; a public constant."""
 SPREAD = 0.05
