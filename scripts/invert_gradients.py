@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,28 +40,25 @@ def main(
     """Attack every kind of message that the configuration lists, and write table and picture."""
     search = Search(steps=settings["steps"])
     kinds = [
-        (
-            Message(
-                kind["network"],
-                NetworkSettings(**networks[kind["network"]]),
-                size=size,
-                clip=clips[kind["network"]],
-                patients=kind["patients"],
-                images=kind["images"],
-                epsilon=epsilon_value(epsilon),
-                delta=delta,
-                objective=objective,
-            ),
-            kind["messages"] or settings["messages"],
+        Message(
+            kind["network"],
+            NetworkSettings(**networks[kind["network"]]),
+            size=size,
+            clip=clips[kind["network"]],
+            patients=kind["patients"],
+            images=kind["images"],
+            epsilon=epsilon_value(epsilon),
+            delta=delta,
+            objective=objective,
         )
         for kind in settings["kinds"]
         for objective, epsilon in product(kind["objectives"], kind["epsilons"])
     ]
-    jobs = [replace(kind, number=number) for kind, count in kinds for number in range(count)]
+    numbers = range(settings["messages"])
+    jobs = [replace(kind, number=number) for kind in kinds for number in numbers]
     found = spread(partial(rebuild, search=search), jobs, threads, name_of)
-    without = [guessed(replace(kinds[0][0], number=number)) for number in range(settings["messages"])]
-    rest = iter(found)
-    groups = [list(islice(rest, count)) for _, count in kinds]
+    without = [guessed(replace(kinds[0], number=number)) for number in numbers]
+    groups = [[*found[place : place + len(numbers)]] for place in range(0, len(found), len(numbers))]
     scores, made = frame([*without, *found]), origin(COHORT, SEEDS)
     write_text(csv, to_csv(scores, made, float_format="%.4g"))
     table = sheet(scores, search, delta)
