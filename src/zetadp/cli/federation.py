@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     _demo(_command(parts, "demo", "train between three simulated hospitals on this machine, in a minute", _run_demo))
     _certificates(_command(parts, "certificates", "make a test set of certificates and keys", _run_certificates))
     _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
-    _kit(_command(parts, "kit", "write a folder for each hospital: plan, page to approve, settings", _run_kit))
+    _kit(_command(parts, "kit", "write a folder for each hospital, and one for the server", _run_kit))
     hospital.show(
         _command(
             parts, "show", "print what a plan asks of a hospital, and what it costs its patients", hospital.run_show
@@ -195,8 +195,8 @@ def _kit(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
         "Write a folder for each hospital of a plan (plan.json): the plan, the certificate of the authority (.pem), a "
-        "page to read and approve, settings to fill in, a service for systemd and a compose file. No folder holds a "
-        "private key: every hospital makes its own.",
+        "page to read and approve, settings to fill in, a service for systemd and a compose file. Write the same for "
+        "the server. No folder holds a private key: every hospital makes its own.",
         examples=(
             "federation kit plan.json --server server.example:9443 --authority keys/authority.pem",
             "federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals",
@@ -212,6 +212,7 @@ def _kit(parser: argparse.ArgumentParser) -> None:
 def _run_kit(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import kit
+    from zetadp.federation.flower.server_kit import write_server_kit
 
     plan = Plan.read(given.plan)
     with written():
@@ -223,8 +224,17 @@ def _run_kit(given: argparse.Namespace) -> None:
             authority=given.authority,
             answer_seconds=given.answer_seconds,
         )
+        own = write_server_kit(
+            plan,
+            given.plan,
+            given.output,
+            server=given.server,
+            authority=given.authority,
+            seconds=given.answer_seconds,
+        )
     for folder in folders:
         print(f"{folder}: send it to the hospital, which reads {kit.PAGE} first")
+    print(f"{own}: for the server; read {kit.PAGE} first")
     print(f"Tell every hospital the hash of the plan by another way: {plan.digest}")
 
 
