@@ -121,9 +121,11 @@ def test_the_commands_of_a_kit_are_understood(kits):
     kit = kits / "node-02"
     (service,) = yaml.safe_load((kit / "compose.yaml").read_text())["services"].values()
     unit = (kit / "zetadp-node-02.service").read_text()
-    page = re.findall(r"`(zetadp federation [^`]*)`", (kit / "READ_ME_FIRST.md").read_text())
+    page = re.findall(r"`(zetadp \w+ [^`]*)`", (kit / "READ_ME_FIRST.md").read_text())
     shown = [" ".join(service["entrypoint"] + service["command"]), re.findall(r"/bin/(zetadp .*)", unit)[0], *page]
-    assert [command.split()[2] for command in shown] == ["node", "node", "key", "approve", "node"]
+    named = [command.split()[1:3] for command in shown]
+    assert [words[-1] for words in named[:-1]] == ["node", "node", "key", "approve", "node"]
+    assert named[-1] == ["verify", "--receipt"]
     for command in shown:
         command_line().parse_args(command.replace("YOUR NAME", "me").split()[1:])
     # In the container nothing but the state can be written, and the folder of images is the one of the settings.

@@ -73,6 +73,8 @@ Ask the coordinator, for example by telephone, for these two numbers. They must 
 5. Start the node: `zetadp federation node {arguments}`.
    `zetadp-{name}.service` does this under systemd, and `compose.yaml` in a container.
 6. Stop the node when the coordinator says that the model is there. Keep the folder `state` and back it up.
+7. Keep the receipt that the coordinator sends outside of `state`. It shows whether your ledger is the newest:
+   `zetadp verify --receipt {name}.json --authority authority.pem --ledgers state/ledgers`
 """
 
 

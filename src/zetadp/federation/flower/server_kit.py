@@ -77,7 +77,8 @@ same command again: the training continues from its checkpoint.
 
 ## Afterwards
 
-1. Send every hospital `out/model.safetensors` and `out/ledger.jsonl`, and tell it that it may stop its node.
+1. Send every hospital `out/model.safetensors`, `out/ledger.jsonl` and its receipt from `out/receipts`, and tell it that
+   it may stop its node.
 2. Keep the folder `state` and back it up. The figures of every later training of these hospitals depend on it.
 """
 
