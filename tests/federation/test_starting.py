@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,9 @@ from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.control import Control, RunState
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.processes import folder_in_use, free_port, require_free_port
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.privacy.account import Permission
+from zetadp.privacy.budget import Cap
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -336,6 +339,13 @@ def test_what_a_node_lacks_is_one_message_before_it_starts(changes, options, wor
 def test_a_setting_of_a_server_that_is_wrong_is_named(changes, words, site, capsys):
     put_settings(site, **changes)
     assert words in mistake(capsys, "serve", site / "server.yaml", "--credentials", site / "keys")
+
+
+def test_settings_that_were_written_are_read_again_whatever_their_numbers(site):
+    small = ServerSettings.read(site / "server.yaml")
+    small = replace(small, permission=Permission(1e-5), cap=Cap(8, 1e-7))
+    small.write(site / "server.json")
+    assert ServerSettings.read(site / "server.json") == small
 
 
 def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):

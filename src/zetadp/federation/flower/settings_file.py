@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -45,7 +46,9 @@ def read_settings(path: Path, what: str, kind: type[Settings], build: Callable[[
         If the file cannot be read or has a key or value that it should not have, or lacks a key.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        # For YAML 1e-05, as JSON writes it, is a text.
+        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
         if isinstance(content, dict):
             _check_keys(kind, content)
             return build(content)
