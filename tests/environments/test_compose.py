@@ -1,4 +1,4 @@
-"""The compose file of a hospital's kit is one by the schema of Docker Compose."""
+"""The compose files of the kits are such by the schema of Docker Compose."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jsonschema import Draft7Validator
 
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.kit import write_kits
+from zetadp.federation.flower.server_kit import write_server_kit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,10 +39,11 @@ def test_the_schema_finds_nothing_and_would_find_something(schema: Draft7Validat
     plan = make_plan(noise="os")
     plan.write(tmp_path / "plan.json")
     authority = make_credentials(tmp_path / "keys", []).authority
-    kits = write_kits(
-        plan, tmp_path / "plan.json", tmp_path / "kits", server="server.example:9443", authority=authority
-    )
-    content: dict[str, Any] = yaml.safe_load((kits[0] / "compose.yaml").read_text())
-    assert list(schema.iter_errors(content)) == []
+    given = {"server": "server.example:9443", "authority": authority}
+    kits = write_kits(plan, tmp_path / "plan.json", tmp_path / "kits", **given)
+    server = write_server_kit(plan, tmp_path / "plan.json", tmp_path / "kits", **given, seconds=10)
+    for kit in (server, *kits):
+        content: dict[str, Any] = yaml.safe_load((kit / "compose.yaml").read_text())
+        assert list(schema.iter_errors(content)) == []
     content["services"]["node"]["cap_drp"] = content["services"]["node"].pop("cap_drop")
     assert len(list(schema.iter_errors(content))) == 1

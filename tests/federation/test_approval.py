@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ from zetadp.cli.commands import command_line
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.approval import approval_file, approve, check_approval
 from zetadp.federation.flower.certificates import check_node_key, make_credentials, make_node_key
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.validation import UserError
 
 PLAN = make_plan(noise="os")
@@ -94,7 +95,7 @@ def kits(tmp_path):
 
 
 def test_a_kit_holds_the_plan_a_page_and_no_private_key(kits):
-    assert sorted(path.name for path in kits.iterdir()) == [node.name for node in PLAN.nodes]
+    assert sorted(path.name for path in kits.iterdir()) == [*(node.name for node in PLAN.nodes), "server"]
     for node in PLAN.nodes:
         kit = kits / node.name
         assert Plan.read(kit / "plan.json").digest == PLAN.digest
@@ -120,9 +121,11 @@ def test_the_commands_of_a_kit_are_understood(kits):
     kit = kits / "node-02"
     (service,) = yaml.safe_load((kit / "compose.yaml").read_text())["services"].values()
     unit = (kit / "zetadp-node-02.service").read_text()
-    page = re.findall(r"`(zetadp federation [^`]*)`", (kit / "READ_ME_FIRST.md").read_text())
+    page = re.findall(r"`(zetadp \w+ [^`]*)`", (kit / "READ_ME_FIRST.md").read_text())
     shown = [" ".join(service["entrypoint"] + service["command"]), re.findall(r"/bin/(zetadp .*)", unit)[0], *page]
-    assert [command.split()[2] for command in shown] == ["node", "node", "key", "approve", "node"]
+    named = [command.split()[1:3] for command in shown]
+    assert [words[-1] for words in named[:-1]] == ["node", "node", "key", "approve", "node"]
+    assert named[-1] == ["verify", "--receipt"]
     for command in shown:
         command_line().parse_args(command.replace("YOUR NAME", "me").split()[1:])
     # In the container nothing but the state can be written, and the folder of images is the one of the settings.
@@ -132,10 +135,51 @@ def test_the_commands_of_a_kit_are_understood(kits):
     assert service["cap_drop"] == ["ALL"]
 
 
-def test_the_service_of_a_kit_is_valid(kits, tmp_path):
+def test_the_folder_of_the_server_needs_nothing_but_keys(kits):
+    """With what the page asks for in its folder, the settings are accepted as they are."""
+    own = kits / "server"
+    assert not any("PRIVATE" in path.read_text() for path in own.iterdir() if path.is_file())
+    assert list((own / "keys").iterdir()) == []
+    page = (own / "READ_ME_FIRST.md").read_text()
+    for node in PLAN.nodes:
+        assert f"`{node.name}.pub.pem`" in page
+        make_node_key(own / f"keys/{node.name}.pub.pem", own / f"{node.name}.key")
+    assert PLAN.digest in page
+    plan, keys = ServerSettings.read(own / "server.yaml").agreed()
+    assert plan.digest == PLAN.digest
+    assert list(keys) == [node.name for node in PLAN.nodes]
+    (service,) = yaml.safe_load((own / "compose.yaml").read_text())["services"].values()
+    unit = (own / "zetadp-server.service").read_text()
+    started = [" ".join(service["entrypoint"] + service["command"]), re.findall(r"/bin/(zetadp .*)", unit)[0]]
+    shown = [*started, *re.findall(r"`(zetadp federation [^`]*)`", page)]
+    assert [command.split()[2] for command in shown] == ["serve", "serve", "certificates", "serve"]
+    given = [command_line().parse_args(command.split()[1:]) for command in shown]
+    assert {(each.port, each.credentials, each.folder) for each in given if "port" in each} == {
+        (9443, Path("keys"), Path("state/flower"))
+    }
+    # In the container it can write what the settings name, and nothing else; the port is the one that nodes call.
+    assert service["ports"] == ["9443:9443"]
+    assert service["volumes"][:3] == ["./:/site:ro", "./state:/site/state", "./out:/site/out"]
+    settings = ServerSettings.read(own / "server.yaml")
+    made = (settings.model, settings.history, settings.ledger, settings.ledger_file, settings.checkpoint)
+    assert {path.relative_to(own).parts[0] for path in made} == {"state", "out"}
+
+
+@pytest.mark.parametrize("server", ["server.example", ":9443", "server.example:port", "server.example:70000"])
+def test_an_address_without_a_port_makes_no_kit(server, tmp_path, capsys):
+    PLAN.write(tmp_path / "plan.json")
+    authority = make_credentials(tmp_path / "keys", []).authority
+    command = ["federation", "kit", str(tmp_path / "plan.json"), "--authority", str(authority), "--server", server]
+    assert main([*command, "--output", str(tmp_path / "kits")]) == 1
+    assert f"Expected --server HOST:PORT, such as server.example:9443, found {server}." in capsys.readouterr().err
+    assert not (tmp_path / "kits").exists()
+
+
+@pytest.mark.parametrize("name", ["node-01", "server"])
+def test_the_service_of_a_kit_is_valid(name, kits, tmp_path):
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
-    unit = (kits / "node-01/zetadp-node-01.service").read_text()
+    unit = (kits / name / f"zetadp-{name}.service").read_text()
     (tmp_path / "zetadp-test.service").write_text(unit.replace("/opt/zetadp/bin/zetadp", "/bin/true"))
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / "zetadp-test.service")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -192,6 +192,14 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
             (own,) = read_ledger(tmp_path / name / "state/ledgers" / f"{plan.label}.jsonl")
             assert own.releases() == [plan.event(name, number) for number in range(2)]
             assert own.header["noise"] == "os"
+            receipt = ["--receipt", f"{tmp_path}/out/receipts/{name}.json"]
+            receipt += [
+                "--authority",
+                f"{tmp_path}/keys/authority.pem",
+                "--ledgers",
+                f"{tmp_path}/{name}/state/ledgers",
+            ]
+            assert main(["verify", *receipt]) == 0
 
         # A service manager stops a node politely; a crash does not. Nothing of either stays.
         for node, how in zip(nodes, (signal.SIGTERM, signal.SIGKILL), strict=True):

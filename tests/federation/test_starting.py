@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,9 @@ from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.control import Control, RunState
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.processes import folder_in_use, free_port, require_free_port
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.privacy.account import Permission
+from zetadp.privacy.budget import Cap
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -272,7 +275,7 @@ def spoil_server(site: Path, what: str) -> None:
     [
         ("no settings", "server.yaml to hold the settings of a federation's server: No such file"),
         ("empty settings", "server.yaml to hold the settings of a federation's server: found nothing"),
-        ("no keys", "hold the settings of a federation's server: the key 'keys' is missing"),
+        ("no keys", "hold the settings of a federation's server: the key keys is missing"),
         ("no plan", "plan.json as JSON"),
         ("no certificate", "keys/server.pem to hold a certificate in PEM: No such file"),
         ("no authority", "keys/authority.pem to hold a certificate in PEM, found something else"),
@@ -295,7 +298,17 @@ def test_what_a_server_lacks_is_one_message_before_it_starts(what, words, site, 
     [
         ({"name": "node-07"}, {}, "the name of a node of the plan (node-01, node-02), found 'node-07'"),
         ({"plan": "no.json"}, {}, "no.json as JSON"),
-        ({"attempts": "two"}, {}, "node.yaml to hold the settings of a hospital's node"),
+        (
+            {"attempts": "two"},
+            {},
+            "node.yaml to hold the settings of a hospital's node: attempts must be a whole number",
+        ),
+        ({"imagse": "b"}, {}, "a hospital's node: the key imagse is unknown. Expected images."),
+        ({"images": None}, {}, "images must be a path, found None"),
+        ({"simulation": "no"}, {}, "simulation must be true or false, found 'no'"),
+        ({"answer_seconds": True}, {}, "answer_seconds must be a number, found True"),
+        ({"cap": 8}, {}, "cap must be keys with values, found 8"),
+        ({"cap": {"epsilon": 8}}, {}, "the key cap.delta is missing"),
         ({"attempts": 0}, {}, "attempts > 0, found 0"),
         ({"device": "gpu"}, {}, "device to be one of auto, cpu, cuda, found 'gpu'"),
         ({}, {"--server": "server.example"}, "--server HOST:PORT"),
@@ -311,6 +324,28 @@ def test_what_a_node_lacks_is_one_message_before_it_starts(changes, options, wor
     arguments = [word for option in (given | options).items() for word in option]
     assert words in mistake(capsys, "node", "node.yaml", *arguments)
     assert not (site / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"modle": "a"}, "the key modle is unknown. Expected model."),
+        ({"patience": {"mising": "wait"}}, "the key patience.mising is unknown. Expected missing."),
+        ({"patience": {"give_up_seconds": "1 day"}}, "patience.give_up_seconds must be a number, found '1 day'"),
+        ({"keys": {"node-01": 3}}, "keys.node-01 must be a path, found 3"),
+        ({"evaluate_every": 0}, "evaluate_every > 0, found 0"),
+    ],
+)
+def test_a_setting_of_a_server_that_is_wrong_is_named(changes, words, site, capsys):
+    put_settings(site, **changes)
+    assert words in mistake(capsys, "serve", site / "server.yaml", "--credentials", site / "keys")
+
+
+def test_settings_that_were_written_are_read_again_whatever_their_numbers(site):
+    small = ServerSettings.read(site / "server.yaml")
+    small = replace(small, permission=Permission(1e-5), cap=Cap(8, 1e-7))
+    small.write(site / "server.json")
+    assert ServerSettings.read(site / "server.json") == small
 
 
 def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):

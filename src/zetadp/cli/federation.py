@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.cli import hospital
-from zetadp.cli.helping import explain, tell, written
+from zetadp.cli.helping import explain, tell, with_federation, written
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     _demo(_command(parts, "demo", "train between three simulated hospitals on this machine, in a minute", _run_demo))
     _certificates(_command(parts, "certificates", "make a test set of certificates and keys", _run_certificates))
     _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
-    _kit(_command(parts, "kit", "write a folder for each hospital: plan, page to approve, settings", _run_kit))
+    _kit(_command(parts, "kit", "write a folder for each hospital, and one for the server", _run_kit))
     hospital.show(
         _command(
             parts, "show", "print what a plan asks of a hospital, and what it costs its patients", hospital.run_show
@@ -49,24 +50,8 @@ def _command(
     run: Callable[[argparse.Namespace], None],
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = parts.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.")
-    parser.set_defaults(run=_with_flower(run))
+    parser.set_defaults(run=with_federation(run))
     return parser
-
-
-def _with_flower(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
-    """Say what is missing where Flower is not installed."""
-
-    def wrapped(given: argparse.Namespace) -> None:
-        try:
-            run(given)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in ("flwr", "cryptography"):
-                raise
-            raise UserError(
-                f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
-            ) from error
-
-    return wrapped
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:
@@ -195,8 +180,8 @@ def _kit(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
         "Write a folder for each hospital of a plan (plan.json): the plan, the certificate of the authority (.pem), a "
-        "page to read and approve, settings to fill in, a service for systemd and a compose file. No folder holds a "
-        "private key: every hospital makes its own.",
+        "page to read and approve, settings to fill in, a service for systemd and a compose file. Write the same for "
+        "the server. No folder holds a private key: every hospital makes its own.",
         examples=(
             "federation kit plan.json --server server.example:9443 --authority keys/authority.pem",
             "federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals",
@@ -212,6 +197,7 @@ def _kit(parser: argparse.ArgumentParser) -> None:
 def _run_kit(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import kit
+    from zetadp.federation.flower.server_kit import write_server_kit
 
     plan = Plan.read(given.plan)
     with written():
@@ -223,8 +209,17 @@ def _run_kit(given: argparse.Namespace) -> None:
             authority=given.authority,
             answer_seconds=given.answer_seconds,
         )
+        own = write_server_kit(
+            plan,
+            given.plan,
+            given.output,
+            server=given.server,
+            authority=given.authority,
+            seconds=given.answer_seconds,
+        )
     for folder in folders:
         print(f"{folder}: send it to the hospital, which reads {kit.PAGE} first")
+    print(f"{own}: for the server; read {kit.PAGE} first")
     print(f"Tell every hospital the hash of the plan by another way: {plan.digest}")
 
 
@@ -232,8 +227,8 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
         "Run the server and one training by its settings (server.yaml), to its end. Then the model (.safetensors), its "
-        "history (.csv) and the ledger (.jsonl) are where the settings say. The exit code is 0 only if the model is "
-        "there. After an interruption, start the same command again.",
+        "history (.csv) and the ledger (.jsonl) are where the settings say, with a receipt (.json) for each hospital. "
+        "The exit code is 0 only if the model is there. After an interruption, start the same command again.",
         examples=(
             "federation serve server.yaml --credentials keys",
             "federation serve server.yaml --credentials keys --port 8443 --folder /var/lib/zetadp/server",
@@ -253,6 +248,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
 def _run_serve(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.certificates import Credentials
     from zetadp.federation.flower.launcher import Federation
+    from zetadp.federation.flower.receipts import FOLDER, write_receipts
     from zetadp.federation.flower.settings import ServerSettings
 
     settings = ServerSettings.read(given.settings)
@@ -260,15 +256,21 @@ def _run_serve(given: argparse.Namespace) -> None:
     credentials = Credentials(given.credentials.resolve())
     credentials.check_server()
     try:
-        with Federation(given.folder.resolve(), credentials, host=given.host, port=given.port) as federation:
+        with (
+            ExitStack() as stopped,
+            Federation(given.folder.resolve(), credentials, host=given.host, port=given.port) as federation,
+        ):
             with federation.control() as control:
                 for name, key in keys.items():
                     control.admit(name, key)
             waiting = f"Waiting for {', '.join(keys)}."
             tell(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}")
+            # Also for a training that is given up, since what was released stays released; when nobody writes any more.
+            stopped.callback(write_receipts, settings, credentials)
             federation.run(settings, tell)
     except KeyboardInterrupt:
         raise UserError(
             "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
         ) from None
     print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
+    print(f"receipts: {settings.ledger.parent / FOLDER}")

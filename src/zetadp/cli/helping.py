@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from zetadp.validation import UserError
@@ -22,6 +22,22 @@ def explain(parser: argparse.ArgumentParser, *texts: str, examples: tuple[str, .
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = paragraphs(*texts)
     parser.epilog = "examples:\n" + "\n".join(f"  zetadp {example}" for example in examples)
+
+
+def with_federation(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
+    """Say what is missing where Flower is not installed."""
+
+    def wrapped(given: argparse.Namespace) -> None:
+        try:
+            run(given)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] not in ("flwr", "cryptography"):
+                raise
+            raise UserError(
+                f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
+            ) from error
+
+    return wrapped
 
 
 @contextmanager

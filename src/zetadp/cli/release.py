@@ -25,11 +25,13 @@ def _add_release(commands: Any) -> None:  # noqa: ANN401
         release,
         "Mix features of people into rows, with exact noise of the operating system, and write them to a file with "
         "their guarantee. The release is recorded in a ledger first, and made once. To make another one of the same "
-        "people, permit it (zetadp permit). The features must be of each person alone, and what computed them must "
-        "have seen none of these people.",
+        "people, permit it (zetadp permit). With --cap, nothing is released if all trainings and releases of these "
+        "people would then cost more: keep their ledgers (.jsonl) in one folder. The features must be of each person "
+        "alone, and what computed them must have seen none of these people.",
         examples=(
             "release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5",
             "release features.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --rows 200 --active 0.5",
+            "release features.npz rows.h5 --people 500 --classes 2 --epsilon 2 --delta 1e-4 --cap 8",
         ),
     )
     release.add_argument(
@@ -52,6 +54,11 @@ def _add_release(commands: Any) -> None:  # noqa: ANN401
         "--norm", type=positive_number, default=1.0, help="norm that features are clipped to (default: %(default)s)"
     )
     release.add_argument("--ledger", type=Path, help="ledger of the release (.jsonl; default: FILE with this ending)")
+    release.add_argument(
+        "--cap",
+        type=positive_number,
+        help="epsilon that all ledgers (.jsonl) in the folder of --ledger together must not exceed, at this delta",
+    )
     release.set_defaults(run=_release)
 
 
@@ -89,6 +96,7 @@ def _release(given: argparse.Namespace) -> None:
         active=given.active,
         norm=given.norm,
         cohort=given.features.stem,
+        cap=given.cap,
     )
     ledger = given.ledger or given.file.with_suffix(".jsonl")
     print(plain_text(release_features(features, labels, settings, ledger=ledger, file=given.file)), end="")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zetadp.cli.helping import explain
+from zetadp.cli.helping import explain, with_federation
 from zetadp.validation import UserError
+
+if TYPE_CHECKING:
+    from zetadp.privacy.verification import Check
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
@@ -18,26 +22,45 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "(ledger.jsonl) an unbroken chain, its plan (plan.json) and its statement (privacy.json) in agreement with "
         "the ledger, and its epsilon no smaller than dp-accounting finds. Needs no patients' data. Ends with exit code "
         "1 if anything is wrong.",
+        "A hospital of a federation has no such folder. With --receipt (.json, from the coordinator) and --authority "
+        "(.pem), check instead that its ledgers hold all that the server had seen: an older copy lacks it.",
         examples=(
             "verify results/default/runs/head_8/federated/eps-1/seed-0",
             "verify results/default/runs/head_8/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
+            "verify --receipt node-02.json --authority authority.pem --ledgers state/ledgers",
         ),
     )
-    verify.add_argument("place", type=Path, metavar="RUN", help="folder of a finished run")
+    verify.add_argument("place", type=Path, metavar="RUN", nargs="?", help="folder of a finished run")
     verify.add_argument(
         "--ledgers",
         type=Path,
         help="folder of the cohort's live ledgers: checks as well that none of them is gone, nor the end of one",
     )
-    verify.set_defaults(run=lambda given: _verify(given.place, given.ledgers))
+    verify.add_argument("--receipt", type=Path, help="receipt of a federation's server (.json), in place of RUN")
+    verify.add_argument(
+        "--authority", type=Path, help="certificate of the authority (authority.pem) that the server's goes back to"
+    )
+    verify.set_defaults(run=with_federation(_verify))
 
 
-def _verify(run: Path, ledgers: Path | None) -> None:
-    from zetadp.privacy.verification import verify_run
-
-    checks = verify_run(run, ledgers)
-    for check in checks:
+def _verify(given: argparse.Namespace) -> None:
+    place = given.place or given.receipt
+    if (given.place is None) == (given.receipt is None):
+        raise UserError("Expected the folder of a finished run, or --receipt with --authority and --ledgers.")
+    for check in (checks := _checks(given)):
         print(f"wrong: {check.what}: {check.fault}" if check.fault else f"ok: {check.what}")
     wrong = sum(bool(check.fault) for check in checks)
     if wrong:
-        raise UserError(f"{wrong} of {len(checks)} checks of {run} failed. Do not rely on it.")
+        raise UserError(f"{wrong} of {len(checks)} checks of {place} failed. Do not rely on it.")
+
+
+def _checks(given: argparse.Namespace) -> list[Check]:
+    from zetadp.privacy.verification import verify_run
+
+    if given.receipt is None:
+        return verify_run(given.place, given.ledgers)
+    from zetadp.federation.flower.receipts import check_receipt
+
+    if given.authority is None or given.ledgers is None:
+        raise UserError("Expected --authority and --ledgers with --receipt.")
+    return check_receipt(given.receipt, given.authority, given.ledgers)

@@ -18,6 +18,7 @@ from zetadp.feature_release.degree import best_degree, usual_rows
 from zetadp.feature_release.file import Release, write_release
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.account import Permission
+from zetadp.privacy.budget import Cap
 from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import last_statement
@@ -51,6 +52,9 @@ class ReleaseSettings:
         Norm that features are clipped to.
     cohort
         Name that stands for these people in ledgers.
+    cap
+        The most that all releases and trainings recorded in the ledger's folder may cost a person, at ``delta``; None
+        sets no limit.
     """
 
     epsilon: float
@@ -62,6 +66,7 @@ class ReleaseSettings:
     active: float = 1.0
     norm: float = 1.0
     cohort: str = ""
+    cap: float | None = None
 
     def plan(self, *, real: bool, noise: str = "os") -> Plan:
         """Return the plan, with the noise that the guarantee needs."""
@@ -113,7 +118,8 @@ def release_features(
     Raises
     ------
     UserError
-        If the data are not as declared, or the guarantee cannot be met.
+        If the data are not as declared, if the guarantee cannot be met, or if the release would cross the cap. Nothing
+        is released then.
 
     Examples
     --------
@@ -139,9 +145,9 @@ def release_features(
     plan = settings.plan(real=not np.iscomplexobj(features), noise=noise)
     inputs = torch.from_numpy(features.astype(np.complex64))[:, None, None]
     data = Records(inputs, torch.from_numpy(labels.astype(np.int64)))
-    files = TrainingFiles(
-        ledger, ledger.with_suffix(".checkpoint.safetensors"), Permission(settings.delta) if noise == "os" else None
-    )
+    permission = Permission(settings.delta) if noise == "os" else None
+    cap = None if settings.cap is None else Cap(settings.cap, settings.delta)
+    files = TrainingFiles(ledger, ledger.with_suffix(".checkpoint.safetensors"), permission, cap)
     units = [[person] for person in range(settings.people)]
     trained = train(plan, TrainingData(data, [Holding(units)]), files)
     statement = last_statement(

@@ -89,14 +89,15 @@ def verify_run(folder: Path, ledgers: Path | None = None) -> list[Check]:
         found.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
     except (UserError, ValueError, KeyError, TypeError) as error:
         return [*found, Check("the ledger's chain is unbroken", str(error))]
-    found += [_checked(what, check, folder, attempts) for what, check in checks]
+    found += [checked(what, check, folder, attempts) for what, check in checks]
     if ledgers is not None:
         sealed = folder / "ledger.jsonl"
-        found.append(_checked(f"{ledgers} holds this ledger and all others", lambda *_: cohort_runs(ledgers, [sealed])))
+        found.append(checked(f"{ledgers} holds this ledger and all others", lambda *_: cohort_runs(ledgers, [sealed])))
     return found
 
 
-def _checked(what: str, check: Callable[..., object], *given: object) -> Check:
+def checked(what: str, check: Callable[..., object], *given: object) -> Check:
+    """Return whether a check of something passes, and the fault that it raises where it does not."""
     try:
         check(*given)
     except (UserError, ValueError, KeyError, TypeError, OSError) as error:  # files may hold anything

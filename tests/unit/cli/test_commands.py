@@ -97,7 +97,9 @@ def test_every_command_has_two_examples_that_it_takes_and_names_its_files(comman
         command_line().parse_args(shlex.split(example))
     for action in command._actions:
         if action.type is Path:
-            assert re.search(r"folder|\.(safetensors|nii|tsv|yaml|json|jsonl|h5|npz|html)\b", action.help), action.dest
+            assert re.search(r"folder|\.(safetensors|nii|tsv|yaml|json|jsonl|h5|npz|html|pem)\b", action.help), (
+                action.dest
+            )
 
 
 def test_without_a_command_there_is_help_and_the_version_is_that_of_the_package(capsys):

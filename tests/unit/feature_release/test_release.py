@@ -143,3 +143,28 @@ def test_the_command_releases_real_features_and_prints_the_statement(tmp_path, c
     assert main(["statement", str(tmp_path / "f.npz")]) == 1
     assert main(["release", str(tmp_path / "rows.h5"), str(tmp_path / "x.h5"), *options]) == 1
     assert "Expected" in capsys.readouterr().err
+
+
+def test_a_release_that_would_cross_the_cap_records_and_writes_nothing(tmp_path, capsys):
+    """What earlier releases cost the same people counts, by the ledgers and the register in the folder."""
+    features, labels = (part[:100] for part in people(0))
+    np.savez(tmp_path / "features.npz", features=features, labels=labels)
+    given = ["--people", 100, "--rows", 50, "--classes", CLASSES, "--epsilon", 2, "--delta", 1e-5, "--cap", 2.5]
+
+    def release(name: str) -> int:
+        ledger = tmp_path / "ledgers" / f"{name}.jsonl"
+        where = [tmp_path / "features.npz", tmp_path / f"{name}.h5", "--ledger", ledger]
+        return main([str(word) for word in ("release", *where, *given)])
+
+    assert release("first") == 0
+    capsys.readouterr()
+    assert release("second") == 1
+    said = capsys.readouterr().err
+    assert "from epsilon 2" in said
+    assert said.endswith("The cap is 2.5. Nothing was released.\n")
+    assert not (tmp_path / "second.h5").exists()
+    assert not any(attempt.events for attempt in read_ledger(tmp_path / "ledgers/second.jsonl"))
+    # An end that is gone, or a whole ledger, is no room to release into.
+    (tmp_path / "ledgers/first.jsonl").unlink()
+    assert release("third") == 1
+    assert "first.jsonl is missing" in capsys.readouterr().err

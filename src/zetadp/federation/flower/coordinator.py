@@ -25,7 +25,7 @@ from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles, check_checkpoint, no_history
 from zetadp.epsilon import rounded_up
-from zetadp.federation.flower.mirror import Mirror, heads_elsewhere, note_identities
+from zetadp.federation.flower.mirror import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.flower.settings import Patience
 from zetadp.privacy import accounting
@@ -87,7 +87,7 @@ class Coordinator:
         self.names = [node.name for node in plan.nodes]
         parts = Assembly.of(plan, watched, start)
         self.task, self.receiver, self.phase = parts.task, parts.receiver(), parts.phase
-        copies = files.ledger.with_name(f"{files.ledger.stem}.nodes")
+        copies = copies_of(files.ledger)
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
         make_folder(copies)
         note_identities(copies, {name: line.identity(name) for name in self.names})

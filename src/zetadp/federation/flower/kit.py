@@ -1,6 +1,7 @@
 """A folder for each hospital: the plan, what to read before agreeing to it, and files to start a node with.
 
-No folder holds a private key. Each hospital makes its own, so no key is ever sent, and a lost folder reveals none.
+No folder holds a private key. Each hospital makes its own, so no key is ever sent, and a lost folder reveals none. The
+folder for the server is made by `zetadp.federation.flower.server_kit`.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from zetadp.core.plan import Plan
 from zetadp.epsilon import rounded_up
 from zetadp.federation.flower.certificates import check_certificate
+from zetadp.federation.flower.services import compose_file, service_unit
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.invitation import invitation
 from zetadp.privacy.calibration import promise_of
@@ -23,6 +24,7 @@ from zetadp.validation import UserError
 
 IMAGES = "/data/Task01_BrainTumour"
 PAGE = "READ_ME_FIRST.md"
+PORTS = 2**16
 
 SETTINGS = """\
 # Settings of {name}. Fill in the folder of the images. Paths are relative to this file.
@@ -33,24 +35,6 @@ state: state        # the ledger is here: back it up, never delete it, never put
 attempts: 1         # how often the training may begin from its first round; each attempt costs as much again
 most_epsilon: {epsilon}    # the most that all attempts together may cost a patient
 answer_seconds: {seconds:g}  # must exceed the time of a round in which every patient is drawn
-"""
-
-UNIT = """\
-# /etc/systemd/system/zetadp-{name}.service
-[Unit]
-Description=Node {name} of a zetadp federation
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-User=zetadp
-WorkingDirectory=/srv/zetadp/{name}
-ExecStart=/opt/zetadp/bin/zetadp federation node {arguments}
-Restart=always
-RestartSec=30
-
-[Install]
-WantedBy=multi-user.target
 """
 
 READ = """\
@@ -89,6 +73,8 @@ Ask the coordinator, for example by telephone, for these two numbers. They must 
 5. Start the node: `zetadp federation node {arguments}`.
    `zetadp-{name}.service` does this under systemd, and `compose.yaml` in a container.
 6. Stop the node when the coordinator says that the model is there. Keep the folder `state` and back it up.
+7. Keep the receipt that the coordinator sends outside of `state`. It shows whether your ledger is the newest:
+   `zetadp verify --receipt {name}.json --authority authority.pem --ledgers state/ledgers`
 """
 
 
@@ -113,9 +99,10 @@ def write_kits(
     Raises
     ------
     UserError
-        If the folder is there already, or the certificate is none.
+        If the folder is there already, the certificate is none, or the address has no port.
     """
     check_certificate(authority)
+    port_of(server)
     if folder.exists():
         raise UserError(f"Expected a new folder, found {folder}. Name another: --output FOLDER")
     written = []
@@ -130,8 +117,11 @@ def write_kits(
             own / "node.yaml",
             SETTINGS.format(name=node.name, images=IMAGES, epsilon=epsilon, seconds=answer_seconds),
         )
-        write_text(own / f"zetadp-{node.name}.service", UNIT.format(name=node.name, arguments=arguments))
-        write_text(own / "compose.yaml", _compose(arguments))
+        command = f"node {arguments}"
+        unit = service_unit(node.name, f"Node {node.name}", command, restart="always")
+        write_text(own / f"zetadp-{node.name}.service", unit)
+        compose = compose_file("node", command, writable=("state",), data=IMAGES, restart="unless-stopped")
+        write_text(own / "compose.yaml", compose)
         write_text(own / PAGE, _page(plan, node.name, authority, arguments, answer_seconds))
         HospitalSettings.read(own / "node.yaml")
         written.append(own)
@@ -139,38 +129,32 @@ def write_kits(
 
 
 def _page(plan: Plan, name: str, authority: Path, arguments: str, seconds: float) -> str:
-    fingerprint = x509.load_pem_x509_certificate(authority.read_bytes()).fingerprint(hashes.SHA256())
     return READ.format(
         name=name,
         invitation=invitation(plan, name),
         digest=plan.digest,
         short=plan.digest[:12],
-        fingerprint=fingerprint.hex(":").upper(),
+        fingerprint=fingerprint(authority),
         arguments=arguments,
         seconds=seconds,
         minutes=seconds * plan.training.rounds / 60,
     )
 
 
-def _compose(arguments: str) -> str:
-    """Return the compose file of a node: nothing can be written but its state, and no privilege is left."""
-    service = {
-        "image": "zetadp",
-        "entrypoint": ["zetadp", "federation", "node"],
-        "command": arguments.split(),
-        "user": "1000:1000",
-        "working_dir": "/site",
-        "volumes": ["./:/site:ro", "./state:/site/state", f"{IMAGES}:{IMAGES}:ro"],
-        "read_only": True,
-        "tmpfs": ["/tmp"],  # noqa: S108  (in the container)
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
-        "restart": "unless-stopped",
-    }
-    head = (
-        "# The node in a container: docker compose up --detach\n"
-        "# FILL IN: user is the owner of this folder (id -u, id -g). The last volume is the folder of the images.\n"
-        "# Build the image from the Containerfile of zetadp: docker build --file Containerfile --tag zetadp .\n"
-        "# Make the folder state before the first start: mkdir state\n"
-    )
-    return head + yaml.safe_dump({"services": {"node": service}}, sort_keys=False)
+def fingerprint(certificate: Path) -> str:
+    """Return the SHA-256 of a certificate, as OpenSSL prints it."""
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(hashes.SHA256()).hex(":").upper()
+
+
+def port_of(server: str) -> int:
+    """Return the port of an address.
+
+    Raises
+    ------
+    UserError
+        If it names none.
+    """
+    host, _, port = server.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < PORTS):
+        raise UserError(f"Expected --server HOST:PORT, such as server.example:9443, found {server}.")
+    return int(port)

@@ -115,6 +115,11 @@ class Mirror:
         return new
 
 
+def copies_of(ledger: Path) -> Path:
+    """Return the folder of the copies of nodes' ledgers, beside the account of a training."""
+    return ledger.with_name(f"{ledger.stem}.nodes")
+
+
 def note_identities(folder: Path, identities: Mapping[str, str]) -> None:
     """Note whose ledgers the copies in a folder are: the identity of each node (`protocol.Line.identity`)."""
     write_json(folder / IDENTITIES, identities)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
+from typing import Any
 
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import read_public_key
+from zetadp.federation.flower.settings_file import read_settings
 from zetadp.privacy.account import Permission
 from zetadp.privacy.budget import Cap
 from zetadp.storage import write_json
 from zetadp.validation import UserError, one_of, positive
-
-Settings = TypeVar("Settings")
 
 SETTINGS = "settings"
 """Key of the run's configuration that names the server's settings file."""
@@ -107,7 +103,7 @@ class HospitalSettings:
             cap = content.get("cap")
             return cls(**content | {"cap": None if cap is None else Cap(**cap)})
 
-        return read_settings(path, "a hospital's node", build)
+        return read_settings(path, "a hospital's node", cls, build)
 
 
 def ledger_of(settings: HospitalSettings, plan: Plan) -> Path:
@@ -215,6 +211,10 @@ class ServerSettings:
     permission: Permission | None = None
     cap: Cap | None = None
 
+    def __post_init__(self) -> None:
+        """Check how often the server looks."""
+        positive(evaluate_every=self.evaluate_every)
+
     @classmethod
     def read(cls, path: Path) -> ServerSettings:
         """Read settings from a YAML or JSON file; paths in it are relative to its folder.
@@ -248,7 +248,7 @@ class ServerSettings:
             }
             return cls(**{**content, **parts})
 
-        return read_settings(path, "a federation's server", build)
+        return read_settings(path, "a federation's server", cls, build)
 
     def agreed(self) -> tuple[Plan, dict[str, bytes]]:
         """Return the plan and the public key of each of its nodes.
@@ -271,34 +271,3 @@ class ServerSettings:
     def write(self, path: Path) -> None:
         """Write the settings as JSON, with absolute paths."""
         write_json(path, asdict(self))
-
-
-def read_settings(path: Path, what: str, build: Callable[[dict[str, Any]], Settings]) -> Settings:
-    """Return the settings that ``build`` makes of a file's keys and values.
-
-    Parameters
-    ----------
-    path
-        A YAML or JSON file.
-    what
-        Whose settings it should hold, for the message.
-    build
-        Makes the settings; a wrong key or value is an exception.
-
-    Raises
-    ------
-    UserError
-        If the file cannot be read or has a key or value that it should not have, or lacks a key.
-    """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict):
-            return build(content)
-        found = f"found {'nothing' if content is None else type(content).__name__}, not keys with values"
-    except KeyError as error:
-        found = f"the key {error} is missing"
-    except OSError as error:
-        found = error.strerror or str(error)
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        found = str(error).removesuffix(".")
-    raise UserError(f"Expected {path} to hold the settings of {what}: {found}.")

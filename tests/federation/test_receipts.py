@@ -1,0 +1,158 @@
+"""A server's receipt shows a hospital that its ledgers are not the newest, and cannot be altered."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
+
+from zetadp.cli import main
+from zetadp.core.training import TrainingFiles
+from zetadp.federation.flower.certificates import Credentials, make_credentials
+from zetadp.federation.flower.coordinator import Coordinator
+from zetadp.federation.flower.receipts import check_receipt, write_receipts
+from zetadp.federation.flower.settings import Patience, ServerSettings
+from zetadp.privacy.ledger import read_ledger
+from zetadp.validation import UserError
+
+PLAN = make_plan(rounds=3, noise="os")
+NAME = "node-02"
+PAGE = (Path(__file__).parents[2] / "docs/federation.md").read_text()
+
+
+def settings(folder: Path) -> ServerSettings:
+    files = {name: folder / "out" / name for name in ("model", "history", "ledger")}
+    live = {"ledger_file": folder / "server/ledger.jsonl", "checkpoint": folder / "server/checkpoint.safetensors"}
+    return ServerSettings(folder / "plan.json", {}, **files, **live)
+
+
+def train(folder: Path, tamper=None) -> list[Path]:
+    """Train, and return the receipts, as the server writes them at the end, whatever the end is."""
+    PLAN.write(folder / "plan.json")
+    own = settings(folder)
+    line = DirectLine([make_hospital(PLAN, place, folder) for place in range(len(PLAN.nodes))], tamper)
+    quick = Patience(poll_seconds=0.001, give_up_seconds=0.1)
+    files = TrainingFiles(own.ledger_file, own.checkpoint)
+    try:
+        Coordinator(PLAN, quick, line, random_records(2, 99), files, performance=OFTEN).run()
+    finally:
+        written = write_receipts(own, Credentials(folder / "keys"))
+    return written
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    make_credentials(folder / "keys", [])
+    assert [path.stem for path in train(folder)] == [node.name for node in PLAN.nodes]
+    return folder
+
+
+@pytest.fixture
+def site(finished, tmp_path):
+    """The same in a folder where a test may spoil it."""
+    return shutil.copytree(finished, tmp_path / "site")
+
+
+def verify(site: Path, name: str = NAME) -> int:
+    where = ["--receipt", site / f"out/receipts/{name}.json", "--authority", site / "keys/authority.pem"]
+    return main(["verify", *map(str, where), "--ledgers", str(site / NAME / "ledgers")])
+
+
+def test_a_receipt_names_the_last_line_of_a_hospitals_own_ledger(site, capsys):
+    assert verify(site) == 0
+    assert "node-02, after 3 round(s) of the plan" in capsys.readouterr().out
+    (attempt,) = read_ledger(site / NAME / f"ledgers/{PLAN.label}.jsonl")
+    content = json.loads((site / f"out/receipts/{NAME}.json").read_text())
+    assert (content["head"], content["plan"]) == (attempt.last, PLAN.digest)
+    assert "PRIVATE" not in content["certificate"]
+
+
+def spoil(site: Path, what: str) -> None:
+    receipt, ledger = site / f"out/receipts/{NAME}.json", site / NAME / f"ledgers/{PLAN.label}.jsonl"
+    content = json.loads(receipt.read_text())
+    match what:
+        case "head" | "round" | "node" | "plan":
+            other = json.loads((site / "out/receipts/node-01.json").read_text())
+            content[what] = {**other, "plan": "0" * 64, "round": 2}[what]
+        case "signature":
+            content["signature"] = content["signature"][:-1] + ("0" if content["signature"][-1] != "0" else "1")
+        case "server of others":
+            other = make_credentials(site / "others", [])
+            write_receipts(replace(settings(site), ledger=site / "theirs/ledger"), other)
+            content = json.loads((site / f"theirs/receipts/{NAME}.json").read_text())
+        case "old copy":  # with a register that agrees with it, as in a backup of the whole folder
+            ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
+            (ledger.parent / "register").write_text(
+                "".join((ledger.parent / "register").read_text().splitlines(keepends=True)[:1])
+            )
+        case "ledger gone":
+            shutil.rmtree(ledger.parent)
+    receipt.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("head", "it was altered after it was signed"),
+        ("round", "it was altered after it was signed"),
+        ("node", "it was altered after it was signed"),
+        ("plan", "it was altered after it was signed"),
+        ("signature", "it was altered after it was signed"),
+        ("server of others", "this authority did not issue the certificate of that server"),
+        ("old copy", "an older copy of the ledgers was put back"),
+        ("ledger gone", "or a ledger is gone"),
+    ],
+)
+def test_what_is_wrong_with_receipt_or_ledgers_is_found(what, words, site, capsys):
+    spoil(site, what)
+    assert verify(site) == 1
+    said = capsys.readouterr()
+    wrong = [line for line in said.out.splitlines() if line.startswith("wrong: ")]
+    assert any(words in line for line in wrong)
+    assert "Do not rely on it" in said.err
+    if what == "old copy":
+        assert len(wrong) == 1  # the register agrees: without the receipt nothing shows
+
+
+def test_the_receipt_of_another_hospital_is_not_held(site):
+    assert verify(site, "node-01") == 1
+
+
+def test_a_training_that_is_given_up_leaves_receipts_of_what_was_released(tmp_path):
+    make_credentials(tmp_path / "keys", [])
+    with pytest.raises(UserError, match="no answer from node-03"):
+        train(tmp_path, lambda request, reply: None if (request.round, reply.name) == (1, "node-03") else reply)
+    rounds = {path.stem: json.loads(path.read_text())["round"] for path in (tmp_path / "out/receipts").iterdir()}
+    assert rounds == {"node-01": 2, "node-02": 2, "node-03": 1}
+
+
+@pytest.mark.parametrize("kind", ["rsa:2048", "ed25519"])
+def test_certificates_of_other_kinds_sign_as_well(kind, site):
+    """By the commands of the page."""
+    (commands,) = re.findall(r"^```sh\n(mkdir keys.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    text = commands.replace("ec -pkeyopt ec_paramgen_curve:secp384r1", kind)
+    shutil.rmtree(site / "keys")
+    subprocess.run(["sh", "-euc", text], cwd=site, check=True, capture_output=True)
+    write_receipts(settings(site), Credentials(site / "keys"))
+    assert verify(site) == 0
+    spoil(site, "head")
+    assert verify(site) == 1
+
+
+@pytest.mark.parametrize("given", [["RUN", "--receipt", "a.json"], [], ["--receipt", "a.json"]])
+def test_half_a_question_is_one_message(given, capsys):
+    assert main(["verify", *given]) == 1
+    assert capsys.readouterr().err.startswith("zetadp: Expected ")
+
+
+def test_another_file_is_no_receipt(site):
+    (site / "other.json").write_text("{}")
+    with pytest.raises(UserError, match=r"Expected .*other\.json to be a receipt of a server, found something else"):
+        check_receipt(site / "other.json", site / "keys/authority.pem", site / NAME / "ledgers")
