@@ -37,7 +37,7 @@ DROPS = (3 / 8, 5 / 8, 7 / 8)
 
 @dataclass(frozen=True)
 class Search:
-    """How images are sought.
+    """Settings of the search for images.
 
     Attributes
     ----------
@@ -68,14 +68,14 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """What an inversion found.
+    """Result of an inversion.
 
     Attributes
     ----------
     images
         float64, of the shape that was asked for.
     objective
-        What is left of the objective.
+        Final value of the objective.
     """
 
     images: Tensor
@@ -92,7 +92,7 @@ class Contributions:
     labels
         Class of each image, by patient, shape (patient, image).
     prepare
-        What is done to images before the network sees them, shape (image, row, column).
+        Preprocessing of images for the network, shape (image, row, column).
     clip
         The clipping norm; infinite where gradients are not clipped.
     """
@@ -130,14 +130,14 @@ def invert(
     *,
     guess: Tensor | None = None,
 ) -> Found:
-    """Find real images whose contributions are closest to what was observed.
+    """Find real images whose contributions are closest to the observed message.
 
     Parameters
     ----------
     observed
-        What the attacker saw, flat and real.
+        Observed message, flat and real.
     contributions
-        What the images would have sent (`Contributions`).
+        Message of given images (`Contributions`).
     shape
         Shape of the images sought.
     search

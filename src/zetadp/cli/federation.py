@@ -54,7 +54,7 @@ def _command(
 
 
 def _with_flower(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
-    """Say what is missing where Flower is not installed."""
+    """Return the command with a clear error if Flower is not installed."""
 
     def wrapped(given: argparse.Namespace) -> None:
         try:
@@ -156,12 +156,12 @@ def _run_plan(given: argparse.Namespace) -> None:
 
 
 def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what a coordinator without patients cannot declare and no plan depends on."""
+    """Fill in the keys that a coordinator without patients cannot declare and no plan depends on."""
     cohort, partition = content.get("cohort"), content.setdefault("partition", {})
     if isinstance(cohort, dict) and cohort.get("source") == "folder" and cohort.get("folder") is None:
         if sizes := partition.get("sizes"):
             cohort["train_patients"] = sum(sizes)
-        # The schema asks whoever trains here for these; a plan holds none of them.
+        # The schema requires these for training on this machine; a plan contains none of them.
         cohort |= {"folder": ".", "unit": "record", "test_patients": 1}
         partition["validation_patients"] = 0
     return content

@@ -70,7 +70,7 @@ def accuracy_against_epsilon(
     paper
         Add the paper's printed figures in grey; by default where the table has some.
     chance
-        What a guess reaches, in %; no line by default.
+        Score of guessing, in %; no line by default.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     cohort_label
         Name of the cohort for the title.
     chance
-        What a guess reaches, in %; no line by default.
+        Score of guessing, in %; no line by default.
 
     Returns
     -------
@@ -200,7 +200,7 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
 
 
 def _draw_chance(panel: Axes, chance: float | None) -> None:
-    """Draw a line at what a guess reaches, if there is such a thing."""
+    """Draw a line at the score of guessing, if there is one."""
     if chance is not None:
         panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
 
@@ -211,7 +211,7 @@ def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: 
     rounds, mean, std = summary.index.to_numpy(), summary["mean"], summary["std"]
     if std.notna().any():
         panel.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
-    # A marker now and then tells the lines apart in grey without hiding them.
+    # A few markers distinguish the lines in grey without hiding them.
     every = (min(index % 3, len(rounds) - 1), max(1, len(rounds) // 6))
     panel.plot(rounds, mean, label=label, markevery=every, **{**line_look(index), "color": colour})
 
@@ -227,7 +227,7 @@ def _draw_paper(panel: Axes, epsilons: Sequence[str]) -> None:
 
 
 def _draw_public_start(panel: Axes, own: pd.DataFrame) -> str:
-    """Draw a line at what the public weights of a network reach, and return its height for the title."""
+    """Draw a line at the score of a network's public weights, and return its height for the title."""
     found = own["public_start"].dropna() if "public_start" in own else own["mean"].head(0)
     if found.empty:
         return ""
@@ -273,7 +273,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
             group = groups[network, arm, epsilon]
             image = _draw_matrix(panel, group)
             seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
-            # What does not fit beside the colour bar would lie upon it.
+            # A label that does not fit next to the colour bar would cover it.
             name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_name(epsilon)}, {seeds}", 3, 0.58)
         label_outer(panels, columns, f"predicted {word}", f"true {word}")
         figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
@@ -308,7 +308,7 @@ def most_telling(runs: pd.DataFrame) -> list[Cell]:
 
 
 def _place(cell: Cell) -> tuple[str, str, tuple[float, bool]]:
-    """Return what cells are ordered by on the page."""
+    """Return the sort key of a cell on the page."""
     return cell[0], cell[1], epsilon_order(cell[2])
 
 
