@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(*, noise: Path, calibration: str, plan: dict[str, Any]) -> None:
-    """Write the noise multiplier beside what it was found for; a target that cannot be met ends the workflow here."""
+    """Write the noise multiplier with its inputs; end the workflow if the target cannot be met."""
     declared = Plan.from_json(plan)
     multiplier = noise_of_plan(declared)
     logging.getLogger(__name__).info("%s: noise multiplier %g", calibration, multiplier)

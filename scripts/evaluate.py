@@ -88,7 +88,7 @@ def evaluate(
     """Write predictions and metrics on the server's test patients, and the metric at each node's own.
 
     A network that started from public weights is also measured as it started: what it gained is the difference.
-    ``tf32`` tells whether a GPU was let round in training; here all is float32. Returns the task that was learnt.
+    ``tf32`` is whether TF32 was allowed in training; evaluation always uses float32. Returns the task that was learnt.
     """
     place = pick_device(device)
     finished = load_model(model, place)

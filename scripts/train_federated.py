@@ -61,7 +61,7 @@ def main(
     declared = with_public(declared, load_backbone(public) if public else None)
     work = Path(folder).resolve()
     names = [node.name for node in declared.nodes]
-    # What an interrupted training goes on from is elsewhere: its checkpoint, the ledgers, the nodes' kept messages.
+    # The checkpoint, the ledgers and the nodes' stored messages, which an interrupted run needs, are elsewhere.
     shutil.rmtree(work, ignore_errors=True)
     credentials: Credentials = make_credentials(work / "keys", names)
     declared.write(work / "plan.json")
@@ -108,7 +108,7 @@ def main(
                 threads=1,
                 simulation=not real_patients,
             )
-            # All patients are here, and whoever starts the workflow answers for them.
+            # All patients are on this machine, and the person who starts the workflow is responsible for them.
             approve(hospital, credentials.node(name)[1], "the workflow")
             running.start_node(hospital)
         running.wait_for_nodes(names)

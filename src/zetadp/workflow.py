@@ -144,7 +144,7 @@ def _meaning(file: Path, package: Path, _changed: int) -> tuple[str, tuple[Path,
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """Tell whether a statement is nothing but a string."""
+    """Return whether a statement is nothing but a string."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)

@@ -173,7 +173,7 @@ def test_the_total_misses_a_deleted_ledger_and_one_that_was_cut(tmp_path):
     for path in live.iterdir():
         path.unlink()
     write_ledger(live / "second.jsonl", 5)
-    with pytest.raises(UserError, match=r"lack what .*sealed\.jsonl recorded"):
+    with pytest.raises(UserError, match=r"lack records of .*sealed\.jsonl"):
         account_total(live, [sealed])
 
 

@@ -2,7 +2,7 @@ r"""How often an informed attacker names the right one of several candidates, fr
 
 The attacker knows everybody but one person, of whom he has the data of K candidates, one of which took part. He sees
 every message of every round, knows the weights, and names the candidate under which all messages together are most
-likely: with equal chances beforehand nobody does better. Everybody takes part in every round. With gradients
+likely: with equal prior probabilities no attack does better. Everybody takes part in every round. With gradients
 :math:`g_{c,r}` of candidate c in round r, clipped to norm B, and noise :math:`\sigma B`, the log-likelihoods are
 jointly normal with covariance :math:`G_{cd} = \sum_r g_{c,r} \cdot g_{d,r} / (\sigma B)^2`, so the attack is
 simulated from G alone, for as many trials as one likes. The gradients are those of the library's own training, without
@@ -49,7 +49,7 @@ TRIALS = 20_000
 
 
 def of_candidates(plan: Plan, patients: int) -> Plan:
-    """Return a run's plan for so many patients, each a node of its own, without noise.
+    """Return a run's plan for this number of patients, each a node of its own, without noise.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def inner_products(each: Tensor) -> np.ndarray:
 
 
 def named(inner: np.ndarray, mu: float, candidates: int, random: np.random.Generator) -> float:
-    """Return how often the right one of so many candidates is named, in %, over `TRIALS` independent trials.
+    """Return how often the right candidate is named, in %, over `TRIALS` independent trials.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def attacked(
     inner
         What `inner_products` returned.
     epsilons, delta
-        What the whole training promises.
+        Guarantee of the whole run.
     candidates
         Numbers of candidates.
     """

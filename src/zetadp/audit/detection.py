@@ -1,4 +1,4 @@
-r"""How many errors an attack must make, and what the errors that it made say about the noise.
+r"""Minimum error rates of attacks, and conclusions from observed errors about the noise.
 
 An attack gives every trial a score and says "the patient took part" above a threshold. Its false alarms and its misses
 are Binomial; their upper limits are those of Clopper and Pearson (1934, doi:10.1093/biomet/26.4.404), each at half the
@@ -44,7 +44,7 @@ _WIDEST = 64.0
 
 @dataclass(frozen=True)
 class Trials:
-    """How often an attack is tried, and how its errors are read.
+    """Number of trials of an attack, and interpretation of its errors.
 
     Attributes
     ----------
@@ -128,12 +128,12 @@ class Errors:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What was claimed, and what an attack could show.
+    """A claim, and the result of an attack on it.
 
     Attributes
     ----------
     name
-        What was attacked and how.
+        The target and the attack.
     claimed
         The claim, a figure of `quantity`.
     measured
@@ -271,7 +271,7 @@ POWER = 0.99
 
 
 def trials_needed(mu_honest: float, mu_faulty: float, *, false_alarm: float = FALSE_ALARM, power: float = POWER) -> int:
-    """Return how many trials on each side tell a faulty mechanism from the claimed one.
+    """Return the number of trials on each side that distinguish a faulty mechanism from the claimed one.
 
     The attack is the best at equal error rates, its threshold half way. The claim is refuted where both Clopper-Pearson
     limits, each at half of ``false_alarm``, lie below the error rate that the claim implies. Counts are whole numbers,
@@ -352,7 +352,7 @@ def trials_for_curve(
 def power_of(
     mechanisms: Mechanisms, faulty: tuple[float, float], trials: int, *, false_alarm: float = FALSE_ALARM
 ) -> float:
-    """Return the least chance that so many trials a side refute the claim; parameters as in `trials_for_curve`."""
+    """Return the least probability that these trials a side refute the claim; parameters as in `trials_for_curve`."""
     return float(_power(np.array([trials]), _opposite(mechanisms, faulty), faulty, false_alarm)[0])
 
 

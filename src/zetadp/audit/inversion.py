@@ -37,7 +37,7 @@ DROPS = (3 / 8, 5 / 8, 7 / 8)
 
 @dataclass(frozen=True)
 class Search:
-    """How images are sought.
+    """Settings of the search for images.
 
     Attributes
     ----------
@@ -68,14 +68,14 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """What an inversion found.
+    """Result of an inversion.
 
     Attributes
     ----------
     images
         float64, of the shape that was asked for.
     objective
-        What is left of the objective.
+        Final value of the objective.
     """
 
     images: Tensor
@@ -92,7 +92,7 @@ class Contributions:
     labels
         Class of each image, by patient, shape (patient, image).
     prepare
-        What is done to images before the network sees them, shape (image, row, column).
+        Preprocessing of images for the network, shape (image, row, column).
     clip
         The clipping norm; infinite where gradients are not clipped.
     """
@@ -130,14 +130,14 @@ def invert(
     *,
     guess: Tensor | None = None,
 ) -> Found:
-    """Find real images whose contributions are closest to what was observed.
+    """Find real images whose contributions are closest to the observed message.
 
     Parameters
     ----------
     observed
-        What the attacker saw, flat and real.
+        Observed message, flat and real.
     contributions
-        What the images would have sent (`Contributions`).
+        Message of given images (`Contributions`).
     shape
         Shape of the images sought.
     search
@@ -224,32 +224,3 @@ def with_what_whitening_loses(found: np.ndarray, true: np.ndarray) -> np.ndarray
     parts = np.stack([(found + mirrored) / 2, (found - mirrored) / 2, centre]).reshape(3, -1).T
     fitted, *_ = np.linalg.lstsq(parts, true.ravel(), rcond=None)
     return np.asarray((parts @ fitted).reshape(found.shape))
-
-
-def nmse_of_phase(found: np.ndarray, true: np.ndarray, *, aligned: bool = True) -> float:
-    r"""Return :math:`\|\hat x e^{j \phi} - x\|^2 / \|x\|^2` with the phase :math:`\phi = \arg \hat x^H x`.
-
-    Parameters
-    ----------
-    found, true
-        Complex or real arrays of one shape.
-    aligned
-        Whether the phase is aligned; else phi is zero.
-    """
-    phase = np.angle(np.vdot(found, true)) if aligned else 0.0
-    return float(np.linalg.norm(found * np.exp(1j * phase) - true) ** 2 / np.linalg.norm(true) ** 2)
-
-
-def input_of_linear_layer(weight_gradient: Tensor, bias_gradient: Tensor) -> Tensor:
-    r"""Return the input of a complex affine layer from the gradients of one record, exactly.
-
-    For y = W x + b and delta the gradient of y, those of W and b are :math:`\delta x^H` and :math:`\delta`, so that
-    every row gives :math:`x^H`. The row with the largest delta is taken.
-
-    Parameters
-    ----------
-    weight_gradient, bias_gradient
-        As PyTorch returns them, shape (out, in) and (out,).
-    """
-    row = int(bias_gradient.abs().argmax())
-    return torch.conj(weight_gradient[row] / bias_gradient[row])

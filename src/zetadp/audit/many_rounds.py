@@ -1,4 +1,4 @@
-r"""The audit of whole trainings: whether all that a node sent can be told from what it sends without a canary.
+r"""The audit of whole runs, which tries to detect a canary in all messages of a node.
 
 The trainings are made by `zetadp.core.training.train`. The attacker sees every message of every round, follows the
 weights with a server of its own, and computes the canary's gradient at each of them. A message of a node that draws
@@ -9,7 +9,7 @@ without noise. By Neyman and Pearson the likelihood ratio is the best test where
 its odd part, which is as good for noise of many clipping norms, nearly so for little noise, and has no mean without the
 canary whatever the noise: so the threshold is right against less noise than the attacker believes, too.
 
-Trials run side by side, each at one node of a training. They are independent all the same:
+Trials run side by side, each at one node of a run. They are still independent:
 noise is isotropic and the canary's gradient always reaches the clipping norm, so that a score does not depend on where
 the weights are, which is all that the trials share. The attacker checks that it does.
 """
@@ -149,7 +149,7 @@ def audit_training(
 
 
 def evidence(projections: np.ndarray, probability: float, noise_multiplier: float) -> np.ndarray:
-    """Return what projections say for the canary: the odd part of the log-likelihood ratio, in units of a projection.
+    """Return the evidence for the canary: the odd part of the log-likelihood ratio, in units of a projection.
 
     For noise of many clipping norms, and where everybody is drawn, it is the projection itself.
 
@@ -209,7 +209,7 @@ def training_trials(
     *,
     false_alarm: float = FALSE_ALARM,
 ) -> int:
-    """Return how many trials a side tell noise that is too small by the square root of two from the claimed curve.
+    """Return the number of trials a side that detect noise too small by the square root of two.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def training_trials(
 
 
 class _Attacker:
-    """Whoever sees all messages: follows the weights and adds up the evidence for the canary at each trial's node."""
+    """An attacker who sees all messages, follows the weights and adds up the evidence for each trial's canary."""
 
     def __init__(self, plan: Plan, records: Records, audited: Audited) -> None:
         self.model, self.layout, start = _start(plan)

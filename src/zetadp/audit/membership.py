@@ -55,7 +55,7 @@ RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class Claim:
-    """What one audience is promised about one patient.
+    """Guarantee for one patient against one audience.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Claim:
         return 1 - np.array(accounting.trade_off(self.mechanisms, list(map(float, rates))))
 
     def power_by_epsilon(self, rates: Sequence[float] | np.ndarray) -> np.ndarray:
-        r"""Return what epsilon and delta alone allow, which is more: two lines that touch the trade-off curve.
+        r"""Return the looser bound of epsilon and delta alone: two lines that touch the trade-off curve.
 
         :math:`\min(1,\; e^\epsilon r + \delta,\; 1 - e^{-\epsilon} (1 - \delta - r))` (Kairouz, Oh and Viswanath 2015,
         arXiv:1311.0776).
@@ -143,7 +143,7 @@ def roc_band(
 
 
 def against(band: pd.DataFrame, audience: str, claim: Claim) -> pd.DataFrame:
-    """Return the band with what the claim allows at each point of its lower edge, and whether the edge is above it."""
+    """Return the band with the claim's bound at each point of its lower edge, and whether the edge exceeds it."""
     allowed = claim.power(band["fpr_upper"].to_numpy())
     return band.assign(
         **{
@@ -164,7 +164,7 @@ class Attack:
     Attributes
     ----------
     arm
-        What was attacked.
+        Attacked model.
     patient
         Position of the patient that was looked for.
     scores_out, scores_in
@@ -184,19 +184,19 @@ class Attack:
     band: pd.DataFrame
 
     def leaves(self, audience: str) -> bool:
-        """Tell whether the lower edge of the band is anywhere above what the audience's claim allows."""
+        """Return whether the lower edge of the band is anywhere above what the audience's claim allows."""
         return bool(self.band[f"leaves_{audience}"].any())
 
 
 def audit_membership(
     settings: MembershipSettings, network: NetworkSettings, records: Records, delta: float
 ) -> tuple[list[Attack], dict[str, Claim]]:
-    """Train, and attack what was trained, in every arm.
+    """Train models in every arm, and attack them.
 
     Parameters
     ----------
     settings
-        What is trained, and how often.
+        Training settings and number of models.
     network
         The network; every training starts from the same weights.
     records
@@ -225,7 +225,7 @@ def audit_membership(
 
 
 def claims_of(run: Run, node: str, delta: float) -> dict[str, Claim]:
-    """Return what a run claims of a patient of a node, to readers of its models and to the server."""
+    """Return a run's claims about a patient of a node, against readers of its models and against the server."""
     claims = {}
     for audience in ("reader", "server"):
         seen = seen_by(run, dict.fromkeys(run.nodes, 1.0), audience)
@@ -264,7 +264,7 @@ def likelihood_ratios(shadow: Models, confidence: np.ndarray, patient: int) -> n
 
 
 def refutation(attacks: Sequence[Attack], claims: dict[str, Claim], path: Path) -> str | None:
-    """Return what the attacks say against the claims, or against themselves; None where all is as it should be."""
+    """Return a message if attacks contradict the claims or fail themselves, else None."""
     private = next(attack for attack in attacks if attack.arm.private)
     for audience in AUDIENCES:
         if private.leaves(audience):

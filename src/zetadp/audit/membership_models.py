@@ -1,4 +1,4 @@
-"""Models for membership inference: trainings in which each candidate takes part by its own coin, and what they show."""
+"""Models for membership inference, in each of which every candidate takes part with probability one half."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IMAGES_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class MembershipSettings:
-    """What is trained, and how often, to attack it.
+    """Training settings and number of models for the attack.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Arm:
     Attributes
     ----------
     name
-        What the arm is called in tables.
+        Name of the arm in tables.
     epsilon
         As in `RunName`: a number, ``inf`` or ``unclipped``.
     rounds
@@ -126,7 +126,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Models:
-    """What a set of finished models shows, and who was in them.
+    """Outputs of a set of finished models, and their members.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Models:
     accuracy
         Share of a patient's images that the model tells right, shape (training, patient).
     exposure
-        What the ledgers of the trainings recorded, which was the same for all.
+        Content of the ledgers, which is the same for all models.
     """
 
     members: np.ndarray
@@ -154,7 +154,7 @@ class Models:
 
 
 def arms(settings: MembershipSettings, delta: float) -> list[Arm]:
-    """Return what is attacked: a private arm, the same without noise, and one neither clipped nor stopped in time."""
+    """Return the attacked arms: a private one, the same without noise, and an overfitted one without clipping."""
     sigma = noise_for_epsilon(settings.epsilon, delta, settings.sampling_probability, settings.rounds)
     return [
         Arm(f"private, epsilon {settings.epsilon:g}", f"{settings.epsilon:g}", settings.rounds, sigma),
@@ -166,7 +166,7 @@ def arms(settings: MembershipSettings, delta: float) -> list[Arm]:
 def train_models(
     arm: Arm, settings: MembershipSettings, network: NetworkSettings, records: Records, members: np.ndarray
 ) -> Models:
-    """Train one model for each row of ``members``, shape (training, patient), and record what each of them shows."""
+    """Train one model for each row of ``members``, shape (training, patient), and record its outputs."""
     each, rest = divmod(len(records.inputs), settings.patients)
     alike = not rest and (records.strata.reshape(-1, each) == records.strata[:each]).all()
     if members.shape[1] != settings.patients or not alike:
@@ -210,7 +210,7 @@ def _train_one(
     members: np.ndarray,
     number: int,
 ) -> tuple[nn.Module, Run]:
-    """Train one model in a folder of its own, and return it with what its ledger recorded."""
+    """Train one model in a folder of its own, and return it with the content of its ledger."""
     nobody, size, each = len(members), settings.population, training.images_per_patient
     expected = settings.sampling_probability * size
     plan = Plan(

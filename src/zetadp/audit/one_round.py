@@ -66,7 +66,7 @@ def audit_one_round(
     direction
         As in `canary_stub`.
     view
-        What the attacker looks at: ``projection``, ``nodes`` or ``rounds``.
+        Statistic of the attacker: ``projection``, ``nodes`` or ``rounds``.
     nodes
         Nodes of each trial, of which the first may hold the canary; at least two for the view ``nodes``.
     """
@@ -105,7 +105,7 @@ def audit_one_round(
 
 
 def one_round_rates(probability: float, noise_multiplier: float) -> tuple[float, float]:
-    """Return how often the projection errs above one half, (alpha, beta), where the noise is as given."""
+    """Return the error rates (alpha, beta) of the projection with threshold one half at the given noise."""
     alpha = float(ndtr(-0.5 / noise_multiplier))
     return alpha, (1 - probability) * (1 - alpha) + probability * alpha
 
@@ -141,7 +141,7 @@ class _Side:
         return messages
 
     def _seen(self, messages: Tensor) -> np.ndarray:
-        """Return what the attacker takes from each message, shape (trial, node), in units of the clipping norm."""
+        """Return the attacker's statistic of each message, shape (trial, node), in units of the clipping norm."""
         sums = messages.double().cpu().numpy() * self.scale
         seen: np.ndarray = (sums @ self.stub.direction).reshape(-1, self.nodes)
         return seen

@@ -1,4 +1,4 @@
-r"""Images that an attacker rebuilds from one message of k-space training, and what noise leaves of them.
+r"""Images that an attacker rebuilds from one message of k-space training, with and without noise.
 
 The message is the mean of patients' clipped gradients at the weights with which training begins, with the noise that
 one such message needs for an epsilon. The attacker is that of `zetadp.audit.inversion`, and its patients are public
@@ -41,7 +41,7 @@ PUBLIC = 40
 """Public patients, whose mean image is what one guesses without a message."""
 CANDIDATES = 10
 ATTACKS = {"cosine": "direction (IGA)", "euclidean": "distance (DLG)"}
-"""What is sought, by objective: Geiping et al. (2020), and Zhu et al. (2019) with known labels."""
+"""Searches, by objective: Geiping et al. (2020), and Zhu et al. (2019) with known labels."""
 KIND = ["message", "network", "attack", "epsilon"]
 
 
@@ -62,7 +62,7 @@ class Message:
     epsilon, delta
         Of the one message. An infinite epsilon stands for no noise.
     objective
-        What the attack makes small.
+        Objective that the attack minimises.
     number
         Tells messages of one kind apart.
     """
@@ -80,7 +80,7 @@ class Message:
 
     @property
     def name(self) -> str:
-        """What the message is of, in words."""
+        """Description of the message's content."""
         images = "1 image" if self.images == 1 else f"{self.images} images"
         return f"1 patient, {images}" if self.patients == 1 else f"mean of {self.patients} patients, {images} each"
 
@@ -146,7 +146,7 @@ def rebuild(message: Message, search: Search) -> Rebuilt:
 
 
 def guessed(message: Message) -> Rebuilt:
-    """Return what is guessed of a message's images without the message."""
+    """Return a guess of a message's images without the message."""
     true = _patients(PUBLIC + message.patients * message.number, message)
     flat = true.reshape(-1, message.size, message.size)
     found = np.broadcast_to(_mean(message), true.shape).reshape(flat.shape)

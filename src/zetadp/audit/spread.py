@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 def spread(
     work: Callable[[Job], Result], jobs: Sequence[Job], processes: int, name: Callable[[Result], str]
 ) -> list[Result]:
-    """Return what ``work`` makes of every job, in the order of the jobs, whatever the number of processes.
+    """Return the result of ``work`` for every job, in the order of the jobs, for any number of processes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The audits of an experiment: what the code is tried with, how often, and what would be found."""
+"""The audits of an experiment: attacks, number of trials, and detectable faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LESS_NOISE, OF_NODES, OF_ROUNDS = "noise too small by √2", "noise shared by no
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """How much is tried.
+    """Extent of the audits.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Finding:
-    """An audit's result, with what it would have found."""
+    """An audit's result, with the fault that it would have detected."""
 
     result: AuditResult
     finds: str

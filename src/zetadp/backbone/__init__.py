@@ -1,1 +1,1 @@
-"""The public backbone: trained on simulated patients, and what trainings start from."""
+"""The public backbone, trained on simulated patients, from which runs start."""

@@ -1,4 +1,4 @@
-"""Public features: principal components of what a public map makes of one image, clip or beat at a time."""
+"""Public features: principal components of a public map's output for single images, clips or beats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A public encoder: a network that learnt of simulated items, and principal axes of what it and others make of them."""
+"""A public encoder: a network trained on simulated items, and principal axes of its and other features."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = ("centre", "axes", "variances")
 
 @dataclass(frozen=True)
 class PublicEncoder(ABC, Generic[Settings, Network]):
-    """An encoder of items; a task says by which network, and of what.
+    """An encoder of items; a task defines the network and the items.
 
     Attributes
     ----------
@@ -44,16 +44,16 @@ class PublicEncoder(ABC, Generic[Settings, Network]):
     parts: tuple[Axes, ...]
 
     of: ClassVar[str]
-    """What is encoded, for errors."""
+    """Name of the items in error messages."""
     key: ClassVar[str] = "encoder"
-    """Where a file has the settings."""
+    """Key of the settings in a file."""
     kinds: ClassVar[tuple[type, type[nn.Module]]]
     """Classes of settings and network."""
 
     @staticmethod
     @abstractmethod
     def maps(network: Any) -> tuple[Extract, ...]:  # noqa: ANN401  (the network's class is the task's)
-        """Return what takes items to coefficients, each of its own item alone, in the order of `parts`."""
+        """Return the functions from items to coefficients, each item on its own, in the order of `parts`."""
 
     def joined(self, items: Tensor, *counts: int) -> Tensor:
         """Return features of norm one, shape (item, component): the first components of each part, partly whitened."""

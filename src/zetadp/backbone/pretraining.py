@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PretrainingSettings:
-    """How the backbone is trained.
+    """Settings of the backbone's training.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ def pretrain(
     checkpoint: Path,
     device: torch.device | str = "cpu",
 ) -> Backbone:
-    """Train a network on public images, from the start or from its checkpoint, and learn what its features tell.
+    """Train a network on public images, from the start or from its checkpoint, and fit a readout of its features.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def pretrain(
     public
         What it is trained on.
     checkpoint
-        Where an interrupted training goes on from. It stays: whoever has written the backbone removes it.
+        Checkpoint of an interrupted run. The caller removes it after writing the backbone.
     device
         Where it is trained.
 
@@ -170,7 +170,7 @@ def _step(
 def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the whitened k-space of a step's images, shape (image, row, column), and their classes.
 
-    A step's batch is a function of seed and step alone, so that a training goes on where it was interrupted.
+    A step's batch is a function of seed and step alone, so that an interrupted run can continue.
     """
     random = stream(settings.seed, Purpose.PRETRAINING, step)
     classes = images.shape[1]

@@ -1,4 +1,4 @@
-"""What the features of a public network tell on public images: components, and the best public heads on them."""
+"""Readout of a public network's features on public images: components, and the best public heads on them."""
 
 from __future__ import annotations
 

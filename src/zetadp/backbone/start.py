@@ -1,4 +1,4 @@
-"""What a training takes from the public backbone: starting weights, features, or both."""
+"""Inputs of a run from the public backbone: starting weights, features, or both."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from zetadp.validation import UserError
 
 
 def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dict[str, Tensor] | None:
-    """Return a network's public starting weights; None where it starts at random.
+    """Return a network's public starting weights, or None if it starts at random.
 
     Raises
     ------
     UserError
-        If it starts from a backbone and there is none.
+        If it starts from a backbone and none is given.
     """
     if network.start != "public":
         return None
@@ -36,7 +36,7 @@ def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dic
 
 
 def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
-    """Return a plan that names what it takes from a backbone by hashes."""
+    """Return a plan with the hashes of its inputs from a backbone."""
     if backbone is None:
         return plan
     start = starting_weights(plan.network, backbone)
@@ -45,7 +45,7 @@ def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
 
 
 def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu") -> Backbone | None:
-    """Return the backbone that a plan names; None where it names none.
+    """Return the backbone that a plan names, or None.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What ``python -m zetadp.cli`` runs."""
+"""Run the command line as ``python -m zetadp.cli``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``zetadp budget``: what the patients of a cohort have paid, what a plan would add, and whether a cap allows it."""
+"""``zetadp budget``: total epsilon of a cohort's patients so far, the cost of a plan, and whether a cap allows it."""
 
 from __future__ import annotations
 

@@ -141,12 +141,12 @@ def _run_plan(given: argparse.Namespace) -> None:
 
 
 def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what a coordinator without patients cannot declare and no plan depends on."""
+    """Fill in the keys that a coordinator without patients cannot declare and no plan depends on."""
     cohort, partition = content.get("cohort"), content.setdefault("partition", {})
     if isinstance(cohort, dict) and cohort.get("source") == "folder" and cohort.get("folder") is None:
         if sizes := partition.get("sizes"):
             cohort["train_patients"] = sum(sizes)
-        # The schema asks whoever trains here for these; a plan holds none of them.
+        # The schema requires these for training on this machine; a plan contains none of them.
         cohort |= {"folder": ".", "unit": "record", "test_patients": 1}
         partition["validation_patients"] = 0
     return content

@@ -1,4 +1,4 @@
-"""How the help of a command is laid out."""
+"""Layout of the commands' help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH = 80
 
 
 def paragraphs(*texts: str) -> str:
-    """Return paragraphs for a description that argparse leaves as it is."""
+    """Return paragraphs for a description that argparse does not change."""
     return "\n\n".join(textwrap.fill(" ".join(text.split()), WIDTH) for text in texts)
 
 
@@ -42,7 +42,7 @@ def with_federation(run: Callable[[argparse.Namespace], None]) -> Callable[[argp
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Turn what keeps a command from writing into a message."""
+    """Turn errors of writing into one message."""
     try:
         yield
     except OSError as error:
@@ -52,5 +52,5 @@ def written() -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Print a line of what happens, at once: a service manager's log must not wait for it."""
+    """Print a progress line immediately, so that it does not reach a service manager's log late."""
     print(line, flush=True)

@@ -11,7 +11,7 @@ from zetadp.cli.helping import explain, tell, written
 from zetadp.validation import UserError
 
 PORT = 9443
-"""Where a server listens unless told otherwise."""
+"""Default address of a server."""
 
 
 def show(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """The accounting commands: ``zetadp epsilon``, ``zetadp noise``, ``zetadp rounds``, ``zetadp ledger``.
 
-They need no workflow and no data: an accountant at the command line for whoever trains by Poisson sampling of patients.
+They need no workflow and no data. They serve anyone who trains with Poisson sampling of patients.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _permit(given: argparse.Namespace) -> None:
 
 
 def _finite(epsilon: float) -> float | str:
-    """Return a number that JSON can hold; infinity becomes the word for it."""
+    """Return a number that JSON can hold; infinity becomes a string."""
     return "inf" if epsilon == math.inf else epsilon
 
 
@@ -276,7 +276,7 @@ def _number(text: str) -> float:
 
 
 def _number_that(expected: str, fits: Callable[[float], bool], why: str = "") -> Callable[[str], float]:
-    """Return what reads a number from a command line and refuses one that does not fit."""
+    """Return a function that reads a number from the command line and refuses one out of range."""
 
     def read(text: str) -> float:
         value = _number(text)

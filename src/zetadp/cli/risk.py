@@ -1,4 +1,4 @@
-"""``zetadp risk``: one page on what a training or a release may give away of a person."""
+"""``zetadp risk``: one page on what a run or a release may reveal about a person."""
 
 from __future__ import annotations
 

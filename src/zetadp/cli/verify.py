@@ -1,4 +1,4 @@
-"""``zetadp verify``: check a finished run with nothing that trained it."""
+"""``zetadp verify``: check a finished run without the code that trained it."""
 
 from __future__ import annotations
 

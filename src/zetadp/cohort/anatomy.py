@@ -17,7 +17,7 @@ from scipy import ndimage
 
 
 class Tissue(IntEnum):
-    """What a voxel can hold, in the order of the rows of all fraction arrays."""
+    """Content of voxels, in the order of the rows of all fraction arrays."""
 
     CSF = 0
     GREY = 1
@@ -82,7 +82,7 @@ def load_atlas(blur: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Atlas:
     brain = (maps["t1"] > 0).astype(np.float32)
     grey, white = (brain * maps[name] / np.float32(255) for name in ("gm", "wm"))
     sulci = np.clip(4 * ndimage.gaussian_filter(grey, 4.0, truncate=2.5) - 0.4, 0, 1)
-    # The ventricles and the cisterns beside them touch grey matter, too, but hold no cortical veins.
+    # Ventricles and cisterns also touch grey matter, but contain no cortical veins.
     places = np.ogrid[tuple(slice(0, n) for n in brain.shape)]
     reach = zip(places, origin, VENTRICLES, VENTRICLE_AXES, strict=True)
     sulci[sum(((index + first - middle) / axis) ** 2 for index, first, middle, axis in reach) < 1] = 0

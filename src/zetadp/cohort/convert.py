@@ -59,7 +59,7 @@ def convert_folder(
     (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.cohort.naming`).
 
     Sessions of one person stay one patient: they go to the
-    same part, and ``patient_key.tsv`` beside ``dataset.json`` tells who they are.
+    same part, and ``patient_key.tsv`` next to ``dataset.json`` lists their names.
 
     Intensities: integers that fit are stored as they are. All else is stored as int16 multiples of one step per record,
     its largest magnitude over 32767, with the step as ``scl_slope``: zero stays zero, the error is half a step at most.
@@ -73,7 +73,7 @@ def convert_folder(
         Folder of the new task; absent or empty.
     parts
         Tab-separated table with the columns ``patient`` and ``part`` (``train`` or ``test``). Without it a patient's
-        part follows from the patient's name alone (`part_of`), so that nobody moves when another one joins.
+        part follows from the patient's name alone (`part_of`), so that no patient moves when another one joins.
     test_fraction
         Expected share of test patients where ``parts`` is not given. At 1 all are test patients, for a server that
         watches a training between hospitals.
@@ -162,7 +162,7 @@ def part_of(patient: str, test_fraction: float) -> str:
 
 
 def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record], list[str]]:
-    """Return the records of a folder, sorted by name, and what is wrong with them."""
+    """Return the records of a folder, sorted by name, and their faults."""
     if not source.is_dir():
         raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
     folders = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -211,7 +211,7 @@ def _person(folder: str) -> str:
 
 
 def _assign(patients: list[str], parts: Path | None, test_fraction: float) -> tuple[dict[str, str], list[str]]:
-    """Return the part of each patient, and what is wrong with the table that tells it."""
+    """Return the part of each patient, and the faults of the table of parts."""
     if parts is None:
         return {patient: part_of(patient, test_fraction) for patient in patients}, []
     table = read_table(parts, ("patient", "part"))
@@ -231,7 +231,7 @@ def _assign(patients: list[str], parts: Path | None, test_fraction: float) -> tu
 
 
 def _convert_record(record: Record, path: Path, *, write: bool) -> list[str]:
-    """Join the sequences of one record in one file; return what is wrong with them."""
+    """Join the sequences of one record in one file; return their faults."""
     import nibabel as nib
 
     problems: list[str] = []
@@ -283,14 +283,14 @@ def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) ->
         stacked[..., index] = channel if whole or not fine else np.clip(np.rint(channel / step), -INT16_MAX, INT16_MAX)
     image = nib.Nifti1Image(stacked, affine)  # type: ignore[no-untyped-call]
     if fine and not whole:
-        # With a slope in the header nibabel writes the integers as they are and the slope beside them.
+        # With a slope in the header nibabel writes the integers unchanged and the slope separately.
         image.header.set_slope_inter(step, 0.0)  # type: ignore[no-untyped-call]
     path.parent.mkdir(parents=True, exist_ok=True)
     nib.save(image, path)
 
 
 def _copy_scanners(source: Path, target: Path, patients: set[str]) -> None:
-    """Carry over who was scanned where, and nothing else of what the table says about people."""
+    """Copy the scanner of each person, and nothing else from the table of people."""
     if not source.is_file():
         return
     table = read_table(source, ("participant_id",))

@@ -1,7 +1,7 @@
 """The layout of a Medical Segmentation Decathlon task, and the volumes in it.
 
 A task is a folder with ``dataset.json``, ``imagesTr/`` and ``imagesTs/``; every record is one four-dimensional NIfTI
-file with axes (x, y, z, channel). What the channels are is written in ``dataset.json`` and nowhere else. Reading voxels
+file with axes (x, y, z, channel). Only ``dataset.json`` says what the channels are. Reading voxels
 is bound by decompression, so it goes through Intel's igzip: one pass, one channel at a time, checked to the end.
 
 Source: Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9.
@@ -34,14 +34,14 @@ SPELLINGS = {
 """Names of the sequences in the Decathlon and in the BraTS challenges, without case, spaces and punctuation."""
 
 DAMAGED = (EOFError, OSError, zlib.error)
-"""What a gzip stream raises where it is cut short or altered."""
+"""Errors that a truncated or altered gzip stream raises."""
 
 MEND = "Download or copy it again."
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What ``dataset.json`` declares.
+    """Content of ``dataset.json``.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def write_task(
 
 
 def read_volume(path: Path, *, channels: int = len(SEQUENCES), slices: int = 1) -> Volume:
-    """Open a four-dimensional NIfTI volume and check all that its header tells.
+    """Open a four-dimensional NIfTI volume and check its header.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def _listed(path: Path, entry: Any) -> PurePosixPath:  # noqa: ANN401  (JSON is 
 
 
 def channels_of(volume: Volume) -> Iterator[np.ndarray]:
-    """Yield each channel in file order, through one buffer; raise a `UserError` where the file is damaged."""
+    """Yield each channel in file order, through one buffer; raise a `UserError` if the file is damaged."""
     shape = volume.shape[:3]
     buffer = bytearray(int(np.prod(shape)) * volume.dtype.itemsize)
     try:

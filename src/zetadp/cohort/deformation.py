@@ -67,7 +67,7 @@ def smooth_field(rng: np.random.Generator, grid: VoxelGrid, spacing: float) -> n
 
 @dataclass(frozen=True)
 class Variability:
-    """How far patients differ in shape: standard deviations, unless said otherwise.
+    """Spread of patients in shape: standard deviations, unless said otherwise.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Va
 
 
 def magnify_ventricles(place: np.ndarray, swelling: float) -> np.ndarray:
-    """Pull atlas coordinates (3, ...) toward the middle of the ventricles, so that they show larger."""
+    """Pull atlas coordinates (3, ...) toward the middle of the ventricles, so that these appear larger."""
     shape = (3,) + (1,) * (place.ndim - 1)
     from_middle = place - np.array(VENTRICLES, dtype=np.float32).reshape(shape)
     reach = np.square(from_middle / VENTRICLE_REACH.astype(np.float32).reshape(shape)).sum(axis=0)

@@ -31,7 +31,7 @@ AGAIN = "Delete the archive and download it again."
 
 
 class _BrokenError(Exception):
-    """An attempt that ended early; the next one goes on from what is there."""
+    """An attempt that ended early; the next one continues the partial file."""
 
 
 def download(
@@ -44,19 +44,19 @@ def download(
     pause: float = 1.0,
     progress: Progress | None = None,
 ) -> None:
-    """Download a file over HTTP and check it; a target that is there and right is left alone.
+    """Download a file over HTTP and check it; an existing correct target is left unchanged.
 
-    What has arrived is kept beside the target as ``<name>.part`` and continued by the next attempt, also by one in
-    another process, with an HTTP range; a server without ranges is read from the beginning.
+    A partial file is kept next to the target as ``<name>.part``. The next attempt, also in another process, continues
+    it with an HTTP range, or starts again if the server does not support ranges.
 
     Parameters
     ----------
     url
         Address, http or https.
     target
-        Where the file goes once its checksum is right.
+        Path of the file, written only after its checksum matches.
     md5
-        Checksum in hexadecimal, as the publisher gives it: it finds errors of transport, it is no signature.
+        Checksum in hexadecimal, as the publisher gives it: it detects transmission errors, but is no signature.
     retries
         Attempts in a row, after the first, that may bring nothing new before giving up.
     timeout
@@ -148,7 +148,7 @@ def extract(archive: Path, folder: Path) -> None:
 
 
 def _remove_remains(archive: Path, folder: Path) -> None:
-    """Remove what a process left that was killed while it unpacked the archive, or between that and its end."""
+    """Remove the files of a process that was killed while it unpacked the archive or before it had finished."""
     for unfinished in folder.parent.glob(f".{glob.escape(folder.name)}.*.partial"):
         shutil.rmtree(unfinished, ignore_errors=True)
     files = {path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()}
@@ -186,7 +186,7 @@ def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
 
 
 def _continue(url: str, partial: Path, timeout: float, progress: Progress | None) -> None:
-    """Bring what is missing of a file; raise `_BrokenError` where the server or the connection fails."""
+    """Download the missing rest of a file; raise `_BrokenError` if the server or the connection fails."""
     start = partial.stat().st_size if partial.is_file() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})  # noqa: S310  (scheme checked)
     try:
@@ -212,7 +212,7 @@ def _continue(url: str, partial: Path, timeout: float, progress: Progress | None
 def _store(
     response: http.client.HTTPResponse, partial: Path, start: int, total: int | None, progress: Progress | None
 ) -> int:
-    """Append a response to the partial file, or begin it anew; return the size of the file."""
+    """Append a response to the partial file, or start it again; return the size of the file."""
     began = time.monotonic()
     arrived = start
     try:

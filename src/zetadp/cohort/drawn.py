@@ -1,4 +1,4 @@
-"""A population whose own character is drawn from the cohort's seed: nobody who chose a method could know it.
+"""A population whose properties are drawn from the cohort's seed, so that no method could be chosen for it.
 
 Anatomy, lesions and scanners lie somewhere between the other populations and beyond them. With a seed that follows
 from something fixed earlier, such as the hash of the commit that fixed a method, the cohort is a fair test of it.
@@ -23,7 +23,7 @@ CHARACTER = 2**20
 
 @dataclass(frozen=True)
 class Character:
-    """What all patients and centres of a population have in common.
+    """Properties that all patients and centres of a population share.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Character:
 
 
 def draw_character(rng: np.random.Generator) -> Character:
-    """Draw what a population has in common."""
+    """Draw the shared properties of a population."""
     low, high = sorted(rng.uniform(4, 28, 2))
     narrow, wide = sorted(rng.uniform(2, 24, 2))
     return Character(

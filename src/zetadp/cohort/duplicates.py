@@ -30,7 +30,7 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str], threshold: float
     """Find the pairs of patients whose images correlate beyond what the anatomy that all share explains.
 
     Each sequence of each patient is averaged to a coarse grid (16 x 16 pixels, 5 slabs), standardised to zero mean and
-    unit variance, and freed of the mean over the cohort. What is left is what sets a patient apart; the figure is its
+    unit variance, and freed of the mean over the cohort. The rest is specific to the patient; the figure is its
     correlation between two patients. Scale and offset of intensities do not change it, noise and small shifts little.
 
     Parameters

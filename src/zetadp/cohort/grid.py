@@ -1,4 +1,4 @@
-"""Where the voxels of a simulated volume lie in space."""
+"""Positions of a simulated volume's voxels in space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a cohort: who is in it, in which part, in which files; and every check that needs no voxels.
+"""The table of a cohort with patients, parts and files, and every check that needs no voxels.
 
 Numbers of patients are public constants that the user declares: the guarantee of privacy is stated for them, so they
 are compared with the folder and never counted from it.
@@ -107,7 +107,7 @@ def index_cohort(
 
 
 def brought_files(cohort: Mapping[str, Any], root: Path) -> list[str]:
-    """Return the files of a cohort that its user brings, to be inputs of rules: what changes in them is seen.
+    """Return the files of a user's own cohort, as inputs of rules, so that changes in them are noticed.
 
     A simulation or a download writes its volumes while the workflow runs. Its settings or its checksum stand for them.
 
@@ -126,7 +126,7 @@ def brought_files(cohort: Mapping[str, Any], root: Path) -> list[str]:
 
 
 def listed_files(task_root: Path) -> list[Path]:
-    """Return the files that `index_cohort` reads besides ``dataset.json``: volumes, and the tables beside them.
+    """Return the files that `index_cohort` reads besides ``dataset.json``: volumes, and the tables next to them.
 
     Nothing is checked: some may be missing, and a folder that is no task has none.
     """
@@ -139,7 +139,7 @@ def listed_files(task_root: Path) -> list[Path]:
 
 
 class _Checked(NamedTuple):
-    """What one file turned out to be."""
+    """Result of inspecting one file."""
 
     sha256: str
     size: int
@@ -232,7 +232,7 @@ def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPa
 
 
 def _read_scanners(path: Path) -> dict[str, str]:
-    """Return the scanner of each participant, or nothing where the table does not tell."""
+    """Return the scanner of each participant, if the table names it."""
     if not path.is_file():
         return {}
     table = read_table(path, ("participant_id",))
@@ -262,6 +262,6 @@ def _bare(participant: str) -> str:
 
 
 def _some(names: list[str], what: str, most: int = 5) -> list[str]:
-    """Say how many files share a fault and name the first ones; nothing if there are none."""
+    """Return a message with the number and first names of files that share a fault, if there are any."""
     shown = ", ".join(names[:most]) + (", ..." if len(names) > most else "")
     return [f"{len(names)} {what} ({shown})"] if names else []

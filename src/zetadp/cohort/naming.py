@@ -1,4 +1,4 @@
-"""Which pulse sequence a file holds, by the words of its name."""
+"""Recognition of a file's pulse sequence from the words of its name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _T1_AND_MORE = re.compile(r"(t1w?)(post)?(gd|gad|gado|gadolinium|ce|km|pre)?")
 
 
 def readings(name: str) -> tuple[str, ...]:
-    """Return the sequences that a file's name can stand for: none, one, or several where a user must decide.
+    """Return the sequences that a file's name can mean: none, one, or several if the user must decide.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def bids_readings(name: str) -> tuple[str, ...]:
 
 
 def told(file: str, rules: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return what a user's rules say of a file, None where they say nothing; the first rule that fits holds."""
+    """Return the result of the first of the user's rules that fits a file, or None if none fits."""
     for pattern, sequence in rules.items():
         if fnmatch(file, pattern):
             return () if sequence == NEITHER else (sequence,)

@@ -33,7 +33,7 @@ from zetadp.validation import in_range, one_of
 
 
 class CohortStream(IntEnum):
-    """What a stream of the cohort is for; first part of its place."""
+    """Purpose of a random stream of the cohort; first part of its place."""
 
     SCANNER = 0
     ASSIGNMENT = 1
@@ -84,7 +84,7 @@ class PhantomSettings:
     population: str = "standard"
 
     def __post_init__(self) -> None:
-        """Refuse settings from which no cohort can be made; turn lists, as configuration files have them, to tuples."""
+        """Refuse impossible settings; turn the lists of configuration files into tuples."""
         object.__setattr__(self, "grid", tuple(self.grid))
         if self.scanner_patients is not None:
             object.__setattr__(self, "scanner_patients", tuple(self.scanner_patients))

@@ -1,4 +1,4 @@
-"""Populations of the simulated cohort: whose brains they are, what ails them and who scans them.
+"""Populations of the simulated cohort: brains, diseases and scanners.
 
 All but the standard one are held apart, to see what becomes of a method on patients and scanners unlike those that it
 was made for. None is fitted to anything: they are only to be plausible.
@@ -43,7 +43,7 @@ class Brain:
 
 @dataclass(frozen=True)
 class Population:
-    """How a population is drawn.
+    """A way to draw patients and scanners.
 
     Attributes
     ----------

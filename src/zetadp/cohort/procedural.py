@@ -1,4 +1,4 @@
-"""A brain built from smooth implicit shapes, with no atlas behind it: what is learned from ICBM 152 must hold here too.
+"""A brain built from smooth implicit shapes, without an atlas, to test what was learned from ICBM 152.
 
 Places are in mm, right-anterior-superior, with the origin near the anterior commissure. Positions and sizes are round
 numbers for an adult brain, none of them fitted to an atlas; the thickness of the cortex is about that of Fischl and
@@ -138,7 +138,7 @@ class ProceduralBrain:
     def _surfaces(
         self, place: np.ndarray, cerebrum: np.ndarray, cerebellum: np.ndarray, voxel: float
     ) -> list[tuple[np.ndarray, np.ndarray, float, float]]:
-        """Return the sheets of fluid: signed distance, where present, half the thickness, and the cortex beside it."""
+        """Return the sheets of fluid: signed distance, where present, half the thickness, and the adjacent cortex."""
         here = (cerebrum >= cerebellum).astype(float)
         side, y, z = np.abs(place[0]), place[1], place[2]
         joined = np.square((y - CALLOSUM[0]) / CALLOSUM_AXES[0]) + np.square((z - CALLOSUM[1]) / CALLOSUM_AXES[1])

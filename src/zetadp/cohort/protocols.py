@@ -22,7 +22,7 @@ STAR_RATIO = 0.6
 
 @dataclass(frozen=True)
 class Acquisition(ABC):
-    """What every protocol can do: give the signal of each tissue, and vary from examination to examination."""
+    """Interface of a protocol: the signal of each tissue, and variation between examinations."""
 
     @abstractmethod
     def signal(self, tissues: Tissues) -> np.ndarray:

@@ -33,7 +33,7 @@ SHAPES = Variability(
     displacements=((60.0, 7.0), (25.0, 3.5), (14.0, 1.0)),
     ventricles=(-0.3, 0.9),
 )
-"""How far patients differ in orientation, size and shape."""
+"""Spread of patients in orientation, size and shape."""
 SLAB = 12.0
 """Largest distance (mm) of the middle slice from its usual height, up or down."""
 BIAS_SPACINGS = (60.0, 80.0, 100.0, 120.0)
@@ -44,7 +44,7 @@ REMNANT_SPACING = 40.0
 
 @dataclass(frozen=True)
 class PublicSettings:
-    """Which public patients there are.
+    """Settings of the public patients.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class PublicSettings:
     hospitals: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse settings from which no patient can be made; turn a list, as configuration files have it, to tuple."""
+        """Refuse impossible settings; turn the lists of configuration files into tuples."""
         object.__setattr__(self, "grid", tuple(self.grid))
         for name, low in (("seed", 0), ("patients", 1), ("hospitals", 0)):
             value = getattr(self, name)

@@ -1,6 +1,6 @@
-"""How the public simulation scans: tissues at any field strength, and protocols drawn from all that clinics use.
+"""Scans of the public simulation: tissues at any field strength, and protocols drawn from all that clinics use.
 
-Ranges are wider than any one hospital's, on purpose: what is learned here must hold for scanners that nobody has seen.
+Ranges are wider than any one hospital's, on purpose: the results of learning must hold for unseen scanners.
 Times are in ms, angles in degrees, field strengths in tesla.
 """
 

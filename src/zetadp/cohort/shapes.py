@@ -1,6 +1,6 @@
-"""Brains of random shapes: public patients whom no atlas is behind, to learn from or to choose settings on.
+"""Brains of random shapes: public patients without an atlas, for training or for the choice of settings.
 
-An outline, sheets of fluid along the zeros of random fields with a ribbon of grey matter beside them, blobs of grey
+An outline, sheets of fluid along the zeros of random fields with a ribbon of grey matter next to them, blobs of grey
 matter in the depth, and rods of fluid in the middle; sizes and places vary far more than in adults. Lesions, scanners,
 protocols and faults of the image are those of the public simulation (`zetadp.cohort.public`). After the random shapes
 of Hoffmann et al., IEEE Trans. Med. Imaging 41 (2022) 543-558, doi:10.1109/TMI.2021.3116879. Lengths in mm.
@@ -130,7 +130,7 @@ def _ventricles(rng: np.random.Generator, place: np.ndarray, voxel: float) -> np
 
 
 def _looked_up(grid: VoxelGrid, inside: np.ndarray, white: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what gives the share of white matter in the voxel nearest to a place; outside the brain there is none."""
+    """Return a function for the share of white matter in the voxel nearest to a place, zero outside the brain."""
 
     def at(place: np.ndarray) -> np.ndarray:
         nearest = [(each - axis[0]) / (axis[1] - axis[0]) for each, axis in zip(place, grid.axes(), strict=True)]

@@ -117,7 +117,7 @@ def _not_finite(value: Any, where: str) -> Iterator[str]:  # noqa: ANN401  (JSON
 
 
 def _messages(error: Any) -> Iterator[str]:  # noqa: ANN401  (jsonschema has no types)
-    """Say in plain words what a validation error means."""
+    """Return a plain explanation of a validation error."""
     where = ".".join(str(part) for part in error.absolute_path) or "the top level"
     if error.validator == "additionalProperties":
         known = list(error.schema.get("properties", {}))

@@ -1,4 +1,4 @@
-"""What a checked configuration says: its runs, its nodes, its networks, and the plan of each run."""
+"""The content of a checked configuration: its runs, nodes and networks, and the plan of each run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ EVERYBODY = "all"
 """A participation: every patient takes part in every round."""
 
 PLANNED = ("rounds", "participation", "expected_patients", "unit")
-"""What a network's own training settings say in place of its arm's, and who is drawn."""
+"""Training settings of a network that replace its arm's, including the unit that is drawn."""
 
 
 def has_real_patients(config: Mapping[str, Any]) -> bool:
-    """Tell whether the volumes are of real people: as declared, else of every cohort that is not simulated."""
+    """Return whether the volumes are of real people: as declared, or by default unless the cohort is simulated."""
     cohort = config["cohort"]
     declared = cohort["real_patients"]
     return cohort["source"] != "simulated" if declared is None else bool(declared)
@@ -65,7 +65,7 @@ def network_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
 
 
 def needs_backbone(config: Mapping[str, Any], network: str) -> bool:
-    """Tell whether a network starts from the public backbone or takes its features."""
+    """Return whether a network starts from the public backbone or takes its features."""
     settings = config["networks"][network]
     return bool(settings["start"] == "public" or settings["domain"] in FEATURES)
 

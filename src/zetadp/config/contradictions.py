@@ -1,4 +1,4 @@
-"""What is wrong between keys of a configuration that are each right."""
+"""Contradictions between keys of a configuration that are each valid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIMULATED_NAME = "phantom"
 
 
 def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong between keys that are each right."""
+    """Yield contradictions between keys that are each valid."""
     for name in config["networks"]:
         try:
             NetworkSettings(**network_of(config, name))
@@ -61,7 +61,7 @@ def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _contradictions_of_runs(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the grid of runs names that is not there."""
+    """Yield names in the grid of runs that do not exist."""
     for number, block in enumerate(config["runs"]):
         for name in block["networks"]:
             if name not in config["networks"]:
@@ -78,7 +78,7 @@ def _contradictions_of_runs(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _contradictions_of_arms(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what arms, and networks in their place, ask of nodes that cannot give it."""
+    """Yield requirements of arms and networks that the nodes cannot meet."""
     used = {arm for block in config["runs"] for arm in block["arms"]}
     for arm, settings in config["arms"].items():
         if (settings["rounds"] is None) == (settings["epochs"] is None):
@@ -109,7 +109,7 @@ def _contradictions_of_arms(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _contradictions_of_task(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what another task than brain sequences cannot have, and what it refuses itself."""
+    """Yield settings that only the brain-sequences task can have, and errors that the task itself reports."""
     task = config["task"]
     if task["name"] == BRAIN:
         if task["settings"]:
@@ -126,7 +126,7 @@ def _contradictions_of_task(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a training says that its estimator does not do."""
+    """Yield training settings that the estimator does not support."""
     own = network["training"]
     estimator = own.get("estimator", DESCENT)
     if estimator == DESCENT and "feature_norm" in own:
@@ -280,7 +280,7 @@ def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str
 
 
 def _simulates(config: Mapping[str, Any]) -> bool:
-    """Tell whether the task has simulated patients of its own, which it says by the attribute ``simulates``."""
+    """Return whether the task has simulated patients of its own, which it says by the attribute ``simulates``."""
     if config["task"]["name"] == BRAIN:
         return True
     from zetadp.core.task import task_of

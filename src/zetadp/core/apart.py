@@ -1,4 +1,4 @@
-"""What is refused of networks and losses before every training: above all items that change each other's gradients."""
+"""Checks of networks and losses before every run, above all that items do not change each other's gradients."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from zetadp.validation import UserError
 
 @torch.no_grad()
 def check_apart(model: nn.Module, losses: Losses, records: Records) -> None:
-    """Refuse a network, or a loss, by which items change each other's gradients: then no clip bounds one unit.
+    """Refuse a network or loss in which items change each other's gradients: clipping would not bound a unit.
 
-    The first item goes through beside the second and beside the third. Whatever differs has looked at its neighbour.
+    The first item is passed through the network together with the second and then with the third. Any difference shows
+    that it depends on its neighbour.
 
     Parameters
     ----------

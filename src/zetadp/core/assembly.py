@@ -1,4 +1,4 @@
-"""What a plan becomes at a site that carries it out: contributions, mechanisms, and the receiver of messages."""
+"""The objects that a site builds from a plan: contributions, mechanisms, and the receiver of messages."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Assembly:
         plan
             The plan.
         records
-            Of whom does not matter: they tell the shape of inputs and the device. There may be none.
+            Any items, also none. Only the shape of their inputs and their device are used.
         start
             Starting weights, which must be public; None draws them from the run's seed. Low-rank updates of these
             weights need not be among them: they are drawn, and change nothing at first.

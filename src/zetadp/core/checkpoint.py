@@ -1,4 +1,4 @@
-"""Where an interrupted training goes on from: a safetensors file."""
+"""Checkpoints of interrupted runs, as safetensors files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Checkpoint:
     round
         Rounds done.
     fingerprint
-        What tells the run from others. A checkpoint of another run is not continued. Where it depends on patients'
-        data, it is keyed with the secret beside the ledgers.
+        Identity of the run. A checkpoint of another run is not continued. If the identity depends on patients' data,
+        it is keyed with the secret next to the ledgers.
     state
         Weights and optimiser moments.
     history

@@ -1,4 +1,4 @@
-"""What a network says of items that it was not trained on."""
+"""Evaluation of a network on items that it was not trained on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def watched(task: Task, model: nn.Module, records: Records) -> tuple[float, float]:
-    """Return the task's metric and the loss, both as means over all items; NaN where there is none."""
+    """Return the task's metric and the loss, both as means over all items, or NaN if there are no items."""
     if not len(records.inputs):
         return float("nan"), float("nan")
     metric, loss = watched_on_device(task, model, records).tolist()
@@ -39,13 +39,13 @@ def predict(task: Task, model: nn.Module, records: Records, items: pd.DataFrame)
     Parameters
     ----------
     task
-        What was learnt.
+        The task.
     model
         The network.
     records
         Items that it was not trained on.
     items
-        Whose they are and which, one row an item: ``patient``, and what tells the items of a patient apart.
+        One row an item, with column ``patient`` and those that distinguish the items of a patient.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Messages kept on disk from before they are sent until they are no longer needed.
 
-A node that is asked again for a round it has answered, because it or the server was interrupted, sends the very bytes
-that it sent before: one release, however often it is transmitted. A second answer, computed again, would be a second
-release, and under other weights it would tell more of the same patients: such a request is refused.
+After an interruption, the server may request a round again that a node has already answered. The node then sends the
+same bytes: one release, however often it is transmitted. A newly computed answer would be a second release, and for
+other weights it would reveal more about the same patients, so the node refuses such a request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zetadp.validation import UserError
 
 @dataclass(frozen=True)
 class Kept:
-    """What was sent in one round.
+    """Messages of one round.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Kept:
 
 
 class MessageStore:
-    """What was sent in the rounds of one attempt at a training.
+    """Messages of the rounds of one attempt.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class MessageStore:
         Where the messages lie, one file a round; made when the first is kept. Messages are privatised. When they were
         computed is not, since a round takes longer the more patients it drew: files bear no times.
     attempt
-        What the attempt is known by. Messages of another attempt are ignored.
+        Identity of the attempt. Messages of other attempts are ignored.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class MessageStore:
         weights
             Hash of the weights that the messages answer.
         messages
-            What is to be sent, of any shape.
+            Message to send, of any shape.
         ledger_head
             Head of the ledger's chain, which records the release.
 
@@ -104,7 +104,7 @@ class MessageStore:
         return Kept(tensors["messages"], content["ledger_head"])
 
     def discard(self, before: int) -> None:
-        """Remove the messages of rounds that nobody can ask for again."""
+        """Remove the messages of rounds that can no longer be requested."""
         for path in self.folder.glob("round-*.safetensors"):
             if int(path.stem.removeprefix("round-")) < before:
                 path.unlink(missing_ok=True)

@@ -27,12 +27,12 @@ def summarise(
     Parameters
     ----------
     predictions
-        One row an item, with columns ``patient``, what tells the items of a patient apart, ``called`` (the true class),
-        ``predicted`` and ``probability`` (of the predicted class).
+        One row an item, with columns ``patient``, those that distinguish the items of a patient, ``called`` (the true
+        class), ``predicted`` and ``probability`` (of the predicted class).
     names
         Names of the classes, in the order of their labels.
     called
-        What a class is called: ``sequence``, ``digit``.
+        Word for a class, for instance ``sequence`` or ``digit``.
     seed
         Seed of the bootstrap. Keep it the same over runs, so that their intervals differ by the runs alone.
 

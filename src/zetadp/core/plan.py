@@ -1,7 +1,7 @@
-"""What defines a training: public constants only, one object for calibration, training, federation and ledger.
+"""The plan of a run: public constants only, in one object for calibration, training, federation and ledger.
 
-A plan names no patient and no file, so every site of a federation can hold it. What changes how fast a training goes
-but not its result is no part of it (`zetadp.core.settings.Performance`).
+A plan names no patient and no file, so every site of a federation can have it. Settings that change the speed of a run
+but not its result are in `zetadp.core.settings.Performance`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from zetadp.core.settings import DIRECTION, GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.epsilon import UNCLIPPED
-from zetadp.nn.settings import DESCENT, MIXED_ROWS, NetworkSettings
+from zetadp.nn.settings import DESCENT, NetworkSettings
 from zetadp.privacy.events import Kind, Round, sampling_probability
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 from zetadp.storage import read_json, write_json
@@ -27,16 +27,16 @@ from zetadp.validation import UserError, in_range, one_of, positive
 FORMAT = 2
 """Version of a plan's file."""
 SEEDING = 1
-"""Version of the list of values that seeded draws are a function of."""
+"""Version of the list of values that determine seeded draws."""
 HEAD = NetworkSettings("head", "features")
-"""The network of a plan that is bare but for mixed rows."""
+"""The network of a bare plan with mixed rows."""
 UPDATES = ("float32", "float16", "int8")
 """How updates travel between sites."""
 
 
 @dataclass(frozen=True, order=True)
 class RunName:
-    """What tells one run of an experiment from another.
+    """Name of a run within an experiment.
 
     Attributes
     ----------
@@ -88,34 +88,34 @@ class NodeConstants:
 
 @dataclass(frozen=True)
 class Plan:
-    """A training, by all that defines it.
+    """Everything that defines a run.
 
     Attributes
     ----------
     run
         Name of the run; the starting weights follow from its seed.
     network, training
-        What is trained and how. ``training.noise`` must be ``os`` where patients are real.
+        The network and how it is trained. ``training.noise`` must be ``os`` where patients are real.
     nodes
         The nodes; the place in this order sets a node's seeded streams apart.
     delta
         The delta of the epsilon that the run's name promises.
     cohort
-        Name that stands for the patients.
+        Name of the cohort.
     simulated
-        Whether the patients are simulated; None where nobody says, as in plans of earlier versions.
+        Whether the patients are simulated; None if unknown, as in plans of earlier versions.
     task
-        What the networks learn, and how inputs are prepared.
+        The task of the networks, and how inputs are prepared.
     partition
-        What decided who is where, for whoever adds up several trainings on the same patients.
+        What determined which patient is at which node. Needed to add up several runs on the same patients.
     unit
-        Who is drawn, clipped and hidden: ``patient``, or each ``image`` by itself.
+        The unit that is drawn, clipped and protected: ``patient``, or each ``image`` by itself.
     units_of_a_person
-        Images of one patient where images are drawn, else one.
+        Images of one patient if images are the unit, else one.
     threat, colluding
-        Against whom the noise was calibrated; with secure aggregation, how many nodes' noise is not counted on.
+        Threat model of the calibration; with secure aggregation, the number of nodes whose noise is not relied on.
     public
-        Hashes of what the training takes from public data: ``backbone``, ``start``.
+        Hashes of the inputs from public data: ``backbone``, ``start``.
     update
         How updates travel in a federation: ``float32`` as they are; ``float16`` or ``int8`` rounded after the noise,
         which is post-processing and costs no privacy.
@@ -173,7 +173,7 @@ class Plan:
 
     @property
     def label(self) -> str:
-        """What files of the run are called."""
+        """Name of the run in file names."""
         run = self.run
         return f"{run.network}-{run.arm}-eps-{run.epsilon}-seed-{run.seed}"
 
@@ -212,7 +212,7 @@ class Plan:
 
     @property
     def open_rows(self) -> int:
-        """Sums of a round that one unit can be in: one, or mixed rows."""
+        """Number of sums of a round that can contain one unit: one, or several mixed rows."""
         mixing = self.training.mixing
         return 1 if mixing is None else mixing.open_rows
 
@@ -222,9 +222,9 @@ class Plan:
         return sampling_probability(node.population, node.expected, Fraction(1) if mixing is None else mixing.share)
 
     def event(self, name: str, round_number: int) -> Round:
-        """Return what a node's ledger says of a round: public constants, the same for every round.
+        """Return the entry of a round in a node's ledger: public constants, the same for every round.
 
-        Of a direction, the ledger adds dimension and concentration, which follow from the network; they cost no more.
+        For a direction, the ledger adds dimension and concentration, which follow from the network and cost nothing.
         """
         node, mixing = self.nodes[self.place(name)], self.training.mixing
         first = Round.poisson(
@@ -238,11 +238,11 @@ class Plan:
         return replace(first, round=round_number, count=self.open_rows)
 
     def events(self, name: str) -> Iterator[Round]:
-        """Return all that a node will have released after the last round."""
+        """Return all releases of a node up to the last round."""
         return (self.event(name, number) for number in range(self.training.rounds))
 
     def mechanisms(self, name: str) -> Counter[Kind]:
-        """Return what a node's releases are to an accountant."""
+        """Return the mechanisms of a node's releases, as an accountant counts them."""
         found: Counter[Kind] = Counter()
         for event in self.events(name):
             found[event.mechanism] += event.count
@@ -257,18 +257,18 @@ class Plan:
         return replace(self, public={**self.public, **digests})
 
     def calibration(self) -> list[Any]:
-        """Return what the noise of the plan follows from; plans that agree in it need the same noise."""
+        """Return the values that determine the noise; plans with equal values need the same noise."""
         sizes = [[node.population, float(node.expected)] for node in self.nodes]
         mixing = self.training.mixing
         rows = [] if mixing is None else [[mixing.rows, mixing.active]]
         return [self.run.epsilon, self.delta, self.training.rounds, self.threat, self.colluding, sizes, *rows]
 
     def bare(self) -> Self:
-        """Return the plan with its name, its unit and what its noise follows from, and nothing else of its own."""
+        """Return the plan with only its name, its unit and the values that determine its noise."""
         return replace(
             self,
             network=NetworkSettings("linear") if self.training.mixing is None else HEAD,
-            training=self._bare_training(),
+            training=self.training.bare(),
             cohort="",
             task={},
             partition={},
@@ -277,18 +277,13 @@ class Plan:
             simulated=None,
         )
 
-    def _bare_training(self) -> TrainingSettings:
-        mixing = self.training.mixing
-        if mixing is None:
-            return TrainingSettings(self.training.rounds)
-        return TrainingSettings(1, estimator=MIXED_ROWS, mixing=MixingSettings(mixing.rows, mixing.active))
-
     @property
     def seeding(self) -> str:
-        """Hash of a fixed list of values, version `SEEDING`, that tells seeded runs apart.
+        """Hash of a fixed list of values, version `SEEDING`, that distinguishes seeded runs.
 
-        A value that is added to a plan later does not join the list: runs of an older version keep their draws. Nothing
-        in it depends on data, or on weights or features computed from data, whose last bits differ between processors.
+        Values that are added to plans later do not join the list, so that runs of an older version keep their draws.
+        Nothing in it depends on data, or on weights or features computed from data, whose last bits differ between
+        processors.
         """
         net, own, optimiser = self.network, self.training, self.training.optimiser
         run = [self.run.network, self.run.arm, self.run.epsilon, self.run.seed, self.cohort]
@@ -306,21 +301,21 @@ class Plan:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def entropy(self, repeat: int = 0) -> int:
-        """Return the seed of sampling and noise where they are seeded, which protects nobody.
+        """Return the seed of seeded sampling and noise, which protect no one.
 
         Parameters
         ----------
         repeat
-            Tells apart trainings by one plan whose releases count as independent.
+            Distinguishes runs of one plan whose releases count as independent.
         """
         return int(hashlib.sha256(f"{self.seeding} {repeat}".encode()).hexdigest()[:32], 16)
 
     def header(self) -> dict[str, Any]:
-        """Return what the first line of an attempt says in a ledger."""
+        """Return the content of an attempt's first line in a ledger."""
         found: dict[str, Any] = {
             "run": asdict(self.run),
             "network": self.network.described(),
-            "training": _without(_described(self.training), "noise"),
+            "training": {key: value for key, value in self.training.described().items() if key != "noise"},
             "nodes": [asdict(node) for node in self.nodes],
             "noise": self.training.noise,
             "delta": self.delta,
@@ -330,22 +325,21 @@ class Plan:
             **self.public,
         }
         if self.training.mixing is not None:
-            # Of one round; a patient can be in so many of its rows, with this chance in each.
+            # Rows of one round that can contain a patient, and the probability for each.
             found["rows"] = {
                 "open": self.open_rows,
                 "sampling_probability": {node.name: float(self.probability(node.name)) for node in self.nodes},
             }
         if self.unit == "image":
-            # Whoever reads the ledger must know that a patient stands behind many of the units that it counts.
+            # A reader of the ledger must know that several of the counted units belong to one patient.
             found |= {"unit": "image", "images_of_a_patient": self.units_of_a_person}
         if self.threat == SECURE_AGGREGATION:
-            # Its noise was meant for sums.
             found |= {"threat": self.threat, "colluding": self.colluding}
         return found
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
-        content = {**asdict(self), "training": _described(self.training)}
+        content = {**asdict(self), "training": self.training.described()}
         content["network"]["widths"] = list(self.network.widths)
         content["nodes"] = list(content["nodes"])
         if self.simulated is None:
@@ -391,15 +385,3 @@ class Plan:
     def read(cls, path: Path) -> Self:
         """Read a plan's file."""
         return cls.from_json(read_json(path))
-
-
-def _described(training: TrainingSettings) -> dict[str, Any]:
-    """Return settings as files name them: those of mixing and of directions stand there where there are any."""
-    content = asdict(training)
-    if training.release == GAUSSIAN:
-        del content["release"]
-    return content if training.mixing is not None else _without(content, "mixing")
-
-
-def _without(content: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in content.items() if name != key}

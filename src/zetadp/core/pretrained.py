@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zetadp.core.training import Trained
 
 BACKBONE = "backbone."
-"""What the names of the public backbone's tensors begin with in a model's file."""
+"""Prefix of the public backbone's tensors in a model's file."""
 RELEASED = "released"
 """Name of the rows that a model learnt from, in its file."""
 

@@ -1,4 +1,4 @@
-"""Log lines of a training: speed, held-out accuracy and time left; and ends that do not tell how long it took."""
+"""Log lines of a training: speed, held-out accuracy and time left; and an end that does not reveal how long it took."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ROUGH_SECONDS = 600.0
 
 
 class Progress:
-    """Where a training stands: at most one line in ten seconds.
+    """Log the progress of a run, at most one line in ten seconds.
 
-    Where noise protects real patients, how long rounds took must not show, since it tells how many patients were drawn:
-    lines then come by the clock, every ten minutes, and name the share of the rounds in steps of 5 %.
+    Where noise protects real patients, the log must not show how long rounds took, since that reveals how many patients
+    were drawn. Lines then appear every ten minutes and give the share of finished rounds in steps of 5 %.
 
     Parameters
     ----------
     plan
-        What is trained.
+        Plan of the run.
     metric
-        Name of what is watched.
+        Name of the reported metric.
     start
         Rounds done before.
     """

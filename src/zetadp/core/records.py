@@ -23,7 +23,7 @@ class Records:
     Attributes
     ----------
     inputs
-        What the network takes, shape (item, ...), complex64 or float32; images have shape (item, 1, row, column).
+        Inputs of the network, shape (item, ...), complex64 or float32; images have shape (item, 1, row, column).
     targets
         What it is to say, shape (item, ...): a class each, for a classification.
     strata

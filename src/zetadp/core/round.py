@@ -127,16 +127,16 @@ class Site:
 
 
 def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
-    """Compute, record, keep and release one round of all nodes; or send again what an interrupted run had sent.
+    """Compute, record, store and release one round of all nodes, or repeat the messages of an interrupted run.
 
-    A round that the ledger holds already is not released a second time if that can be had: what was kept is sent as it
-    is; seeded nodes compute the same bytes again. Where neither is possible, the round is drawn anew, with other noise,
-    and counted as a further release.
+    A round that is already in the ledger is not released a second time if possible: stored messages are sent unchanged,
+    and seeded nodes compute the same bytes again. Otherwise the round is drawn again, with other noise, and counted as
+    a further release.
 
     Parameters
     ----------
     phase
-        What patients contribute. Its network has this round's weights.
+        Contribution of a patient. Its network has this round's weights.
     site
         Nodes, their units, ledger and store.
     number
@@ -145,8 +145,8 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
     Returns
     -------
     messages, not_finite
-        What the nodes send, shape (node, dimension); and the number of patients whose gradient was not finite and who
-        contributed zero, which a real node would keep to itself.
+        Messages of the nodes, shape (node, dimension); and the number of patients that contributed zero because their
+        gradient was not finite. A real node would never send this number.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
     groups = np.concatenate([place * rows + np.asarray(draw.rows) for place, draw in enumerate(draws)])
     members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])
     if phase.schedule is not None:
-        # A patient is in no row that is closed to the patient's class, whoever else is.
+        # A patient is never in a row that is closed to the patient's class.
         own = targets[:, 0].cpu().numpy()[members]
         within = phase.schedule[groups % rows, own]
         groups, members = groups[within], members[within]
@@ -293,7 +293,7 @@ def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) 
 CHEAP = 1 << 14
 """Items of a pass, from which on contributions cost less than passes of their own."""
 PASS_BYTES = 1 << 29
-"""What the images of a pass may hold between forward and backward, with their patients' gradients."""
+"""Bytes that a pass may hold between forward and backward, including the patients' gradients."""
 
 
 def images_in_a_pass(phase: Phase, images: Tensor) -> int:

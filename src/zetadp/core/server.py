@@ -1,4 +1,4 @@
-"""What the server does in a round: average the nodes' messages, then take an optimiser step or solve for a head.
+"""The server's part of a round: average the nodes' messages, then take an optimiser step or solve for a head.
 
 All of it is post-processing of what the nodes released, so none of it costs privacy. The optimisers are our own, each
 number as PyTorch's would have it: PyTorch's import its compiler when one is made, which takes longer than the rounds of
@@ -30,7 +30,7 @@ class Receiver(Protocol):
     """Rows that nodes released to be learnt from, shape (row, dimension); None where messages are used up."""
 
     def learning_rate(self, round_number: int) -> float:
-        """Return the rate of a round, counted from zero; NaN where there is none."""
+        """Return the rate of a round, counted from zero; NaN if there is no rate."""
 
     def step(self, messages: Tensor, round_number: int) -> None:
         """Take the messages of all nodes, shape (node, dimension)."""
@@ -179,7 +179,7 @@ class HeadReceiver(ABC):
     Attributes
     ----------
     start
-        Weight and bias of the public head; None where there is none.
+        Weight and bias of the public head; None if there is none.
     """
 
     released: Tensor | None = None
@@ -223,7 +223,7 @@ class Solver(HeadReceiver):
     weights, layout, public
         As of `HeadReceiver`.
     statistic
-        What the nodes' messages are means of.
+        Quantities of which the nodes' messages are means.
     deviation
         Standard deviation of the noise in each coordinate of the mean message.
     """

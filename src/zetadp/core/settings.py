@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -124,7 +124,7 @@ class TrainingSettings:
     mixing
         How rows are mixed, for the estimator ``mixed_rows``.
     release
-        What a node sends in a round of descent: the mean of clipped gradients with ``gaussian`` noise; or its direction
+        Release of a node in a round of descent: the mean of clipped gradients with ``gaussian`` noise, or its direction
         alone, a unit vector from the ``von_mises_fisher`` law round it (`zetadp.directions`), as concentrated as the
         same noise multiplier allows. Seeded only. Without noise, the mean is sent either way.
     tf32
@@ -152,7 +152,7 @@ class TrainingSettings:
             Keys of `OptimiserSettings` and of this class; the optimiser's name is called ``optimiser``. Others, such as
             those of `Performance`, are left aside.
         rounds, noise
-            What other sections say.
+            Values from other sections.
         """
         optimiser = {key: section[key] for key in _names(OptimiserSettings) - {"name"} if key in section}
         if "optimiser" in section:
@@ -161,6 +161,21 @@ class TrainingSettings:
         if "mixing" in section:
             own["mixing"] = MixingSettings(**section["mixing"])
         return cls(rounds=rounds, noise=noise, optimiser=OptimiserSettings(**optimiser), **own)
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings as plans and ledgers name them, with mixing and release only where they are used."""
+        found = asdict(self)
+        if self.release == GAUSSIAN:
+            del found["release"]
+        if self.mixing is None:
+            del found["mixing"]
+        return found
+
+    def bare(self) -> TrainingSettings:
+        """Return what the noise follows from, and defaults for everything else."""
+        if self.mixing is None:
+            return TrainingSettings(self.rounds)
+        return TrainingSettings(1, estimator=MIXED_ROWS, mixing=MixingSettings(self.mixing.rows, self.mixing.active))
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -181,12 +196,12 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Performance:
-    """What changes how fast a training goes, how often one looks at it and what is lost by a crash, but not its result.
+    """Settings that change the speed of a run, its reports and its checkpoints, but not its result.
 
     Attributes
     ----------
     evaluate_every
-        Rounds between two looks at the validation patients.
+        Rounds between two evaluations on the validation patients.
     checkpoint_seconds
         Seconds between two checkpoints. With noise from the operating system the messages of every round since the
         last one are kept as well, since they cannot be computed again.

@@ -1,4 +1,4 @@
-"""What a network learns: losses, the metric that is watched, and the table of what it says of unseen items.
+"""Tasks: the losses, the reported metric, and the table of predictions for unseen items.
 
 A plan names its task, and every site finds the same one by this name: a module of `zetadp.tasks`, or an entry point of
 the group ``zetadp.tasks`` in an installed package. Nothing is imported from a path in a plan.
@@ -40,8 +40,8 @@ class Held(NamedTuple):
     records
         The items.
     items
-        One row an item: ``patient``, or whoever is the unit; ``node``, where a partition says so; and what tells the
-        items of a patient apart.
+        One row an item, with columns ``patient`` (or the unit), ``node`` if there is a partition, and those that
+        distinguish the items of a patient.
     """
 
     records: Records
@@ -57,12 +57,12 @@ class Held(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What a task says of a finished model, for its card.
+    """Description of a finished model, for its card.
 
     Attributes
     ----------
     title
-        What the model is.
+        Description of the model.
     about
         What kind of network it is, and what it tells.
     inputs, outputs
@@ -82,7 +82,7 @@ class Words(NamedTuple):
 
 
 class Task(Protocol):
-    """What a network learns; training, evaluation and tables know nothing else of it."""
+    """A learning task: all that training, evaluation and tables know about it."""
 
     @property
     def outputs(self) -> int:
@@ -98,7 +98,7 @@ class Task(Protocol):
         Parameters
         ----------
         outputs
-            What the network gave, shape (item, ...).
+            Output of the network, shape (item, ...).
         targets
             What it should have said, shape (item, ...).
         """
@@ -133,7 +133,7 @@ class PipelineTask(Task, Protocol):
         Parameters
         ----------
         files
-            What the task's rules made for the domain of the network.
+            Files that the task's rules made for the domain of the network.
         partition
             One row a record: ``patient``, ``record``, ``role`` and ``node``.
         role
@@ -160,7 +160,7 @@ class SiteTask(PipelineTask, Protocol):
         Parameters
         ----------
         folder
-            Folder of this site's patients and nobody else's.
+            Folder with the patients of this site only.
         plan
             For whose network they are prepared.
         cache
@@ -258,7 +258,7 @@ def task_of(content: Mapping[str, Any]) -> Task:
     Raises
     ------
     UserError
-        If nobody knows the name, or if the task refuses its settings.
+        If the task is unknown or refuses its settings.
     """
     settings = {"name": "classification", **content}
     name = str(settings.pop("name"))

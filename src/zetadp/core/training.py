@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 2**28
-"""Messages that are kept before a checkpoint makes them unneeded, about."""
+"""Approximate bytes of messages that are kept before a checkpoint makes them unneeded."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Who is at one node. It is private.
+    """The units at one node, which are private.
 
     Attributes
     ----------
@@ -74,9 +74,9 @@ class TrainingData:
     records
         Items of the training patients.
     holdings
-        Who is at each node, in the order of the plan's nodes.
+        Units at each node, in the order of the plan's nodes.
     validation
-        Items of held-out patients, watched only: the last model is taken, not the best. None watches nobody.
+        Items of held-out patients, for reports only: the last model is kept, not the best. None for no reports.
     """
 
     records: Records
@@ -86,16 +86,16 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class TrainingFiles:
-    """What outlives a training that is interrupted or repeated.
+    """Files that survive when a run is interrupted or repeated.
 
     Attributes
     ----------
     ledger
         The run's ledger, which outlives failed and repeated jobs.
     checkpoint
-        Where an interrupted training is kept, with its messages in a folder beside it; `finish` removes both.
+        Checkpoint of an interrupted run, with its messages in a folder next to it; `finish` removes both.
     permission
-        Whether the run may be begun from its first round again; None sets no limit.
+        Whether the run may restart from its first round; None sets no limit.
     cap
         The most that all runs on the same patients may cost one of them; None sets no limit.
     """
@@ -133,7 +133,7 @@ class Trained:
     history
         Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, or whatever metric the task
         watches, and ``validation_loss``; the last two are NaN without validation patients. Seconds are NaN with noise
-        from the operating system: how long a round took tells how many patients were drawn.
+        from the operating system: the duration of a round reveals how many patients were drawn.
     ledger_head
         Head of the ledger's chain at the end: a ledger without it has lost lines.
     not_finite
@@ -221,7 +221,7 @@ def train(
         progress = Progress(plan, parts.task.metric, state.done)
         seconds_before = float(state.history["seconds"].max()) if len(state.history) else 0.0
         if state.done == 0:
-            state.save(receiver, site, files)  # so that a training that is killed early goes on, and is not begun again
+            state.save(receiver, site, files)  # so that a run that is killed early continues and does not restart
         saved = time.monotonic()
         for number in range(state.done, plan.training.rounds):
             messages, bad = do_round(phase, site, number)

@@ -1,1 +1,1 @@
-"""What depends on the machine, and never changes a result by more than rounding."""
+"""Machine-dependent settings, which change results by rounding at most."""

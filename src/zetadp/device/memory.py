@@ -1,4 +1,4 @@
-"""How the C library treats memory that was freed."""
+"""Handling of freed memory by the C library."""
 
 from __future__ import annotations
 

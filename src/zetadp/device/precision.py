@@ -1,4 +1,4 @@
-"""Where a GPU may round to TF32: in convolutions that do not make weight gradients, and only where it was asked for.
+"""TF32 rounding on GPUs: only in convolutions that do not compute weight gradients, and only on request.
 
 TF32 keeps 10 bits of every factor of a product instead of float32's 23. PyTorch lets cuDNN use it in convolutions
 unless told otherwise, so it is told. Matrix products, norms and weight gradients are float32 always. The guarantee does
@@ -15,7 +15,7 @@ import torch
 
 
 def set_tf32(*, convolutions: bool) -> None:
-    """Let convolutions use TF32 on a GPU, or not; matrix products never do."""
+    """Allow or forbid TF32 in convolutions on a GPU; matrix products never use it."""
     if _by_name():
         torch.backends.cuda.matmul.fp32_precision = "ieee"
     else:
@@ -52,7 +52,7 @@ def _set(*, tf32: bool) -> None:
 
 
 def _by_name() -> bool:
-    """Tell whether this PyTorch has the settings by name (from 2.9 on), which must not be mixed with the older ones."""
+    """Return whether this PyTorch has the named settings (from 2.9 on), which must not be mixed with older ones."""
     return hasattr(torch.backends.cudnn, "conv")
 
 

@@ -1,4 +1,4 @@
-"""Copies from the processor's memory to a GPU that nobody waits for."""
+"""Non-blocking copies from the processor's memory to a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device, copied in the order of what the device is given to do.
+    """Return a tensor on a device, copied in the order of the device's other work.
 
     Parameters
     ----------

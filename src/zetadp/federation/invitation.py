@@ -1,4 +1,4 @@
-"""What a plan asks of a hospital and costs its patients, in words for somebody who must agree to it."""
+"""A plan in plain words, for the person who decides whether a hospital takes part."""
 
 from __future__ import annotations
 

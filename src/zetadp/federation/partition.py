@@ -1,4 +1,4 @@
-"""Which patient is held by which node, and which patients only ever test.
+"""Assignment of patients to nodes, and choice of the patients that are used for tests only.
 
 The partition is public: it is a function of the declared numbers and a seed, or of the scanner that the cohort's table
 names. One partition serves all runs on a cohort.
@@ -21,7 +21,7 @@ SERVER = "server"
 
 @dataclass(frozen=True)
 class PartitionSettings:
-    """How patients are spread.
+    """Settings of the partition.
 
     Attributes
     ----------

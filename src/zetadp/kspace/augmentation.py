@@ -1,4 +1,4 @@
-"""What a scanner may do to an image without changing its pulse sequence: variations for training on public images.
+"""Scanner effects that do not change the pulse sequence, as variations for training on public images.
 
 All of them act where they arise, in k-space: a patient who lies elsewhere is a phase ramp, lower resolution is a
 filter, a shorter scan leaves lines out, and receiver noise is complex. As in the volumes that hospitals store, only the
@@ -17,7 +17,7 @@ from zetadp.validation import in_range
 
 @dataclass(frozen=True)
 class AugmentationSettings:
-    """How strongly images are varied.
+    """Strength of the variations.
 
     Attributes
     ----------

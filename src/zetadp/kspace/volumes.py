@@ -12,7 +12,7 @@ from zetadp.kspace.slicing import centre_slices, resize_area
 from zetadp.validation import UserError
 
 MOST_NAMED = 5
-"""How many bad slices a message names."""
+"""Number of bad slices that a message names."""
 
 
 def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: int = 32) -> np.ndarray:

@@ -25,7 +25,7 @@ AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen network, and what is known of its features on public images.
+    """A frozen network, with statistics of its features on public images.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Backbone:
         return {name: value.contiguous() for name, value in found.items()}
 
     def content(self) -> dict[str, Any]:
-        """Return what the file says besides the tensors."""
+        """Return the metadata of the file."""
         return {
             "backbone": {**self.settings.described(), "widths": list(self.settings.widths)},
             "sequences": list(self.sequences),

@@ -1,4 +1,4 @@
-r"""Heads in closed form: what each patient contributes in one round, and the head that follows from the noisy mean.
+r"""Heads in closed form: each patient's contribution in one round, and the head from the noisy mean.
 
 The rival of gradient descent where only a head is trained. A patient's contribution is a mean over its images, whose
 features z are clipped to norm at most C each; all that is private is in this one vector, and the head is computed from
@@ -36,7 +36,7 @@ COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.projection`."""
 # How what follows was chosen has no record (docs/settings.md).
 BALANCE = 4.0
-"""Greatest norm of the crossed moments beside that of the second moments, after weighting; a public constant."""
+"""Greatest norm of the crossed moments relative to that of the second moments, after weighting; a public constant."""
 SPREAD = 0.05
 """Assumed standard deviation of a private class mean about the public one, in each real part."""
 RIDGE = 10.0
@@ -87,7 +87,7 @@ class ClosedForm(ABC):
     @property
     @abstractmethod
     def scale(self) -> float:
-        """What moments are multiplied by, so that a contribution has norm at most B."""
+        """Factor of the moments, so that a contribution has norm at most B."""
 
     @abstractmethod
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class ClassMeans(ClosedForm):
 
     @property
     def scale(self) -> float:
-        """What crossed moments are multiplied by."""
+        """Factor of the crossed moments."""
         return self.bound / self.crossed_bound
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -182,12 +182,12 @@ class LeastSquares(ClosedForm):
 
     @property
     def scale(self) -> float:
-        """What second moments are multiplied by."""
+        """Factor of the second moments."""
         return self.bound / (self.feature_bound**2 * math.hypot(1, BALANCE))
 
     @property
     def crossed_scale(self) -> float:
-        """What crossed moments are multiplied by."""
+        """Factor of the crossed moments."""
         return self.scale * BALANCE * self.feature_bound**2 / self.crossed_bound
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class LeastSquares(ClosedForm):
         return torch.cat((self.scale * to_vector(second), self.crossed_scale * crossed), dim=1)
 
     def head(self, mean: Tensor, deviation: float, public: Tensor | None) -> tuple[Tensor, Tensor]:
-        r"""Return the head of least squared error, with a ridge about zero or about what the public classes give.
+        r"""Return the head of least squared error, with a ridge about zero or about the public head.
 
         The ridge is `RIDGE` times :math:`2 s \sqrt d`, the norm of Hermitian noise of standard deviation s and side d.
         Negative eigenvalues, which noise alone can cause, become zero before it is added.

@@ -1,4 +1,4 @@
-r"""Convolutions, normalisation and ConjMish of a complex network where nobody asks for gradients.
+r"""Convolutions, normalisation and ConjMish of a complex network without gradients.
 
 In training most of the time goes into the numbers that the way back needs: the centred images and the slopes of Mish.
 Without them each block of images is normalised and activated in place while it lies in cache, and Mish takes four
@@ -25,7 +25,7 @@ BLOCK = 1 << 17
 
 
 def without_gradients(layers: Iterable[nn.Module], x: Tensor) -> Tensor | None:
-    """Return what layers make of stacked images; ``None`` where gradients are on, or for layers not known here.
+    """Return the layers' output for stacked images; ``None`` if gradients are on or a layer is unknown here.
 
     Parameters
     ----------

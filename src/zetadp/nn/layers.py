@@ -206,7 +206,7 @@ class LowRankConv2d(Conv2d):
 
 
 def updates(model: nn.Module) -> dict[str, Tensor]:
-    """Return the factors of all low-rank updates of a network by name: what it has besides the network it updates."""
+    """Return the factors of all low-rank updates of a network by name, without the weights that they update."""
     return {
         f"{name}.{factor}": value
         for name, module in model.named_modules()

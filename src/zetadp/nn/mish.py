@@ -1,4 +1,4 @@
-r"""Mish and what commonly follows it, each as one differentiable step with one saved tensor.
+r"""Mish and common operations after it, each as one differentiable step with one saved tensor.
 
 PyTorch's own Mish takes a logarithm, an exponential and a hyperbolic tangent of every number, forward and again
 backward. One logistic function is enough: with :math:`s = 1/(1 + e^{-x})` and :math:`p = s (2 - s)`,

@@ -75,13 +75,13 @@ class ConvolutionalClassifier(nn.Module):
         return activation(settings.activation, channels) if self.complex else Mish()
 
     def features(self, images: Tensor) -> Tensor:
-        """Return what the head sees, shape (image, feature), complex features stacked."""
+        """Return the inputs of the head, shape (image, feature), complex features stacked."""
         x = self._run(self.blocks, self._stacked(images))
         # Stacked tensors keep all real parts before all imaginary parts, so flattening and averaging act on both alike.
         return x.mean(dim=(2, 3)) if self.pooled else x.flatten(1)
 
     def layer_statistics(self, images: Tensor) -> Tensor:
-        """Return what each activation of a complex network makes of images, averaged over pixels.
+        """Return the output of each activation of a complex network for images, averaged over pixels.
 
         Returns
         -------
@@ -222,7 +222,7 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
 
 
 def _unet(settings: NetworkSettings, size: int) -> UNet:
-    """Return a U-Net of which what is trained requires a gradient."""
+    """Return a U-Net in which only trained parameters require a gradient."""
     if size % 2 ** (len(settings.widths) - 1):
         raise ValueError(
             f"Expected an image side divisible by 2 for each step between {len(settings.widths)} widths, found {size}."
@@ -239,7 +239,7 @@ def _unet(settings: NetworkSettings, size: int) -> UNet:
 
 
 def _freeze(model: ConvolutionalClassifier, trained: str) -> None:
-    """Let only what is trained require a gradient."""
+    """Make only trained parameters require a gradient."""
     if trained == "all":
         return
     model.blocks.requires_grad_(requires_grad=False)

@@ -4,9 +4,8 @@ Batch normalisation must not be used under differential privacy, because it mixe
 record undefined.
 
 Both layers are bound by memory, not by arithmetic, so each way is written out: one pass that reduces, one that maps,
-each in blocks of images that stay in cache.
-What is saved is the centred (or normalised) image and a few numbers for each image and channel; gradients of scale and
-shift, one for each image, fall out of the reduction.
+each in blocks of images that stay in cache. Saved for the backward pass are the centred (or normalised) image and a few
+numbers for each image and channel; gradients of scale and shift, one for each image, fall out of the reduction.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class ComplexGroupNorm(PatientLayer):
 
 
 class _Root(NamedTuple):
-    """The inverse square root W of the covariance of each image and group, and what it was made of.
+    """The inverse square root W of the covariance of each image and group, and the values it was computed from.
 
     All are of shape (image, group), but ``rows``, the elements of W row by row, of shape (image, 4, group).
     """
@@ -98,7 +97,7 @@ class _Root(NamedTuple):
         var_real, var_imaginary, c = moments.unbind(1)
         g11, g12, g21, g22 = of_rows.unbind(1)
         k = 1 / (self.s * self.t)
-        # W = k (...): what reaches k goes on to s and t by k = 1 / (s t), and from t to a, b and s.
+        # W = k (...): the gradient of k continues to s and t by k = 1 / (s t), and from t to a, b and s.
         of_k = -(of_rows * self.rows).sum(dim=1)
         of_t = of_k / self.t
         of_sum = of_t / (2 * self.t)
@@ -299,6 +298,6 @@ def _of_groups(values: Tensor, groups: int) -> Tensor:
 
 
 def _rows(parameter: Tensor, axis: int | None, size: int, images: int) -> Tensor:
-    """Return a mapped parameter, shape (1 or image, channel, 2) beside the mapped axis, with one row an image."""
+    """Return a mapped parameter, shape (1 or image, channel, 2) after the mapped axis, with one row an image."""
     rows = parameter.unsqueeze(0) if axis is None else parameter.movedim(axis, 0)
     return rows.expand(size, images // size, *rows.shape[2:]).flatten(0, 1)

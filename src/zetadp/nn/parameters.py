@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in the flat vector.
+    """The place of each parameter in the flat vector.
 
     Attributes
     ----------

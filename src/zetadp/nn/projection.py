@@ -1,4 +1,4 @@
-"""Which directions of a feature space tell the classes apart, and the best public affine head on the first of them."""
+"""Directions of a feature space that separate the classes, and the best public affine head on the first of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What defines a network, apart from the networks: checked without PyTorch, which takes seconds to import."""
+"""Settings of networks, in a module that does not need PyTorch, which takes seconds to import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OWN = "own"
 """Family of a network that the user of the library brings as a PyTorch module."""
 FAMILIES = ("complex", "real", "dense", "spectrogram", "unet", "real_unet", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
-"""What is trained where convolutions are frozen and updated by `zetadp.nn.layers`: both factors, or the outer."""
+"""Choices of ``trained`` with low-rank updates (`zetadp.nn.layers`): both factors, or the outer one."""
 
 DESCENT = "descent"
 """Rounds of clipped gradients: the way of every network."""
@@ -38,14 +38,14 @@ OF_FAMILY = {
 """Domains of families that do not take every one; no other sees complex images or rows."""
 
 SHIPPED = "data/backbone.safetensors"
-"""Where the backbone lies that comes with the package, relative to the package."""
+"""Path of the packaged backbone, relative to the package."""
 SHIPPED_LAYERS = "data/layers.safetensors"
 """The same with features of all its layers."""
 
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """What defines a network.
+    """Settings that define a network.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class NetworkSettings:
     start
         Where the weights start from: ``random``, or ``public``, the backbone's.
     trained
-        What is trained: ``all``; ``norms``, scales and shifts of the normalisation with the head; ``low_rank``, both
+        Trained weights: ``all``; ``norms``, scales and shifts of the normalisation with the head; ``low_rank``, both
         factors of an update ``U V`` of every convolution with the head; ``low_rank_outer``, the same with V as drawn;
         or the ``head``. The head of a U-Net is its last convolution and the weight of data consistency.
     rank
@@ -145,7 +145,7 @@ class NetworkSettings:
                 raise ValueError(f"Expected every width to be a multiple of groups={self.groups}, found {width}.")
 
     def described(self) -> dict[str, Any]:
-        """Return the settings that tell this network from others, as ledgers and hashes name it."""
+        """Return the settings that identify this network in ledgers and hashes."""
         found = asdict(self)
         if self.trained not in LOW_RANK:
             del found["rank"]  # of no effect

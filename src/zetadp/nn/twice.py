@@ -1,7 +1,7 @@
 """Complex convolutional networks by ordinary operations: slower, in any precision, and differentiable twice.
 
-The shipped layers write their way back out, for speed, and can be differentiated once. Whoever inverts gradients needs
-the derivative of a gradient; whoever measures speed needs what one would write at first.
+The shipped layers have hand-written backward passes for speed, and can be differentiated only once. Gradient inversion
+needs the derivative of a gradient, and benchmarks need a straightforward implementation for comparison.
 """
 
 from __future__ import annotations

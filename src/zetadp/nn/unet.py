@@ -1,4 +1,4 @@
-"""A U-Net that turns accelerated k-space into an image, complex or real, and the layer that keeps what was measured.
+"""A U-Net that turns accelerated k-space into an image, complex or real, and the layer that keeps the measured lines.
 
 Blocks of convolutions, group normalisation and activation on ever coarser images, then on ever finer ones, each joined
 with what the block of its size on the way down made (Ronneberger et al., arXiv:1505.04597). Its output is added to the
@@ -90,7 +90,7 @@ class UNet(nn.Module):
         return torch.cat((real, other_real, imaginary, other_imaginary), dim=1)
 
     def correction(self, x: Tensor) -> Tensor:
-        """Return what is added to stacked images of shape (image, 2, row, column)."""
+        """Return the update of stacked images of shape (image, 2, row, column)."""
         sizes = []
         for number, block in enumerate(self.down):
             x = block(functional.avg_pool2d(x, 2) if number else x)

@@ -1,4 +1,4 @@
-"""What `torch.vmap` needs to know of functions that treat every image alone: a further axis is more images."""
+"""Support for `torch.vmap` in functions that treat every image alone: a further axis means more images."""
 
 from __future__ import annotations
 

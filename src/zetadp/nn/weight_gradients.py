@@ -31,9 +31,9 @@ from zetadp.nn.stacked import fold_gradient
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
 """Multiplications that three products instead of four must save for each number that is laid out for them."""
 CACHED_BYTES = 1 << 23
-"""What a call may read to count as in cache."""
+"""Bytes that a call may read and still stay in cache."""
 FOLDED_BYTES = 1 << 20
-"""What is folded at once: the gradients of several patients where they are small."""
+"""Bytes that are folded at once: small gradients of several patients together."""
 UNFOLDED_BYTES = 1 << 30
 """Bytes of a pass's unfolded inputs, up to which they are made on devices other than a CPU."""
 
@@ -78,7 +78,7 @@ def convolution_gradients(
 
 
 def _three_pay(x: Tensor, gradient: Tensor, patients: int, kernel: int) -> bool:
-    """Tell whether three products instead of four save more than laying out their factors costs."""
+    """Return whether three products instead of four save more than laying out their factors costs."""
     inputs, outputs = x.shape[1], gradient.shape[1]
     share = 3 / 2 * min(patients, torch.get_num_threads()) / patients
     read = share * (x.numel() + gradient.numel()) * x.element_size()

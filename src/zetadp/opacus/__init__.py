@@ -1,6 +1,6 @@
-"""Opacus, made right for complex-valued networks and for patients with several images.
+"""Opacus for complex-valued networks and for patients with several images.
 
-The training path of zetadp does not use it. It serves those who train with Opacus already; start at `engine`.
+The training path of zetadp does not use this package. It is for users of Opacus; start at `engine`.
 """
 
 from __future__ import annotations

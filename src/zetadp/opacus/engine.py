@@ -1,8 +1,8 @@
 """Opacus's privacy engine for complex-valued networks and for patients with several samples.
 
-Network, optimizer and data go in, and come out private, as in Opacus; what changes is that the sampling probability is
-said, patients can be named, and what cannot be made right for complex parameters is refused (`refusals`). An example is
-in docs/opacus.md.
+As in Opacus, the engine takes network, optimizer and data and returns private ones. The differences: the sampling
+probability is explicit, samples can have patients, and settings that are wrong for complex parameters are refused
+(`refusals`). An example is in docs/opacus.md.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ KEPT = (
     "prefetch_factor",
     "persistent_workers",
 )
-"""What is kept of a data loader. Batch size, sampler and shuffling are not: patients are drawn instead."""
+"""Settings of a data loader that are kept. Batch size, sampler and shuffling are not: patients are drawn instead."""
 
 
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
-    """Makes a network, an optimizer and a dataset private; knows what that has cost so far.
+    """Makes a network, an optimizer and a dataset private, and tracks the privacy cost.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ CONJUGATED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class AnyLayer(nn.Module):
-    """Stands in the table of rules for every layer that is left to automatic differentiation."""
+    """Marks a layer that has no rule and uses automatic differentiation."""
 
 
 class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]

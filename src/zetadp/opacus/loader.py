@@ -1,4 +1,4 @@
-"""Batches of patients, each drawn independently with a probability that is said and not derived."""
+"""Batches of patients, each drawn independently with a given probability."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class PatientSampler(Sampler[list[int]]):
 
 
 class PatientLoader(DataLoader[Any]):
-    """A data loader of Poisson-sampled patients; it says to the optimizer whose samples each batch holds.
+    """A data loader of Poisson-sampled patients that reports the owners of each batch's samples to the optimizer.
 
-    A round that draws nobody yields a batch of one sample of zeros, which belongs to nobody and contributes nothing:
+    A round that draws no patient yields a batch of one sample of zeros, which has no owner and contributes nothing:
     the round still releases noise, and no layer has to cope with a batch without samples.
 
     Parameters
@@ -105,7 +105,7 @@ class PatientLoader(DataLoader[Any]):
 
 
 class _Owned(Dataset[Any]):
-    """A dataset whose items know their patient, so that worker processes cannot part them."""
+    """A dataset whose items include their patient, so that worker processes keep the two together."""
 
     def __init__(self, dataset: Dataset[Any], owners: Sequence[int]) -> None:
         self.dataset, self.owners = dataset, owners

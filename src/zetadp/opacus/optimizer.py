@@ -22,13 +22,13 @@ NOBODY = -1
 
 
 class BatchOwners:
-    """Whose samples the current batch holds: written by the loader, taken once by the optimizer."""
+    """Owners of the current batch's samples, written by the loader and read once by the optimizer."""
 
     def __init__(self) -> None:
         self._owners: Tensor | None = None
 
     def put(self, owners: Tensor) -> None:
-        """Say which patient each sample of the batch belongs to, as integers of shape (sample,)."""
+        """Set the patient of each sample in the batch, as integers of shape (sample,)."""
         self._owners = owners
 
     def take(self) -> Tensor:
@@ -37,8 +37,8 @@ class BatchOwners:
         Raises
         ------
         UserError
-            If no batch came from the loader since the last step: then nobody knows whose gradients these are, and no
-            sampling probability holds for them.
+            If no batch came from the loader since the last step: the owners of the gradients and their sampling
+            probability would be unknown.
         """
         if self._owners is None:
             raise UserError(
@@ -149,7 +149,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             _mark_as_processed(p.summed_grad)
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
-        """Refuse to spread one batch over several passes: a patient cut in two would be clipped, and count, twice."""
+        """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
         if do_skip:
             raise UserError(
                 "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."

@@ -1,4 +1,4 @@
-"""What Opacus offers and cannot do rightly with complex parameters or with patients, each with its reason."""
+"""Features of Opacus that are wrong for complex parameters or for patients, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Everything that was recorded about the patients of a cohort: complete, or refused.
 
-A total over ledgers is true only if no ledger is missing. The register beside them, and the sealed copies that
-finished runs left elsewhere, say what must be there. Patients who are known under the name of another cohort as well
-are found by keyed hashes of their files; what was released about them there is added.
+A total over ledgers is true only if no ledger is missing. The register and the sealed copies in finished runs show
+which ledgers must exist. Keyed hashes of files find patients who also belong to another cohort, whose releases about
+them are added.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDS = "records"
 
 
 def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
-    """Read ledger files, and refuse where one of them, or an end of one, is gone that a register beside them names.
+    """Read ledger files; refuse if one that their register names is missing or has lost its end.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
         One message that names everything that is missing. Copies of ledgers in folders without a register are read as
         they are.
     """
-    # The register is read first: trainings that go on meanwhile only add to ledgers.
+    # The register is read first: runs that continue meanwhile only add to ledgers.
     registers = {folder: register.read_register(folder) for folder in {path.parent for path in files}}
     found = {}
     for path in files:
@@ -86,21 +86,21 @@ def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
     begun = any(attempt.register is not None for attempts in ledgers.values() for attempt in attempts)
     if begun and not (folder / register.NAME).exists():
         raise UserError(
-            f"The register {folder / register.NAME} is missing: without it nobody can tell whether all ledgers are "
-            "there. Restore it from a backup."
+            f"The register {folder / register.NAME} is missing: without it, a missing ledger cannot be "
+            "detected. Restore it from a backup."
         )
     heads = {head for attempts in ledgers.values() for attempt in attempts for head in attempt.heads}
     lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
     if lost:
         raise UserError(
-            f"The ledgers in {folder} lack what {', '.join(map(str, lost))} recorded: a ledger is missing, or has lost "
+            f"The ledgers in {folder} lack records of {', '.join(map(str, lost))}: a ledger is missing, or has lost "
             "its end. A total over the rest would be too low. Restore the ledgers from a backup."
         )
     return [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
 
 
 def claim(folder: Path, table: Path) -> None:
-    """Note whose data a cohort trains on, as keyed hashes; records that were noted before stay.
+    """Add keyed hashes of a cohort's training records to its folder; earlier hashes stay.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def claim(folder: Path, table: Path) -> None:
 
 
 def shared_records(folder: Path, table: Path) -> dict[Path, int]:
-    """Return the other cohorts beside this one that hold some of the same training records, and how many.
+    """Return the cohorts next to this one that share training records, and how many they share.
 
     Parameters
     ----------
@@ -159,9 +159,9 @@ def runs_of_others(shared: Mapping[Path, int]) -> list[Run]:
 
 
 def forget_times(ledger: Path) -> None:
-    """Let a ledger and its register bear the present time, and not that of the last round.
+    """Set the file times of a ledger and its register to now.
 
-    How long a training took tells how many patients were drawn.
+    Otherwise they would show how long the run took, which reveals how many patients were drawn.
     """
     for path in (ledger, ledger.parent / register.NAME):
         os.utime(path)
@@ -202,7 +202,7 @@ class Permission:
         raise UserError(
             f"The run {name} has been trained {made} time(s) already. Training it again would release more about the "
             f"same patients: {self.cost(ledger.path, header)}. The results of the finished run stay as they are, and "
-            f"the next start goes on with them. To permit another attempt, run: zetadp permit {folder / name}.jsonl"
+            f"the next start continues with them. To permit another attempt, run: zetadp permit {folder / name}.jsonl"
         )
 
     def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:

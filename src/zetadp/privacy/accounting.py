@@ -1,4 +1,4 @@
-r"""What a sequence of noisy rounds costs in privacy.
+r"""Privacy accounting of sequences of noisy rounds.
 
 The question is always the same: on how many rounds of which kind did one patient's contribution, of norm at most the
 clip, enter with which probability under how much noise. Neighbours differ in one patient whose contribution is replaced
@@ -279,8 +279,8 @@ def _checked(delta: float) -> float:
 def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
-    # With chance q per round more units are drawn than are reckoned with, so a round is P = (1 - q) P' + q P''. Hence
-    # P <= P' + q as probabilities go, which is paid from delta, and P >= (1 - q) P', which is paid in epsilon.
+    # With chance q per round more units are drawn than are counted, so a round is P = (1 - q) P' + q P''. So for
+    # probabilities P <= P' + q, which is paid from delta, and P >= (1 - q) P', which is paid in epsilon.
     left_out = sum(count * _drawn(probability, units)[2] for probability, _, units, count, _ in key)
     if left_out >= delta:
         return math.inf

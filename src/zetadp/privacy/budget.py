@@ -117,7 +117,7 @@ class Cap:
         ledger
             The ledger that the plan's run has, or will have.
         header
-            What the plan declares.
+            Header of the plan.
         node
             The node whose patients the ledgers are about.
 

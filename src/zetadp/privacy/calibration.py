@@ -95,10 +95,10 @@ def noise_for_sum(
     rounds: int,
     colluding: int,
 ) -> float:
-    r"""Return what every node adds so that the sum of the messages costs the worst node at most `target`.
+    r"""Return the noise of every node at which the sum of the messages costs the worst node at most `target`.
 
-    A server that sees nothing but the sum of the messages :math:`(S_j + N_j) / R_j`, and to which `colluding` nodes
-    tell theirs, faces the noise of the others. With equal nodes each adds :math:`\sigma / \sqrt{n - t}`, where
+    A server that sees only the sum of the messages :math:`(S_j + N_j) / R_j`, and knows those of `colluding` nodes,
+    faces the noise of the others. With equal nodes each adds :math:`\sigma / \sqrt{n - t}`, where
     :math:`\sigma` is what one that hides alone would add. With unequal ones a patient of a node that divides by a small
     R weighs more in the sum, and `threat.effective_noise` says how much noise stands against that.
 
@@ -232,14 +232,14 @@ def _next_up(value: float) -> float:
 
 @dataclass(frozen=True)
 class Promise:
-    """Epsilon of one node's releases against whoever receives them, by the plan alone.
+    """Epsilon of one node's releases against their receivers, from the plan alone.
 
     Attributes
     ----------
     node
         Name of the node.
     unit
-        What is hidden: ``patient`` or ``image``.
+        Unit of the guarantee: ``patient`` or ``image``.
     epsilon
         For one unit, of one training to its declared end; infinite without noise.
     delta

@@ -1,7 +1,7 @@
 """Lines of JSON in which each is chained to the one before by a hash, so that edits show.
 
-Ledgers and the register beside them are such files. A line that was cut off at the end leaves no trace in the file
-itself: whoever kept a later head of the chain finds out.
+Ledgers and their register are such files. The file itself does not show that its last lines were cut off. Anyone who
+kept a later head of the chain can detect it.
 """
 
 from __future__ import annotations

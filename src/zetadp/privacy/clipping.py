@@ -1,7 +1,8 @@
-"""One clipped contribution per patient, summed. What is called a patient here is whatever unit is hidden.
+"""Sums of clipped contributions, one per patient. Here "patient" means the unit.
 
-The privacy unit is what is clipped: all images of a patient make one gradient, which is scaled to norm at most B over
-*all* parameters together, real and imaginary parts alike. Clipping per image or per layer would bound something else.
+The unit of privacy is the unit of clipping: all images of a patient make one gradient, which is scaled to norm at most
+B over *all* parameters together, real and imaginary parts alike. Clipping per image or per layer would bound something
+else.
 """
 
 from __future__ import annotations
@@ -90,9 +91,10 @@ def _norms(gradients: Sequence[Tensor | Factored]) -> Tensor:
 def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the norm of each patient's gradient over some parameters, float64 of shape (patient,).
 
-    To turn every number into float64 takes a processor longer than to read it. So it adds the squares of a few in
-    float32, with less error than factors are rounded down by, and joins the norms of these few in float64. Where that
-    does not do for a patient, its norm is taken again, and nobody else's: no bit of a norm depends on others.
+    Converting every number to float64 takes a processor longer than reading it. So squares are added in float32 in
+    small groups, with less error than clipping factors are rounded down by, and the groups' norms are joined in
+    float64. If that is not exact enough for a patient, only this patient's norm is recomputed: no norm depends on other
+    patients.
     """
     if all(g.device.type == "cpu" and g.dtype == torch.float32 for g in gradients):
         parts = []
@@ -135,7 +137,7 @@ def clipped_sums(
     Parameters
     ----------
     contribution
-        What a patient contributes.
+        Contribution of a patient.
     drawn
         The patients, and the group of each, or the groups.
     bound

@@ -1,7 +1,7 @@
-"""What a unit contributes: the gradient of a network, or a statistic in its place. What is called a patient is a unit.
+"""Contributions of units: the gradient of a network, or a statistic. Here "patient" means the unit.
 
-A contribution is computed of all items of a unit together, and of no other unit's. It is clipped in
-`zetadp.privacy.clipping`, whatever it is.
+A contribution is computed from all items of one unit, and from no items of other units. Every contribution is clipped
+in `zetadp.privacy.clipping`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Images(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the numbers."""
 
     def __len__(self) -> int: ...
 
@@ -45,7 +45,7 @@ class Losses(Protocol):
     """The loss of each item, whose mean over a unit's items makes the unit's gradient."""
 
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
-        """Return real losses of shape (item,) for what the network gave, shape (item, ...), and the targets."""
+        """Return real losses of shape (item,) for the network's outputs, shape (item, ...), and the targets."""
 
 
 def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class PatientStatistic(Protocol):
-    """What a patient contributes in place of its gradient: one real vector, a function of this patient alone."""
+    """A contribution other than a gradient: one real vector, a function of this patient alone."""
 
     @property
     def dimension(self) -> int:
@@ -101,7 +101,7 @@ class Drawn:
 
 
 class Contribution(Protocol):
-    """What is computed of each unit, and then clipped."""
+    """A quantity that is computed for each unit and then clipped."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ class Direction(NamedTuple):
 
 
 Kind: TypeAlias = Mechanism | Direction
-"""What the privacy of a release depends on: the closed list of what is released."""
+"""Everything that the privacy of a release depends on. The list of kinds is closed."""
 
 
 def gaussian_bound(level: float, dimension: int) -> float:
@@ -165,7 +165,7 @@ class Round:
             As the attributes; at most `population` may be expected.
         share
             Of several sums that are released together, the share that one patient can be drawn for. In these the chance
-            is R / N / share. The count is one: whoever releases several says how many.
+            is R / N / share. The count is one; the caller sets it for several sums.
         """
         return cls(
             node=node,

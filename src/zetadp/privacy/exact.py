@@ -4,11 +4,11 @@ Floating-point noise has gaps in its low-order bits, and the gaps give the sum a
 least significant bits for differential privacy, 2012, doi:10.1145/2382196.2382264). Here the noise is
 :math:`\lfloor sZ + 1/2 \rfloor` with Z standard normal, drawn with exactly its probabilities. For integers S,
 :math:`S + \lfloor sZ + 1/2 \rfloor = \lfloor S + sZ + 1/2 \rfloor`: the release is post-processing of the continuous
-Gaussian mechanism, and what every accountant says of that holds unchanged.
+Gaussian mechanism, and every accountant's bound for it holds unchanged.
 
-Exact means: floating-point arithmetic decides only where a proven error bound leaves no doubt, and only the operations
-that IEEE 754 rounds correctly (no exponential or logarithm of a library). What is left, a few candidates in a million,
-is decided in integers, with as many further random bits as it takes (`zetadp.privacy.exact_decisions`).
+Exact means that floating-point arithmetic decides only where a proven error bound leaves no doubt, and only the
+operations that IEEE 754 rounds correctly (no exponential or logarithm of a library). The rest, a few candidates in a
+million, is decided in integers, with as many further random bits as necessary (`zetadp.privacy.exact_decisions`).
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def drop(strip: int, x: Fraction) -> Fraction:
 
 
 def kept(strip: int, x: Prefix, uniform: Prefix) -> bool | None:
-    """Tell whether the candidate ``i + x`` is kept: whether ``U < exp(-drop(i, x))``."""
+    """Return whether the candidate ``i + x`` is kept: whether ``U < exp(-drop(i, x))``."""
     bits = uniform.bits + GUARD
     if uniform.value + 1 << GUARD <= exp_bounds(drop(strip, x.high), bits)[0]:
         return True

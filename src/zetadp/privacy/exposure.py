@@ -43,7 +43,7 @@ class Run:
         None where patients were drawn. Where single images were, which the histories then count: how many images of one
         patient are on its node.
     noise
-        Where the noise came from: ``os``, or ``seeded``, which protects nobody.
+        Where the noise came from: ``os``, or ``seeded``, which protects no one.
     dimension
         Real numbers in one contribution; None where the ledger does not say.
     """
@@ -119,7 +119,7 @@ def recorded_runs(ledger: Path) -> list[Run]:
 
 
 def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
-    """Return the attempts of a ledger that released anything, under names that tell them apart."""
+    """Return the attempts of a ledger that released anything, under different names."""
     runs = []
     for name, attempt in _releasing(ledger, attempts):
         with named(ledger, f"the header of {name}"):
@@ -266,8 +266,8 @@ def of_patient(run: Run, total: Exposure) -> Counter[Kind | Grouped]:
 def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind | Grouped]]:
     """Return for each node the costliest exposure of one of its patients over all runs, every message lying open.
 
-    Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central run
-    beside a federated one), a patient's node there is not known here and the one that is worst at `delta` is taken.
+    Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central and
+    a federated run), a patient's node there is not known here and the one that is worst at `delta` is taken.
     Noise of other nodes is never credited, also not in runs with simulated secure aggregation: no protocol hid their
     messages. Where a run drew single images, the exposure is that of a patient with all of theirs.
     """

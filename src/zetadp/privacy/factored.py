@@ -101,7 +101,7 @@ class Factored:
 
 @dataclass(frozen=True)
 class Use:
-    """What a layer was given, and what it made of it.
+    """One use of a layer: its input and its output.
 
     Attributes
     ----------

@@ -2,8 +2,8 @@
 
 One file a run, one JSON object a line. A line is chained to the one before by a hash, so edits show. After a crash the
 ledger may hold a round that was never released, which over-counts; it can never lack one that was. Files are kept
-outside the declared outputs of the workflow, which Snakemake deletes when a job fails or runs again: training a model
-anew appends to its ledger, because what was released before stays released.
+outside the declared outputs of the workflow, which Snakemake deletes when a job fails or runs again. Training a model
+again appends to its ledger, because earlier releases stay released.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class Attempt:
     Attributes
     ----------
     header
-        What was trained, as the ledger's first line of the attempt says.
+        Description of the run, from the attempt's first line.
     events
-        Every recorded release. A round that was released again, with other bytes, stands here twice and is paid twice.
+        Every recorded release. A round that was released again, with other bytes, is listed and counted twice.
     sent
-        Hash of what was sent, by round and by how often the round had been released before. A resumed run that
-        computes the very same bytes again sends nothing new.
+        Hash of each message, by round and by the number of earlier releases of the round. A resumed run that computes
+        the same bytes again sends nothing new.
     torn
         Lines that a crash cut off. Each counts as one more round at every node of the attempt.
     heads
-        Every head that the chain had during the attempt. Whoever kept one sees whether lines were cut off since.
+        Every head of the chain during the attempt. An earlier copy of one shows whether lines were cut off since.
     identity
         The head after the attempt's first line, which no other attempt has.
     last
@@ -51,10 +51,10 @@ class Attempt:
     permitted
         How many attempts the user permitted while this one was the last.
     register
-        Head of the register beside the ledger when the attempt began; None in ledgers older than registers.
+        Head of the register when the attempt began; None in ledgers older than registers.
     draws
-        What tells seeded draws of the attempt from those of others: hash of the plan, keyed hash of the data. None
-        where the operating system gave the noise.
+        Identity of the attempt's seeded draws: hash of the plan, keyed hash of the data. None if the noise came from
+        the operating system.
     """
 
     header: dict[str, Any]
@@ -72,8 +72,8 @@ class Attempt:
         """Return every release to be accounted, torn lines included."""
         torn = list({event.node: event for event in self.events}.values())
         if least := least_noise(self.header):
-            # Where noise changed over rounds, a torn line may stand for the round that had the least of it, and that
-            # was made again: which round no other node's noise hides is not known, so both count as such.
+            # If the noise changed over the rounds, a torn line may stand for a repeated round with the least noise.
+            # Which of the two rounds lacks the other nodes' noise is unknown, so both count as lacking it.
             torn = 2 * [replace(event, noise_multiplier=least[event.node]) for event in torn]
         return self.events + torn * self.torn
 
@@ -81,7 +81,7 @@ class Attempt:
 class Ledger:
     """An open ledger of one run.
 
-    The register beside it (`zetadp.privacy.register`) learns of every attempt when it begins, goes on, or is closed.
+    The register (`zetadp.privacy.register`) records every attempt when it begins, continues or is closed.
 
     Parameters
     ----------
@@ -216,9 +216,9 @@ class Ledger:
         self._attempt = Attempt(header=dict(header))
         self._held = Counter()
         self._times = Counter()
-        # Nobody can repeat the nonce: should the ledger be lost, what was kept beside it does not pass for the next's.
+        # The nonce never repeats, so files kept from a lost ledger are never mistaken for those of the next one.
         nonce = secrets.token_hex(16)
-        # It names the register's head, so that a register that lost its end shows by the ledgers that began after.
+        # The line names the register's head, so that later ledgers show whether the register has lost its end.
         known: dict[str, Any] = {"nonce": nonce, "register": register.head_beside(self.path)}
         known |= {} if draws is None else {"draws": dict(draws)}
         self._append({"kind": "start", "attempt": self.attempts, **known, **header})
@@ -227,19 +227,19 @@ class Ledger:
 
     @property
     def identity(self) -> str:
-        """What tells the attempt from every other."""
+        """Unique identity of the attempt."""
         return self._attempt.identity
 
     def knows(self, head: str) -> bool:
-        """Tell whether the chain had this head during the attempt; if not, lines were cut off or changed since."""
+        """Return whether the chain had this head during the attempt; if not, lines were cut off or changed since."""
         return head in self._attempt.heads
 
     def knew(self, head: str) -> bool:
-        """Tell whether the chain had this head during an earlier attempt."""
+        """Return whether the chain had this head during an earlier attempt."""
         return head in self._earlier
 
     def resume(self, round_number: int) -> None:
-        """Note that the attempt goes on from a checkpoint before ``round_number``."""
+        """Record that the attempt continues from a checkpoint before ``round_number``."""
         self._append({"kind": "resume", "round": round_number})
         self._register()
 
@@ -274,7 +274,7 @@ class Ledger:
         self._times.update({event.round for event in events})
 
     def holds(self, event: Round, times: int = 1) -> bool:
-        """Tell whether the attempt has recorded the event, at least so often."""
+        """Return whether the attempt has recorded the event, at least so often."""
         return self._held[event] >= times
 
     def releases(self, round_number: int) -> int:

@@ -1,13 +1,13 @@
-r"""Poisson sampling and noise as one object, so that what is accounted is what happened.
+r"""Poisson sampling and noise in one object, so that the accounted event is the one that happened.
 
 For one node and one round: every patient is drawn independently with probability ``p = R / N``; the clipped gradients
 of those drawn are summed; noise of variance :math:`(\sigma B)^2` is added to the real part **and** to the imaginary
 part of every complex coordinate and to every real one; the result is divided by the expected number R, a public
-constant. The divisor is never the realised number, which is private, and a round that draws nobody releases noise.
+constant. The divisor is never the realised number, which is private, and a round that draws no patient releases noise.
 
-Where the event says so, a direction drawn round that of the sum is released in its place (`zetadp.directions`). A sum
-of zero has none, be it that nobody was drawn or that contributions cancel; a fixed public one stands in. The accountant
-takes any two centres for opposite ones, these included.
+If the event is of a direction, one drawn around that of the sum is released instead (`zetadp.directions`). A sum
+of zero has no direction, whether no patient was drawn or the contributions cancel; a fixed public one replaces it. The
+accountant assumes that any two centres are opposite, including this one.
 
 Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI Applications, Algorithm 1, with the
 noise of its eq. 2: ``torch.randn`` with a complex dtype would give half the variance.
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 DRAWN_AT_ONCE = 1 << 23
-"""Places that are drawn together."""
+"""Number of places that are drawn together."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Who was drawn in one round at one node, with the event that accounting will see.
+    """Units drawn in one round at one node, with the event for the accountant.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class NodeMechanism(ABC):
     """
 
     grid: Grid | None = None
-    """The grid of integer sums; floating-point sums where there is none."""
+    """The grid of integer sums, or None for floating-point sums."""
     repeatable = True
     """Whether a round, computed again, releases the same bytes."""
 
@@ -97,7 +97,7 @@ class NodeMechanism(ABC):
         self._released: set[tuple[int, int]] = set()
 
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
-        """Draw the patients of a round, each independently; nobody is a possible answer.
+        """Draw the patients of a round, each independently; the result may be empty.
 
         A round that was released ``again`` times before is drawn anew: the accountant takes releases as independent.
         """
@@ -169,7 +169,7 @@ class SampledGaussian(NodeMechanism):
     place
         Number of the node, which sets its random streams apart from those of other nodes.
     seed
-        Seed of the run. Seeded noise makes a simulation reproducible and protects nobody.
+        Seed of the run. Seeded noise makes a simulation reproducible and protects no one.
     """
 
     def __init__(self, event: Round, place: int, *, seed: int, ledger: Ledger, rows: int = 1) -> None:

@@ -1,9 +1,10 @@
-"""The register beside the ledgers of a cohort: which ledgers there are, and heads that their chains had.
+"""The register of a cohort's ledgers, with the heads of their chains.
 
-A deleted ledger leaves no trace in those that remain, nor does a cut at the end of a line: a total over them would be
-too low without a sign. So every ledger is named here, with its head, when an attempt begins, continues, or is closed.
-`zetadp.privacy.account` refuses to add up ledgers of which one, or the end of one, is gone. The register is a chain
-itself, and each attempt names the register's head in its first line, so that an old copy of the register shows as well.
+The remaining ledgers do not show that a ledger was deleted or lost its last lines, so a total over them would silently
+be too low. The register therefore names every ledger, with its head, when an attempt begins, continues or is closed.
+`zetadp.privacy.account` refuses to add up the ledgers if one of them, or the end of one, is missing. The register is
+itself a chain, and each attempt names the register's head in its first line, so that an old copy of the register is
+detected too.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from zetadp.storage import make_folder, sync_folder
 from zetadp.validation import UserError
 
 NAME = "register"
-"""Of the file. It does not end in .jsonl, as ledgers do."""
+"""Name of the file. Unlike that of a ledger it does not end in .jsonl."""
 TAIL = 4096
 """Bytes that hold the last line, and more."""
 
 
 def head_beside(ledger: Path) -> str:
-    """Return the head of the register beside a ledger."""
+    """Return the head of the register next to a ledger."""
     path = ledger.parent / NAME
     if not path.exists():
         return START
@@ -33,7 +34,7 @@ def head_beside(ledger: Path) -> str:
 
 
 def note(ledger: Path, head: str) -> None:
-    """Add a ledger's head to the register beside it, and sync.
+    """Add a ledger's head to the register next to it, and sync.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-r"""What the releases of a training let anybody learn of one person, in figures that a hospital can weigh.
+r"""Bounds on what the releases of a run reveal about one person, in figures that a hospital can weigh.
 
-All of them follow from the ledger alone and hold against every attack, whoever makes it and whatever else is known. A
+All of them follow from the ledger alone and hold against every attack by anyone, with any other knowledge. A
 bound on membership is the trade-off curve. A bound on reconstruction follows from it: an attacker knows that a person's
 data are one of n candidates, all equally likely beforehand, and names one. Let Q be the law of everything released
 without the person, f the trade-off curve, and :math:`A_z` the releases after which z is named. These are disjoint, so
@@ -36,7 +36,7 @@ _MOST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class Risk:
-    """What was released of the people of one training, and what follows from it.
+    """Releases about the people of one run, and the bounds that follow.
 
     Attributes
     ----------
@@ -45,9 +45,9 @@ class Risk:
     runs
         The trainings that the ledger records; of all but one only what they released counts.
     exposure
-        What the person who is worst off was exposed to. Every message lies open.
+        Exposure of the person with the weakest protection, if every message is visible.
     guarantee
-        ``holds``; ``simulated`` where noise came from a seed, which protects nobody; ``none`` without noise.
+        ``holds``; ``simulated`` if the noise came from a seed, which protects no one; ``none`` without noise.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Risk:
         ledger
             A run's ledger, or that of a release.
         delta
-            Whoever is worst off at this delta is whom the figures are of.
+            The figures are for the person with the weakest protection at this delta.
         name
             Of the training; by default the ledger's.
 

@@ -1,7 +1,7 @@
-"""The secret beside the ledgers of a cohort, and hashes of private data that mean nothing without it.
+"""The secret of a cohort's ledgers, and keyed hashes of private data.
 
-Whoever knows all patients but one could confirm that one from a plain hash of the data. A keyed hash tells them
-nothing. The secret lies beside the ledgers, is used there only, and must not be shown or lost.
+Someone who knows all patients but one could confirm the last one from a plain hash of the data. A keyed hash reveals
+nothing without its key. The key is a secret file next to the ledgers, used only there. Do not show or lose it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Secret:
 
     @classmethod
     def of(cls, folder: Path) -> Secret:
-        """Return the secret of a folder of ledgers; it is made where there is none.
+        """Return the secret of a folder of ledgers, and create it if there is none.
 
         Raises
         ------
@@ -56,7 +56,7 @@ class Secret:
 
     @property
     def name(self) -> str:
-        """Which secret it is. The name tells nothing else."""
+        """Name of the secret, which reveals nothing else about it."""
         return self.tag("name of this secret")
 
     def tag(self, content: str) -> str:

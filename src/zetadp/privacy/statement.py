@@ -1,6 +1,6 @@
 """Privacy statements: what a run, or a cohort after many runs, can truthfully claim, and what it cannot.
 
-A statement is a JSON object that names unit, neighbours, sampling, audience and delta beside every epsilon; `wording`
+A statement is a JSON object that gives unit, neighbours, sampling, audience and delta with every epsilon; `wording`
 turns it into a text. Infinite epsilons are the string ``"inf"``, as everywhere in the project.
 """
 
@@ -32,18 +32,18 @@ RECORDS_OF_ONE_PERSON = (2, 6)
 
 @dataclass(frozen=True)
 class Terms:
-    """What a statement is for.
+    """Terms of a statement: delta, unit and source of the noise.
 
     Attributes
     ----------
     delta
         The delta of the quoted epsilon.
     unit
-        What a record of the cohort stands for: ``"patient"`` only where the cohort declares one record a patient, or
-        merged the records of each. ``"speaker"`` is the same for people who are heard. Where single images were drawn,
-        the statement is per image, and tells what holds for this unit beside it.
+        The meaning of a record: ``"patient"`` only if the cohort declares one record a patient, or merged the records
+        of each. ``"speaker"`` is the same for recordings of speech. If single images were drawn, the statement is per
+        image and also gives the figures for this unit.
     noise_source
-        ``"seeded"`` is simulation and protects nobody; ``"os"`` is the operating system's generator.
+        ``"seeded"`` is a simulation and protects no one; ``"os"`` is the operating system's generator.
     """
 
     delta: float
@@ -51,7 +51,7 @@ class Terms:
     noise_source: NoiseSource
 
     def __post_init__(self) -> None:
-        """Refuse units and sources that there are not."""
+        """Refuse unknown units and sources."""
         one_of((*PERSONS, "record"), unit=self.unit)
         one_of(("seeded", "os"), noise_source=self.noise_source)
 
@@ -76,9 +76,9 @@ def run_statement(
     weights
         Public weight of each node in the server's average.
     target_epsilon
-        What the run was calibrated to.
+        Target epsilon of the calibration.
     earlier
-        Trainings of the same model that were begun before and given up, or made before: they released as well.
+        Earlier attempts at the same model, finished or not: their releases count as well.
     backbone
         Hash of the public network that weights or features came from.
     """
@@ -179,7 +179,7 @@ def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: fl
     epsilon
         The run's target.
     delta, unit
-        What the statement is for.
+        As in `Terms`.
 
     Raises
     ------
@@ -324,7 +324,7 @@ def _trade_off(kinds: Iterable[Exposure], unit: Unit) -> dict[str, Any]:
 
 
 def _follows_from_node(runs: Sequence[Run]) -> bool:
-    """Tell whether a patient's node in one division of the cohort says all of the exposure over the runs.
+    """Return whether a patient's node in one division of the cohort says all of the exposure over the runs.
 
     Where it does not, the exposure that is worst at one delta need not be worst along a whole curve.
     """

@@ -1,8 +1,8 @@
 """Threat models: against whom the quoted epsilon of a training holds, what that assumes, and what each audience sees.
 
-``local``: every node hides its own message; nobody else needs to be trusted. ``secure_aggregation``: nodes add less
-noise each, because the server is taken to see nothing but the sum of their messages. No protocol that would make it so
-is implemented here, so such a training is a simulation of one. ``central``: one trusted holder of all data.
+``local``: every node hides its own message and trusts no one else. ``secure_aggregation``: each node adds less noise,
+because the server is assumed to see only the sum of the messages. No protocol that ensures this is implemented here, so
+such a run is a simulation. ``central``: one trusted holder of all data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CENTRAL_HOLDER = "central"
 """Name of the one node of a training with a central holder, and of the arm that has one unless it says otherwise."""
 
 NOTHING_HIDDEN = "None: no noise was added, and nothing is hidden from anybody."
-"""What a training without noise says in place of its assumptions."""
+"""Text that replaces the assumptions of a run without noise."""
 
 
 def threat_of_arm(arm: str, declared: str | None) -> Threat:
@@ -118,10 +118,10 @@ def effective_noise(
 ) -> float | None:
     r"""Return the noise multiplier that stands between one audience and a patient of one node.
 
-    Whoever receives each node's own message is not hindered by the other nodes' noise. A reader of the models sees the
-    average only, with the noise of all nodes. Another node sees the average too, and can subtract its own message; the
-    worst other node counts. A server that sees nothing but sums is such a reader who can subtract what the nodes that
-    collude with it tell: the patient's node adds :math:`B w_i / R_i` to the average, under noise of variance
+    An audience that receives each node's own message faces that node's noise only. A reader of the models sees only the
+    average, with the noise of all nodes. Another node also sees the average, and can subtract its own message; the
+    worst such node counts. A server that sees only sums is a reader who can subtract the messages of nodes that collude
+    with it: the patient's node adds :math:`B w_i / R_i` to the average, under noise of variance
     :math:`\sum_j (\sigma_j B_j w_j / R_j)^2` over the other honest nodes and itself. Figures for averages hold only if
     the nodes that they credit do add their noise.
 

@@ -1,9 +1,9 @@
-"""Verification of a finished run by anybody: nothing that trained the model is imported, and no data are needed.
+"""Verification of a finished run by anyone, without the training code and without data.
 
-A run is sealed when it is finished: a file beside it names the hash of every other. That finds what was altered by
-accident. Whoever alters on purpose can seal anew, so what a statement says is computed again from the ledger, whose
-lines are chained, and its epsilon is asked of another accountant. What nobody can see from a run alone is whether the
-ledger is all there was: the register beside the live ledgers tells (`zetadp.privacy.account`).
+A finished run is sealed: one file holds the hash of every other. The seal detects accidental changes. Someone who
+changes files on purpose can seal the run again, so verification recomputes the statement from the ledger, whose lines
+are chained, and checks its epsilon with another accountant. A run alone cannot show whether its ledger is complete; the
+register next to the live ledgers can (`zetadp.privacy.account`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Check:
     what
         What ought to hold.
     fault
-        What is wrong; empty where it holds.
+        Description of the fault; empty if there is none.
     """
 
     what: str
@@ -54,7 +54,7 @@ class Check:
 
 
 def seal(path: Path, files: Iterable[Path]) -> None:
-    """Write the hashes of a finished run's files, which lie beside the seal."""
+    """Write the hashes of a finished run's files, which lie next to the seal."""
     write_json(path, {"format": 1, "files": {file.name: content_hash(file) for file in files}})
 
 

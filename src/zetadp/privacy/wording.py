@@ -262,7 +262,7 @@ def _run_lines(statement: Mapping[str, Any]) -> list[str]:
 
 
 def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
-    """Return what stands beside the quoted epsilon: smaller deltas, several records, and odds."""
+    """Return the lines that accompany the quoted epsilon: smaller deltas, several records, and odds."""
     lines = [
         *(f"At delta {row['delta']:g}: epsilon {_shown(row['epsilon'])}." for row in figures["smaller_deltas"]),
         *(
@@ -285,7 +285,7 @@ def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
 
 
 def _shown(value: float | str) -> str:
-    """Return an epsilon for reading, or that there is none."""
+    """Return an epsilon for display, or that there is none."""
     return "no guarantee" if float(value) == math.inf else rounded_up(value, digits=3)
 
 

@@ -1,1 +1,1 @@
-"""Tables, figures and cards: what a reader sees of finished runs."""
+"""Tables, figures and cards: results of finished runs for readers."""

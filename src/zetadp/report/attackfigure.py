@@ -1,4 +1,4 @@
-"""Pictures of attacks on messages: images rebuilt from one, and candidates named from all."""
+"""Figures of attacks on messages: images rebuilt from one message, and candidates identified from all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROW = 1.15
 
 
 def rebuilt_figure(kinds: Sequence[tuple[str, Sequence[Rebuilt]]], title: str) -> Figure:
-    """Draw the best, the median and the worst image of each kind of message beside the true one.
+    """Draw the best, the median and the worst image of each kind of message next to the true one.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def _ranked(found: Sequence[Rebuilt]) -> list[tuple[np.ndarray, np.ndarray, floa
 
 
 def candidates_figure(found: pd.DataFrame, delta: float) -> Figure:
-    """Draw how often the right candidate is named against epsilon, one panel a number of candidates."""
+    """Draw the rate of correctly named candidates against epsilon, one panel for each number of candidates."""
     numbers, networks = found["candidates"].unique(), found["network"].unique()
     with figure_style():
         drawn, panels = panel_grid(len(numbers), 2, 3.4)

@@ -33,13 +33,13 @@ LEAST_RATE = 0.004
 """Where both axes begin."""
 
 _TICKS = (0.01, 0.1, 1.0)
-# Who is promised what, with the colour of the region and the style of its edge; the reader's lies in the server's.
+# Audiences of the claims, with colour and edge style of their regions; the reader's lies inside the server's.
 _REGIONS = {"reader": ("a reader of the models", "#C4D9EA", "-"), "server": ("the server", "#E6E6E6", "--")}
 _ROC, _BAND, _CURVE = "#D55E00", "#000000", "#0072B2"
 
 
 def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None], experiment: str) -> Figure:
-    """Draw what each audit measured against its claim, and its errors against the claimed trade-off curves.
+    """Draw each audit's measurement against its claim, and its errors against the claimed trade-off curves.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     cohort_label
         Name of the cohort for the title.
     chance
-        What a guess reaches, in %; no line by default.
+        Score of guessing, in %; no line by default.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
 
 
 def draw_chance(panel: Axes, chance: float | None) -> None:
-    """Draw a line at what a guess reaches, if there is such a thing."""
+    """Draw a line at the score of guessing, if there is one."""
     if chance is not None:
         panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
 
@@ -140,7 +140,7 @@ def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: 
     rounds, mean, std = summary.index.to_numpy(), summary["mean"], summary["std"]
     if std.notna().any():
         panel.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
-    # A marker now and then tells the lines apart in grey without hiding them.
+    # A few markers distinguish the lines in grey without hiding them.
     every = (min(index % 3, len(rounds) - 1), max(1, len(rounds) // 6))
     panel.plot(rounds, mean, label=label, markevery=every, **{**line_look(index), "color": colour})
 
@@ -164,7 +164,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
             group = groups[network, arm, epsilon]
             image = _draw_matrix(panel, group)
             seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
-            # What does not fit beside the colour bar would lie upon it.
+            # A label that does not fit next to the colour bar would cover it.
             name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_name(epsilon)}, {seeds}", 3, 0.58)
         label_outer(panels, columns, f"predicted {word}", f"true {word}")
         figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
@@ -199,7 +199,7 @@ def most_telling(runs: pd.DataFrame) -> list[Cell]:
 
 
 def _place(cell: Cell) -> tuple[str, str, tuple[float, bool]]:
-    """Return what cells are ordered by on the page."""
+    """Return the sort key of a cell on the page."""
     return cell[0], cell[1], epsilon_order(cell[2])
 
 

@@ -109,13 +109,13 @@ def columns_for(count: int) -> int:
 
 
 def name_panel(panel: Axes, name: str, columns: int, share: float = 0.8) -> None:
-    """Write the title of one of so many panels in a row, no wider than a share of its column."""
+    """Write the title of one of several panels in a row, no wider than a share of its column."""
     size = TEXT if columns < 3 else SMALL
     panel.set_title(wrapped(name, size, share * WIDTH / columns), loc="left", fontsize=size)
 
 
 def percent_axis(panel: Axes) -> None:
-    """Let the vertical axis span 0 to 100 %, with room for whole markers at both ends."""
+    """Make the vertical axis span 0 to 100 %, with room for whole markers at both ends."""
     panel.set_ylim(-3, 103)
     panel.set_yticks(range(0, 101, 20))
     panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
@@ -147,7 +147,7 @@ def label_outer(panels: Sequence[Axes], columns: int, x: str, y: str) -> None:
 
 
 def set_title(figure: Figure, title: str) -> None:
-    """Write the title at the top left, in as many lines as the figure's width asks for."""
+    """Write the title at the top left, in as many lines as the figure's width requires."""
     figure.suptitle(wrapped(title, TITLE, 0.97 * figure.get_figwidth()), x=0.01, ha="left")
 
 
@@ -249,13 +249,13 @@ def guarantee_shown(runs: pd.DataFrame) -> str:
 
 
 def without_noise_shown(epsilons: Iterable[str]) -> str:
-    """Say what the epsilons that are no guarantee stand for; empty where there are none."""
+    """Return an explanation of the epsilons that are no guarantee; empty if there are none."""
     words = {"inf": "∞: clipped, no noise, no guarantee", UNCLIPPED: "unclipped: no noise either, no guarantee"}
     return "; ".join(text for epsilon, text in words.items() if epsilon in set(epsilons))
 
 
 def spread_shown(seeds: pd.Series, marks: str, alone: str = "") -> str:
-    """Say over how many seeds values are means, and what bars or bands span.
+    """Return a sentence on the number of seeds behind means, and on what bars or bands span.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ def spread_shown(seeds: pd.Series, marks: str, alone: str = "") -> str:
     marks
         What shows the spread: bars or bands.
     alone
-        What they span where there is one seed only; by default there are none.
+        Meaning of the bars if there is only one seed; by default there are no bars.
     """
     fewest, most = int(seeds.min()), int(seeds.max())
     if most == 1:

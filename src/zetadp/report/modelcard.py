@@ -1,4 +1,4 @@
-"""The model card: what a trained model is, how well it does, what its guarantee says, and what it is not for."""
+"""The model card: description, results, guarantee and limits of a trained model."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _provenance(run: Mapping[str, Any], network: Mapping[str, Any], metrics: Map
 
 
 def _that_count(network: Mapping[str, Any]) -> list[str]:
-    """Return the names of the settings that mean something for a network of this family."""
+    """Return the names of the settings that a network of this family uses."""
     names = ["family", "domain"]
     if network["family"] == "head":
         names += ["components", "start"]

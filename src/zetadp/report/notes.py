@@ -1,4 +1,4 @@
-"""The sentences below every table and figure, which make its numbers honest: whose they are, and what epsilon means."""
+"""Notes below every table and figure: the people behind the numbers, and the meaning of epsilon."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def notes(
 
 
 def _measured(runs: pd.DataFrame) -> str:
-    """Say what the numbers are, up to whose."""
+    """Return the beginning of the note on what the numbers are."""
     metric = runs["metric"].iloc[0]
     return (
         "Accuracy is the share of correct images of"
@@ -68,14 +68,14 @@ def _measured(runs: pd.DataFrame) -> str:
 
 
 def _others(made: int, planned: int | None) -> list[str]:
-    """Say that these runs are not all there will be."""
+    """Return a note that more runs are declared than shown."""
     if planned is None or made >= planned:
         return []
     return [f"{made} of the experiment's {planned} runs. The others follow, and the total grows with them."]
 
 
 def _sums(private: pd.DataFrame) -> list[str]:
-    """Say of each arm with simulated secure aggregation what its epsilon assumes, and what it is without."""
+    """Return for each arm with simulated secure aggregation the assumption of its epsilon, and epsilon without it."""
     found = []
     for arm, group in private[private["threat"] == SECURE_AGGREGATION].groupby("arm"):
         figures = _at_epsilons(group, "epsilon_single_messages")
@@ -88,7 +88,7 @@ def _sums(private: pd.DataFrame) -> list[str]:
 
 
 def _images(private: pd.DataFrame) -> list[str]:
-    """Say of each network whose images were drawn one by one what holds for the patient behind them."""
+    """Return for each network with single images as units the guarantee for a whole patient."""
     found = []
     for network, group in private[private["unit"] == "image"].groupby("network"):
         figures = _at_epsilons(group, "epsilon_per_patient")
@@ -106,12 +106,12 @@ def _at_epsilons(runs: pd.DataFrame, column: str) -> str:
 
 
 def or_none(epsilon: float) -> str:
-    """Return an epsilon for reading; unknown and infinite ones are none."""
+    """Return an epsilon for display; unknown and infinite ones become a word."""
     return rounded_up(epsilon) if math.isfinite(epsilon) else "none"
 
 
 def _excesses(runs: pd.DataFrame) -> list[str]:
-    """Name the runs whose stated epsilon is above the one that names them."""
+    """Return a note on runs whose stated epsilon is above their target."""
     target = runs["epsilon"].map(epsilon_value)
     above = runs[(runs["epsilon_stated"] > target * (1 + EPSILON_TOLERANCE)) & np.isfinite(target)]
     return [

@@ -1,4 +1,4 @@
-"""How a table was made: command, commit, cohort, seeds and hardware, in one form for every table.
+"""The origin of a table: command, commit, cohort, seeds and hardware, in one form for every table.
 
 CSV files begin with these five as ``# key: value``; Markdown files list them as ``- key: value``.
 """
@@ -36,7 +36,7 @@ def origin(
     Parameters
     ----------
     cohort, seeds
-        What the scenario or the benchmark declares; `cohort_shown` and `seeds_shown` write them.
+        Values that the scenario or the benchmark declares, from `cohort_shown` and `seeds_shown`.
     command
         The command that makes the table; by default the one that runs.
     runs
@@ -70,14 +70,14 @@ def seeds_shown(seeds: Iterable[int]) -> str:
 
 
 def called() -> str:
-    """Return the command that runs: that of make or of the workflow, or this program and its arguments."""
+    """Return the current command: that of make or of the workflow, or this program and its arguments."""
     if COMMAND in os.environ:
         return os.environ[COMMAND]
     return f"python {_below(Path(sys.argv[0]), ROOT)} {shlex.join(sys.argv[1:])}".rstrip()
 
 
 def workflow_command(configfiles: Sequence[Path], overridden: Sequence[str], root: Path = ROOT) -> str:
-    """Return how the workflow was called, as far as it decides what is computed.
+    """Return the workflow's command with the options that affect the results.
 
     Parameters
     ----------
@@ -94,10 +94,10 @@ def workflow_command(configfiles: Sequence[Path], overridden: Sequence[str], roo
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """Return the commit of the code that runs, or None where there is no git history of it.
+    """Return the commit of the running code, or None without a git history.
 
-    It ends in ``-dirty`` where a file differs from the commit that is neither a page nor in ``docs``. Tables are kept
-    there, and one that was just written says nothing about the code that writes the next.
+    It ends in ``-dirty`` if a file differs from the commit, except pages and files in ``docs``: a table that was just
+    written there does not change the code that writes the next one.
     """
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root.resolve():
@@ -108,7 +108,7 @@ def commit(root: Path = ROOT) -> str | None:
 
 
 def code_version(root: Path = ROOT) -> str:
-    """Return `commit`, or the installed version where there is none, as of a package or a copy of the files."""
+    """Return `commit`, or the installed version if there is none, as in a package or a copy of the files."""
     found = commit(root)
     if found is not None:
         return found
@@ -120,7 +120,7 @@ def code_version(root: Path = ROOT) -> str:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Return code, machine and software of this process, as ``metrics.json`` keeps them."""
-    torch = sys.modules["torch"]  # whoever has a device has loaded it; tables are made without it
+    torch = sys.modules["torch"]  # loaded if a device was passed; tables are made without it
     return {
         "commit": code_version(),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
@@ -131,7 +131,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """Return what git says, or None where it fails or is not installed."""
+    """Return the output of git, or None if it fails or is not installed."""
     try:
         done = subprocess.run(  # noqa: S603  (fixed arguments)
             ["git", "--no-optional-locks", "-C", str(root), *arguments],  # noqa: S607  (the git of whoever runs this)
@@ -145,14 +145,14 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def _commits(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the commit of the code that runs, and those of the trainings where they are others."""
+    """Return the commit of the running code, and those of the training runs if they differ."""
     here = code_version()
     trained = sorted({run.get("commit") or UNKNOWN for run in runs})
     return here if not trained or trained == [here] else f"{here}; trainings by {', '.join(trained)}"
 
 
 def _hardware(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the trainings ran on, or this machine where there are none."""
+    """Return the hardware of the training runs, or of this machine if there are none."""
     places = sorted({f"{run.get('device', UNKNOWN)}, {run.get('cores', UNKNOWN)} cores" for run in runs})
     return "; ".join(places) or machine()
 

@@ -1,4 +1,4 @@
-"""Tables for readers: CSV, Markdown, LaTeX, HTML and plain text, each with the notes that make its numbers honest.
+"""Tables for readers: CSV, Markdown, LaTeX, HTML and plain text, each with its notes.
 
 A `Sheet` holds the cells as text; every renderer prints any sheet, so all formats show the same numbers.
 """
@@ -197,7 +197,7 @@ def to_html(*sheets: Sheet) -> str:
 
 
 def html_page(title: str, body: Sequence[str], style: str = "") -> str:
-    """Return a self-contained page with these elements, and rules of style beside those of every page."""
+    """Return a self-contained page with these elements, and rules of style in addition to those of every page."""
     return (
         "<!DOCTYPE html>\n"
         f'<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'

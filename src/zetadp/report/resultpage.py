@@ -40,7 +40,7 @@ _MORE_STYLE = "@media screen { .wide td, .wide th { white-space: nowrap; } }\n"
 
 @dataclass(frozen=True)
 class Results:
-    """What the page shows of an experiment.
+    """Content of an experiment's page.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Results:
 
     @classmethod
     def read(cls, table: Path, total: Path, text: Path, pictures: Iterable[Path]) -> Results:
-        """Read ``table1.csv``, ``privacy_total.json`` and its text; pictures are read where they are drawn."""
+        """Read ``table1.csv``, ``privacy_total.json`` and its text; pictures are read when they are drawn."""
         lines = table.read_text(encoding="utf-8").splitlines()
         notes = tuple(line.removeprefix("# ") for line in lines if line.startswith("#"))
         frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
@@ -98,7 +98,7 @@ def write_results(found: Results, name: str, page: Path) -> None:
 
 
 def reached(table: pd.DataFrame) -> str:
-    """Say in one sentence what networks reached at the smallest epsilon, in the order of what they reached."""
+    """Return a sentence with the networks' results at the smallest epsilon, best first."""
     private = table[~table["epsilon"].map(epsilon_value).map(math.isinf)]
     shown = private if len(private) else table
     least = min(shown["epsilon"], key=epsilon_value)
@@ -113,7 +113,7 @@ def reached(table: pd.DataFrame) -> str:
 
 
 def spent(total: Mapping[str, Any]) -> str:
-    """Say in one sentence what all runs cost the people behind them."""
+    """Return a sentence with the total cost of all runs for a person."""
     rows, broken = total["private_rows"], len(total["all_rows"]["without_noise"])
     without = f"{broken} {'run has' if broken == 1 else 'runs have'} no noise and no guarantee"
     if not rows["runs"]:
@@ -126,7 +126,7 @@ def spent(total: Mapping[str, Any]) -> str:
 
 
 def _result(found: Results) -> Iterable[Section]:
-    """Yield what the landing page shows as well."""
+    """Yield the parts that the landing page shows as well."""
     yield Section("In two sentences", [reached(found.table), spent(found.total)])
     title = f"{metric_shown(str(found.table['metric'].iloc[0]))} against ε"
     pictures = {title: found.pictures[FIGURE]} if FIGURE in found.pictures else {}
@@ -138,7 +138,7 @@ def _result(found: Results) -> Iterable[Section]:
 
 
 def _details(found: Results) -> Iterable[Section]:
-    """Yield what only the page itself shows."""
+    """Yield the parts that only the page itself shows."""
     yield Section(
         "Privacy of each network",
         [_OF_A_RUN],
@@ -152,7 +152,7 @@ def _details(found: Results) -> Iterable[Section]:
 
 
 def _stated(table: pd.DataFrame) -> Sheet:
-    """Lay out what each network may spend, and what its ledgers say that it spent."""
+    """Lay out the target epsilon of each network, and the epsilon recorded in its ledgers."""
     rows = tuple(
         (
             str(row["network"]),

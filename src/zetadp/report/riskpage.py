@@ -1,4 +1,4 @@
-"""One page on what a training may give away of a person: for a data-protection officer, and for an engineer."""
+"""One page on what a run may reveal about a person, for a data-protection officer and for an engineer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STRONG, _PALE, _GREY = "#0072B2", "#C4D9EA", "#777777"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What attacks on the code have shown, in the experiment that a run belongs to.
+    """Results of attacks on the code, in the experiment of a run.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Evidence:
 
     @classmethod
     def of(cls, files: Iterable[Path], network: str | None = None) -> Evidence:
-        """Return what files of an experiment's audit show of a network; others are left aside."""
+        """Return the results for a network from the files of an experiment's audit."""
         named = {path.name: path for path in files}
         tables = {name: pd.read_csv(named[f"{name}.csv"], comment="#") for name in _TABLES if f"{name}.csv" in named}
         for name in _OF_NETWORKS:
@@ -81,7 +81,7 @@ def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, 
     Parameters
     ----------
     risk
-        What was released.
+        The releases and their bounds.
     unit
         Whose contribution is hidden.
     delta
@@ -102,7 +102,7 @@ def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, 
 
 
 def headline(risk: Risk, unit: Unit, delta: float) -> str:
-    """Say first of all, in one sentence, what a hospital must know."""
+    """Return the first sentence: the most important fact for a hospital."""
     if risk.guarantee == "none":
         return f"Nothing limits what these models tell about a {unit}: at least one was released without noise."
     guess = percent_up(risk.right_guesses(TEN, delta))
@@ -117,7 +117,7 @@ def headline(risk: Risk, unit: Unit, delta: float) -> str:
 
 
 def risk_figure(risk: Risk, unit: Unit, delta: float) -> Figure:
-    """Draw how often candidates are named rightly, and the trade-off curve where it is known."""
+    """Draw how often candidates are named correctly, and the trade-off curve where it is known."""
     with figure_style():
         figure, panels = panel_grid(2, 2, 3.6)
         _candidates(panels[0], risk, delta)
@@ -276,7 +276,7 @@ def _attacks(evidence: Evidence) -> Iterator[Section]:
 
 
 def _on_messages(evidence: Evidence) -> list[Sheet]:
-    """Lay out what attacks on messages of this network found."""
+    """Lay out the results of attacks on messages of this network."""
     sheets = []
     if evidence.candidates is not None:
         named = tuple(

@@ -1,4 +1,4 @@
-"""Picture of how the workflow gets from patients to results, with its rules in groups that a reader understands."""
+"""Figure of the workflow from patients to results, with its rules in groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From finished runs to tables: the task's metric against epsilon, by class, by patient and by node.
+"""Tables of finished runs: the task's metric against epsilon, by class, by patient and by node.
 
 Every table is a long-form data frame with shares in percent; `zetadp.report.rendering` prints them. Tables read the
 JSON files of the runs and nothing else.
@@ -52,7 +52,7 @@ OF_CLASSES = ("per_class", "confusion", "classes", "called")
 REPLICATES = "replicates"
 """The metric in resamples of patients, where it is no mean over patients; runs on the same patients share them."""
 STATED = ("delta", "unit", "noise_source", "statement", "nodes")
-# Calibration stays below the target, so that any excess beyond rounding was not planned and is told to the reader.
+# Calibration stays below the target, so any excess beyond rounding was not planned and is reported to the reader.
 EPSILON_TOLERANCE = 1e-9
 
 
@@ -62,7 +62,7 @@ def paper_cell(arm: str, epsilon: str) -> tuple[float, float] | None:
 
 
 def is_simulated(cohort_label: str) -> bool:
-    """Tell whether a cohort is simulated: its label says so, and every reader of the label sees it."""
+    """Return whether a cohort is simulated: its label shows it to every reader."""
     return "simulated" in cohort_label.lower()
 
 
@@ -72,7 +72,7 @@ def metric_shown(metric: str) -> str:
 
 
 def chance_of(runs: pd.DataFrame) -> float | None:
-    """Return what a guess reaches in a classification, in %: half of the area under a ROC curve, or one class.
+    """Return the score of guessing in a classification, in %: half of the area under a ROC curve, or one class.
 
     None for a task that has no classes.
     """
@@ -82,7 +82,7 @@ def chance_of(runs: pd.DataFrame) -> float | None:
 
 
 def holders(table: pd.DataFrame) -> str:
-    """Return whose the held-out images are, for reading: patients', or records' where nobody knows the persons."""
+    """Return the unit of held-out images, for display: patients, or records if the persons are unknown."""
     units = set(table["unit"])
     return f"{units.pop()}s" if units in ({"record"}, {"speaker"}) else "patients"
 
@@ -120,7 +120,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
 
 def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Read each run's ``history.csv`` and stack them, with columns for what names the run and its guarantee."""
+    """Read each run's ``history.csv`` and stack them, with columns for the name of the run and its guarantee."""
     parts = []
     for directory in run_dirs:
         path = directory / "history.csv"
@@ -240,7 +240,7 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
     """
 
     def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
-        # A seed may draw the nodes' sizes anew, so the size is part of what names a row.
+        # The nodes' sizes may depend on the seed, so the size is part of a row's name.
         spent: dict[tuple[str, int], list[float]] = {}
         reached: dict[tuple[str, int], list[float | None]] = {}
         for nodes, measured in zip(group["nodes"], group["node_metric"], strict=True):
@@ -304,7 +304,7 @@ def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _per_patient(privacy: Mapping[str, Any]) -> float:
-    """Return what a statement says of a whole patient; NaN where nothing is known of whose the records are."""
+    """Return a statement's epsilon for a whole patient; NaN if the persons behind the records are unknown."""
     whole = privacy["of_all_images"] or privacy
     return float(whole["epsilon"]) if whole["unit"] in PERSONS else math.nan
 
@@ -335,7 +335,7 @@ def _ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
 
 
 def not_empty(runs: Sized) -> None:
-    """Refuse to lay out or draw nothing."""
+    """Refuse an empty table."""
     if not len(runs):
         raise UserError(
             "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
@@ -372,7 +372,7 @@ def _joint_interval(group: pd.DataFrame, seed: int) -> tuple[float, float]:
 
 
 def _common(group: pd.DataFrame, column: str) -> Any:  # noqa: ANN401  (text or number, as the statement has it)
-    """Return the one value that all seeds of a cell share; averaging over different guarantees would mean nothing."""
+    """Return the one value that all seeds of a cell share: an average over different guarantees has no meaning."""
     values = group[column].unique()
     if len(values) != 1:
         found = ", ".join(str(value) for value in values)

@@ -109,7 +109,7 @@ def test_what_a_sealed_copy_holds_must_be_there(folder, tmp_path):
     for path in folder.iterdir():
         path.unlink()
     train(folder / "first-1.jsonl")
-    with pytest.raises(UserError, match=r"lack what .*sealed\.jsonl recorded"):
+    with pytest.raises(UserError, match=r"lack records of .*sealed\.jsonl"):
         cohort_runs(folder, [sealed])
 
 

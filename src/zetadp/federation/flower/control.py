@@ -89,7 +89,7 @@ class Control:
         self._client.close()
 
     def ready(self) -> bool:
-        """Tell whether the SuperLink answers.
+        """Return whether the SuperLink answers.
 
         Raises
         ------

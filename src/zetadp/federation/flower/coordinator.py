@@ -1,9 +1,8 @@
-"""The server of a federation: ask every node, check what comes, average, step, evaluate, save, go on.
+"""The server of a federation: request updates, check and average them, take a step, evaluate, and save.
 
-It knows no patient of a node and needs none: all that it does is post-processing of privatised sums. What it must get
-right is the account of them. A message is used only after its node's ledger, line by line, has been seen to hold the
-release; rounds in which a node was missing stand in the account as such, so that nobody is credited with noise that
-was not there.
+The server never sees a node's patients: everything it does is post-processing of privatised sums. Its ledger of these
+sums must be right. The server uses a message only after it has found the release in the lines of the node's ledger. It
+records which nodes were missing from a round, so that no guarantee counts on noise that was not added.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from zetadp.validation import UserError
 logger = logging.getLogger(__name__)
 
 REMINDER_SECONDS = 60.0
-"""How often a round that waits says for whom."""
+"""Seconds between two log lines that name the nodes a round waits for."""
 
 
 class Coordinator:
@@ -53,7 +52,7 @@ class Coordinator:
     line
         How nodes are reached.
     watched
-        Images of patients that the server holds, looked at while training; there may be none.
+        Images of patients that the server holds, evaluated during training; may be empty.
     files
         The account of the federation's releases, in the form of a simulation's ledger, which outlives failed runs; the
         copies of the nodes' own ledgers lie in a folder beside it. Where an interrupted training goes on from. Whether
@@ -120,8 +119,8 @@ class Coordinator:
                 if done % how.evaluate_every == 0 or done == training.rounds:
                     self._look(done)
                 self._report(done)
-                # Without its checkpoint a round with a node missing could be asked for again, come out otherwise, and
-                # leave nodes that have answered the next round with weights that no longer are.
+                # Save after every round with a missing node. A repeat of such a round could give a different result,
+                # and nodes that had already answered the next round would then hold outdated weights.
                 due = time.monotonic() - saved >= how.checkpoint_seconds or len(messages) < len(self.names)
                 if due and done < training.rounds:
                     self._save(ledger, done)
@@ -214,7 +213,7 @@ class Coordinator:
         return {name: messages[name] for name in self.names if name in messages}
 
     def _tell_who_is_there(self, number: int, messages: Mapping[str, Tensor]) -> None:
-        """Say who has connected or left, and now and then whom a long round waits for."""
+        """Log which nodes connected or left, and at intervals the nodes that a long round waits for."""
         there, waiting = self.line.reachable(), [name for name in self.names if name not in messages]
         if there != self._there:
             for name in sorted((self._there or set()) - there):
@@ -228,17 +227,17 @@ class Coordinator:
             logger.info("round %d of %d waits for %s", number + 1, self.plan.training.rounds, ", ".join(state))
 
     def _count_first(self, ledger: Ledger, names: Sequence[str], number: int) -> None:
-        """Let nodes stand in the account before they are first asked.
+        """Record nodes in the ledger before the first request to them.
 
-        A node that stands there is taken to have released in every declared round. So whatever it releases after that
-        is covered, also where nothing more is heard of it, or of this server.
+        A recorded node counts as having released in every declared round. This covers everything that it releases
+        later, even if the node or this server is never heard of again.
         """
         if first := [name for name in names if name not in self._counted]:
             ledger.record([self.plan.event(name, number) for name in first])
             self._counted.update(first)
 
     def _ends(self, number: int, messages: dict[str, Tensor], failures: dict[str, int], waited: float) -> bool:
-        """Tell whether a round is over: complete, or to go on without the missing; raise where nothing can come of it.
+        """Return whether a round is over, with or without all nodes; raise if it cannot succeed.
 
         A node that was left out of the last round and has not been heard since is not waited for.
         """
@@ -261,7 +260,7 @@ class Coordinator:
         return False
 
     def _close(self, ledger: Ledger, number: int, messages: dict[str, Tensor]) -> None:
-        """Note who was left out. A release that is known and was not used stands twice, as in `_account`."""
+        """Record the nodes that were left out. A known but unused release is written twice, as in `_account`."""
         left_out = [name for name in self.names if name not in messages]
         self._absent.update(left_out)
         unused = [self.plan.event(name, number) for name in left_out]
@@ -288,7 +287,7 @@ class Coordinator:
         )
 
     def _accept(self, reply: Answer | Refusal) -> Tensor | None:
-        """Return a reply's update; None where there is none and asking again may help.
+        """Return a reply's update, or None if there is none and a new request may succeed.
 
         Raises
         ------
@@ -322,11 +321,11 @@ class Coordinator:
         return [event for event in self.mirrors[name].of_attempt(attempt) if event.node == name]
 
     def _account(self, ledger: Ledger, number: int) -> None:
-        """Bring the account up to what the nodes' ledgers show.
+        """Add the releases that the nodes' ledgers show to the server's ledger.
 
-        A release of an earlier round that becomes known late, because its message was lost and the round went on
-        without it, is written twice: once for what it cost, and once more so that the round never counts as one in
-        which every node's noise was in the average.
+        The message of an earlier release may have been lost, so that its round continued without it. Such a late
+        release is written twice: once for its cost, and once so that the round never counts as one whose average
+        contained every node's noise.
         """
         new = []
         for name in self.names:

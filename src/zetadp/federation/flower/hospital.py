@@ -1,10 +1,10 @@
-"""What a hospital's node does with a request: check it against its own plan, ledger and permissions, then answer once.
+"""The node of a hospital: it checks each request against its own plan, ledger and permissions, and answers once.
 
-Nothing in a request decides what is computed, except the weights. What is sent is the privatised sum and the lines
-that the node's ledger gained, which hold public constants; never a count, a loss, a time or an error's text.
+A request decides nothing about the computation except the weights. The node sends the privatised sum and the new lines
+of its ledger, which hold public constants. It never sends a count, a loss, a time or the text of an error.
 
-Computing happens in a process of its own. It can be ended when it takes too long, and whatever becomes of it, the
-server is answered, at a time that does not tell how long it took.
+The computation runs in its own process, which is ended if it takes too long. The server gets an answer in every case,
+at a time that does not reveal how long the computation took.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Hospital:
         return Answer(self.settings.name, request.attempt, request.round, update, lines)
 
     def _begin(self, ledger: Ledger, request: Request, parts: Assembly) -> None:
-        """Refuse where the ledger has lost lines; start a new attempt where the server has, and it is permitted."""
+        """Refuse if the ledger has lost lines; start a new attempt if the server did and it is permitted."""
         if request.head and not (ledger.knows(request.head) or ledger.knew(request.head)):
             raise _RefusedError(Reason.LEDGER)
         if lost := set(request.seen) - _heads(self.ledger_path.parent):

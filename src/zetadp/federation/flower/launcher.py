@@ -163,13 +163,12 @@ class Federation:
         watch
             Whether the end of a process ends the run.
         say
-            Takes what the server tells, a line each.
+            Called with each line of the server's output.
 
         Raises
         ------
         UserError
-            If it did not end well: nobody may take a run for finished whose nodes all failed. Or if a process ended by
-            itself, where they are watched.
+            If the run failed, for instance because all nodes did, or if a watched process ended by itself.
         """
         with self.control() as control:
             while (state := self._state(control, run)) is None or state.status != FINISHED:

@@ -15,7 +15,7 @@ from zetadp.storage import make_folder, read_json, sync_folder, write_json
 from zetadp.validation import UserError
 
 IDENTITIES = "identities.json"
-"""File beside the copies of nodes' ledgers."""
+"""File next to the copies of the nodes' ledgers."""
 
 
 class Mirror:
@@ -126,7 +126,7 @@ def note_identities(folder: Path, identities: Mapping[str, str]) -> None:
 
 
 def heads_elsewhere(folder: Path, identity: str) -> list[str]:
-    """Return the last head of each copy of a node's ledgers from other trainings, in the folders beside one.
+    """Return the last head of each copy of a node's ledgers from other trainings, in the folders next to one.
 
     Parameters
     ----------

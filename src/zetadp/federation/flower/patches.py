@@ -1,8 +1,8 @@
 # ruff: noqa: E402  (the version is checked before anything is imported that another one may lack)
-"""What is changed in Flower's own programs, and what is put between them; all of it rests on Flower's insides.
+"""Changes to Flower's own programs, which depend on Flower's internals.
 
-Every change is of the process that asks for it alone. Flower promises nothing about what is changed here, so another
-version could go on without an error and without the change: this module refuses every version but its own.
+Each change affects only the process that requests it. Flower guarantees nothing about these internals, so a change
+could silently have no effect in another version. This module therefore refuses every version but one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OPERATOR = "x-zetadp-operator"
 
 
 def ask_again_soon(seconds: float = FIRST_SECONDS) -> None:
-    """Let this process ask soon for a part of a message that has not arrived yet; every wait is twice the one before.
+    """Make this process request a missing part of a message soon; each wait is twice the one before.
 
     A message is announced before its vectors have come, at each of three steps: from the server to a node, within the
     node, and back. Flower finds them missing and asks again after a second, which made most of the time of a short
@@ -64,7 +64,7 @@ def ask_again_soon(seconds: float = FIRST_SECONDS) -> None:
 
 
 def wait_for_the_database(seconds: float = 60.0) -> None:
-    """Let the SuperLink of this process wait so long for its database while another thread writes.
+    """Set how long the SuperLink of this process waits for its database while another thread writes.
 
     Five seconds, its own patience, are too short for eleven nodes on busy cores: the SuperLink then answers a node with
     an internal error, and the node ends.
@@ -76,19 +76,19 @@ def wait_for_the_database(seconds: float = 60.0) -> None:
 
 
 def look_every(seconds: float) -> None:
-    """Let the SuperNode of this process sleep no longer than so between two looks for a message.
+    """Limit the seconds that the SuperNode of this process sleeps between two checks for messages.
 
     Flower's three seconds are written into its code, and a round of a training waits for them: an hour in a thousand
     rounds.
     """
-    # Its import brings a database's migrations along, which speak up in logs: only nodes pay for it.
+    # This import loads database migrations, which write to the log. Only nodes should pay for that.
     from flwr.supernode import start_client_internal
 
     vars(start_client_internal)["time"] = SimpleNamespace(sleep=lambda wanted: time.sleep(min(wanted, seconds)))
 
 
 def sign_off_first(memory: Path) -> None:
-    """Let the SuperNode of this process take back an earlier sign-on of its own that a crash has left.
+    """Make the SuperNode of this process remove an earlier registration of its own that a crash left behind.
 
     A SuperLink refuses a node that it takes to be connected still, as it does for a minute after the node was killed.
     So a node remembers its number, and signs off before it signs on.
@@ -112,23 +112,23 @@ def sign_off_first(memory: Path) -> None:
 
 
 def load_only(app: ClientApp) -> None:
-    """Let this process do a node's task with its own app; what the server sent is neither unpacked nor loaded."""
+    """Make this process run a node's task with its own app; code from the server is neither unpacked nor loaded."""
     vars(node_tasks).update(install_from_fab=lambda *_, **__: None, get_load_client_app_fn=lambda **_: lambda *_: app)
 
 
 def serve_nodes_alone_outside(secret: str) -> None:
-    """Let the SuperLink of this process serve no other machine but nodes, and no operator without the secret."""
+    """Restrict the SuperLink of this process: other machines only as nodes, operators only with the secret."""
     vars(extensions)["get_middleware"] = lambda: (Middleware(NodesOnlyFromOutside, secret=secret),)
 
 
 class NodesOnlyFromOutside:
-    """Refuse everything but the interface for nodes to clients on other machines, and operators without the secret.
+    """Refuse operators without the secret, and other machines everything except the interface for nodes.
 
-    A SuperLink serves nodes, operators and its own apps on one port, and asks operators for no credentials: whoever
-    reaches the port could register a key or start a run. Here only the interface for nodes, which checks their keys, is
-    open to other machines; the rest answers this machine alone. Operators must know the secret of this very SuperLink,
-    and are shown that it knows the secret too, so that no operator reaches the SuperLink of another federation on this
-    machine.
+    A SuperLink serves nodes, operators and its own apps on one port, and requires no credentials of operators: anyone
+    who reaches the port could register a key or start a run. Here only the interface for nodes, which checks their
+    keys, is open to other machines. The rest is open to this machine only. Operators must know the secret of this very
+    SuperLink, and are shown that it knows the secret too, so that no operator reaches the SuperLink of another
+    federation on this machine.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A site's processes: they never outlive whoever started them, call nobody, and have folder and port to themselves."""
+"""The processes of a site. They end with their parent, make no outside calls, and own their folder and port."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def silent_environment(home: Path, **more: str) -> dict[str, str]:
 
 @contextmanager
 def ended_by_signal() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that what the block cleans up is cleaned up; neither is an error."""
+    """End the block on SIGTERM as on Ctrl-C, so that its clean-up runs; neither counts as an error."""
 
     def end(*_: object) -> None:
         raise KeyboardInterrupt
@@ -83,7 +83,7 @@ def ended_by_signal() -> Iterator[None]:
 
 @contextmanager
 def folder_in_use(folder: Path, option: str) -> Iterator[None]:
-    """Make a folder where there is none and keep other processes out of it, until the block or this process ends.
+    """Create a folder if needed, and lock it against other processes until the block or this process ends.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface on which nobody listens at the moment."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -214,7 +214,7 @@ class Processes:
                 raise UserError(self._ended(name))
 
     def runs(self, name: str) -> bool:
-        """Tell whether a process is there."""
+        """Return whether a process exists."""
         try:
             os.kill(self._running[name], 0)
         except (KeyError, ProcessLookupError):

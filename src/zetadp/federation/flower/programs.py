@@ -1,13 +1,12 @@
 """The programs of a federation: SuperLink, SuperNode and worker, and the forge, from which they are forked.
 
 The forge is a warm process: Flower and PyTorch are imported once on a machine, not by each program. It reads one order
-a line from its standard input, as JSON, and writes the number of the new process; it ends with its input, and with it
-all that it forked.
+a line from its standard input, as JSON, and writes the number of the new process. When its input ends, it and all
+its children end.
 
-A worker is where the apps of a site run: it forks a child for every task that Flower has for it. Flower's own way is a
-new Python for every task of every round, which imports everything anew, and it runs whatever code the server sends
-along. Here the site's installed code is imported once, a node's patients are read once, and what the server sends is
-never unpacked, let alone run.
+A worker runs the apps of a site: it forks a child for every task from Flower. Flower itself would start a new Python
+for every task of every round, import everything again, and run any code that the server sends. A worker imports the
+site's installed code once and reads a node's patients once. It never unpacks or runs code from the server.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def serve(runtime: str, secret: bytes, root: bytes | None, kind: TaskType, work:
     runtime
         Address of the runtime interface, ``host:port``.
     secret
-        Shared with the process that serves it: nobody else on the machine may fetch tasks.
+        Shared with the process that serves it, so that no other user of the machine can fetch tasks.
     root
         Certificate that its certificate must go back to; None for one without TLS on the loopback interface.
     kind

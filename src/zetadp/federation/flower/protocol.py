@@ -1,4 +1,4 @@
-"""What the server asks of a node in a round, and what it is told: nothing but the privatised sum and public facts.
+"""Requests of the server and answers of the nodes, which hold only the privatised sum and public facts.
 
 Requests and answers travel as Flower's records: vectors as raw bytes, everything else in one small record. Updates are
 real vectors in which every real and every imaginary part has its place, so no aggregation rule can lose a phase, and a
@@ -82,7 +82,7 @@ class Answer:
 
 
 class Reason(StrEnum):
-    """Why a node sends no update. It is one of these words and nothing else: an error's text could tell of patients."""
+    """Why a node sends no update. Only these words are sent: an error's text could reveal facts about patients."""
 
     PLAN = "the node follows another plan"
     ROUND = "the plan has no such round"
@@ -134,7 +134,7 @@ class Line(Protocol):
         """Send a request to a node."""
 
     def asked(self, name: str) -> bool:
-        """Tell whether a request to a node is under way; it is not after an answer, nor where the node began anew."""
+        """Return whether a request to a node is pending; an answer or a restart of the node ends it."""
 
     def collect(self) -> list[Answer | Refusal]:
         """Return what has arrived."""

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 APP_FAILED = (1, 2, 8)
-"""Flower's codes for an app that could not be loaded, raised or died; all others tell of messages that got lost."""
+"""Flower's codes for an app that could not be loaded, raised or died; all other codes mean that a message was lost."""
 
 LOOK_SECONDS = 1.0
-"""Who is connected is asked no more often than so."""
+"""Minimum number of seconds between two checks of which nodes are connected."""
 
 app = ServerApp()
 
@@ -144,7 +144,7 @@ class GridLine:
         return hashlib.sha256(key).hexdigest()
 
     def asked(self, name: str) -> bool:
-        """Tell whether a request is under way to a node that has not begun anew since: what it had fetched is gone."""
+        """Return whether a request is pending at a node that has not restarted; a restart loses requests."""
         sent, node = self._sent.get(name), self._nodes.get(name)
         return sent is not None and (node is None or node[1] == sent.activated)
 

@@ -1,4 +1,4 @@
-"""What each site decides for itself, in a YAML or JSON file of its own; one message tells whatever is wrong there."""
+"""Settings that each site decides for itself, from a YAML or JSON file of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = "settings"
 
 @dataclass(frozen=True)
 class HospitalSettings:
-    """What a hospital decides for itself, in a file of its own that no other site can change.
+    """Settings that a hospital decides for itself, in a file that no other site can change.
 
     Attributes
     ----------
@@ -29,34 +29,34 @@ class HospitalSettings:
     plan
         The hospital's copy of the plan.
     images
-        Folder in the layout of the Medical Segmentation Decathlon with this hospital's patients and nobody else's.
+        Folder in the layout of the Medical Segmentation Decathlon with the patients of this hospital only.
     state
         Folder for the ledger, the kept messages and the prepared images. The ledger in it must never be deleted.
     attempts
         How often the training may be begun from its first round. Each attempt is paid for by the same patients.
     most_epsilon
-        The most that all attempts together may cost a patient, at the plan's delta. Whatever it says, a plan that costs
-        more than its own epsilon is refused. Null for no limit beside that.
+        The most that all attempts together may cost a patient, at the plan's delta. A plan that costs more than its own
+        epsilon is always refused. Null sets no further limit.
     cap
         The most that all runs recorded in the state folder together may cost a patient: ``epsilon`` and ``delta``. The
         node refuses an attempt, or another release of a round, that would cross it. Null for no cap.
     backbone
         File of the public backbone, where the plan names one; null takes the one that comes with the package.
     answer_seconds
-        Answers leave at whole multiples of so many seconds after a request came, because how long a round took tells
-        how many patients were drawn. It should be above the time of a round in which everybody is drawn.
+        Answers leave at whole multiples of this number of seconds after the request, because the duration of a round
+        reveals how many patients were drawn. Choose more than a round takes in which every patient is drawn.
     limit_seconds
-        A computation that takes longer is ended, and the server told so.
+        A longer computation is ended, and the server is informed.
     device
         ``auto``, ``cpu`` or ``cuda``.
     threads
-        Threads of PyTorch; null leaves the choice to it.
+        Threads of PyTorch; null leaves the choice to PyTorch.
     chunk
         Images in one pass at most; null for as many as hold half a GiB. Exact noise takes one patient a pass,
         or all of them (`zetadp.core.round`).
     simulation
-        True for simulated patients only: permits seeded noise and runs without noise. It says that nobody needs
-        protection.
+        True for simulated patients only: permits seeded noise and runs without noise. It declares that
+        there is no one to protect.
     """
 
     name: str
@@ -75,7 +75,7 @@ class HospitalSettings:
     simulation: bool = False
 
     def __post_init__(self) -> None:
-        """Check every setting, and refuse those that would protect nobody, unless nobody is there to protect."""
+        """Check every setting, and refuse those without protection unless the patients are simulated."""
         positive(attempts=self.attempts, limit_seconds=self.limit_seconds)
         one_of(("auto", "cpu", "cuda"), device=self.device)
         if self.most_epsilon is not None:
@@ -119,23 +119,23 @@ def check_cap(settings: HospitalSettings, plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Patience:
-    """What the server does about nodes that do not answer.
+    """Rules of the server for nodes that do not answer.
 
     Attributes
     ----------
     missing
-        ``wait``: a round is complete only with every node. ``continue``: after ``round_seconds`` the round goes on
+        ``wait``: a round is complete only with every node. ``continue``: after ``round_seconds`` the round continues
         with the nodes that answered.
     least_nodes
         With ``continue``, the fewest nodes that make a round; with fewer the server waits.
     round_seconds
-        How long a round may take before it goes on without the missing.
+        Seconds after which a round continues without the missing nodes.
     give_up_seconds
-        How long a round may take at all. Then the run ends with an error, and can be resumed.
+        Seconds after which the run ends with an error. It can be resumed.
     tries
         How often a node may fail in one round before it counts as missing from it.
     poll_seconds
-        Time between two looks at what has arrived.
+        Seconds between two checks for new answers.
     """
 
     missing: str = "wait"
@@ -159,7 +159,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the server decides for itself, in a file of its own.
+    """Settings that the server decides for itself.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class ServerSettings:
     ledger_file
         The live account. It outlives failed runs and must never be deleted.
     checkpoint
-        Where an interrupted training goes on from; removed at the end.
+        Checkpoint of an interrupted run; removed at the end.
     watched
         Folder in Decathlon layout with test patients of the server, looked at while training; null for none.
     watched_patients
@@ -184,13 +184,13 @@ class ServerSettings:
     evaluate_every, checkpoint_seconds
         Rounds between two looks at the watched patients; seconds between two checkpoints.
     threads
-        Threads of PyTorch; null leaves the choice to it.
+        Threads of PyTorch; null leaves the choice to PyTorch.
     patience
         What to do about nodes that do not answer.
     permission
         Whether the training may be begun from its first round again; null leaves that to the nodes.
     cap
-        The most that all runs recorded beside ``ledger_file`` may cost a patient: ``epsilon`` and ``delta``.
+        The most that all runs recorded next to ``ledger_file`` may cost a patient: ``epsilon`` and ``delta``.
     """
 
     plan: Path

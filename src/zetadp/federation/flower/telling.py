@@ -1,4 +1,4 @@
-"""What a site tells on its terminal: what happens, read from its ledger and its processes' logs, in plain words."""
+"""Progress messages on a site's terminal, from its ledger and the logs of its processes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Log:
 
 
 class NodeTold:
-    """What a hospital reads on its terminal while its node runs.
+    """Messages for a hospital's terminal while its node runs.
 
     Parameters
     ----------

@@ -107,7 +107,7 @@ def read_clips(source: Path) -> Clips:
 
 
 def is_tested(speaker: str) -> bool:
-    """Tell whether a speaker only tests: a function of the speaker's key alone."""
+    """Return whether a speaker only tests: a function of the speaker's key alone."""
     return int(hashlib.sha256(f"speech commands {speaker}".encode()).hexdigest()[:8], 16) % TESTED == 0
 
 
