@@ -224,3 +224,32 @@ def with_what_whitening_loses(found: np.ndarray, true: np.ndarray) -> np.ndarray
     parts = np.stack([(found + mirrored) / 2, (found - mirrored) / 2, centre]).reshape(3, -1).T
     fitted, *_ = np.linalg.lstsq(parts, true.ravel(), rcond=None)
     return np.asarray((parts @ fitted).reshape(found.shape))
+
+
+def nmse_of_phase(found: np.ndarray, true: np.ndarray, *, aligned: bool = True) -> float:
+    r"""Return :math:`\|\hat x e^{j \phi} - x\|^2 / \|x\|^2` with the phase :math:`\phi = \arg \hat x^H x`.
+
+    Parameters
+    ----------
+    found, true
+        Complex or real arrays of one shape.
+    aligned
+        Whether the phase is aligned; else phi is zero.
+    """
+    phase = np.angle(np.vdot(found, true)) if aligned else 0.0
+    return float(np.linalg.norm(found * np.exp(1j * phase) - true) ** 2 / np.linalg.norm(true) ** 2)
+
+
+def input_of_linear_layer(weight_gradient: Tensor, bias_gradient: Tensor) -> Tensor:
+    r"""Return the input of a complex affine layer from the gradients of one record, exactly.
+
+    For y = W x + b and delta the gradient of y, those of W and b are :math:`\delta x^H` and :math:`\delta`, so that
+    every row gives :math:`x^H`. The row with the largest delta is taken.
+
+    Parameters
+    ----------
+    weight_gradient, bias_gradient
+        As PyTorch returns them, shape (out, in) and (out,).
+    """
+    row = int(bias_gradient.abs().argmax())
+    return torch.conj(weight_gradient[row] / bias_gradient[row])

@@ -13,13 +13,67 @@ A complex vector is a real one of twice the length. What is orthogonal to a comp
 from __future__ import annotations
 
 import math
+import os
+from typing import Protocol
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
+from zetadp.privacy.byte_source import ByteSource, random_words
 
-def draw_direction(centre: Tensor, concentration: float, draws: np.random.Generator) -> Tensor:
+
+class Draws(Protocol):
+    """Where random numbers come from: NumPy's generators, for instance `zetadp.randomness.stream`, or `SystemDraws`."""
+
+    def random(self, size: int, /) -> np.ndarray:
+        """Return uniform numbers from 0 to 1."""
+
+    def standard_normal(self, size: int, /) -> np.ndarray:
+        """Return normal numbers."""
+
+    def beta(self, a: float, b: float, size: int, /) -> np.ndarray:
+        """Return numbers of a beta distribution."""
+
+
+class SystemDraws:
+    """Random numbers from the operating system's generator, which nobody can predict or repeat.
+
+    They are still floating-point numbers: see the module on what that means for privacy.
+    """
+
+    def __init__(self, source: ByteSource = os.urandom) -> None:
+        self._source = source
+
+    def random(self, size: int, /) -> np.ndarray:
+        """Return uniform numbers strictly between 0 and 1, with 52 random bits each."""
+        return np.asarray(((random_words(self._source, size) >> np.uint64(12)) + 0.5) * 2.0**-52)
+
+    def standard_normal(self, size: int, /) -> np.ndarray:
+        """Return normal numbers, by the inverse of their distribution function."""
+        return np.asarray(ndtri(self.random(size)))
+
+    def beta(self, a: float, b: float, size: int, /) -> np.ndarray:
+        """Return numbers of a beta distribution, a and b at least 1, as shares of gamma distributions."""
+        first, second = self._gamma(a, size), self._gamma(b, size)
+        return np.asarray(first / (first + second))
+
+    def _gamma(self, shape: float, size: int) -> np.ndarray:
+        """Return numbers of a gamma distribution (Marsaglia and Tsang 2000, doi:10.1145/358407.358414)."""
+        found = np.empty(size)
+        left, d = np.arange(size), shape - 1 / 3
+        while len(left):
+            x, u = self.standard_normal(len(left)), self.random(len(left))
+            v = np.maximum(1 + x / math.sqrt(9 * d), 0) ** 3
+            with np.errstate(divide="ignore"):
+                taken = np.log(u) < x * x / 2 + d - d * v + d * np.log(v)
+            found[left[taken]] = d * v[taken]
+            left = left[~taken]
+        return found
+
+
+def draw_direction(centre: Tensor, concentration: float, draws: Draws) -> Tensor:
     """Return a unit vector drawn around the direction of a vector.
 
     Parameters
@@ -30,7 +84,7 @@ def draw_direction(centre: Tensor, concentration: float, draws: np.random.Genera
     concentration
         Kappa, zero or more; zero gives a uniform direction.
     draws
-        Source of the random numbers, for instance `zetadp.randomness.stream`.
+        Where random numbers come from.
 
     Returns
     -------
@@ -46,7 +100,7 @@ def draw_direction(centre: Tensor, concentration: float, draws: np.random.Genera
     return torch.view_as_complex(drawn) if centre.is_complex() else drawn
 
 
-def draw_cosines(concentration: float, dimension: int, count: int, draws: np.random.Generator) -> np.ndarray:
+def draw_cosines(concentration: float, dimension: int, count: int, draws: Draws) -> np.ndarray:
     """Return cosines between centre and output, in double precision: shape (count,).
 
     The envelope and the test are written so that nothing cancels, and in logarithms.

@@ -73,12 +73,20 @@ class PrintedRelease:
         """The rows in which a class is active, where a schedule fixes them."""
         return round(self.class_rate * self.rounds)
 
+    def printed_mechanisms(self, noise_multiplier: float) -> Mechanisms:
+        """Return the rounds that the paper accounts for: Proposition E.3 amplifies by the marginal rate."""
+        return {(self.marginal_rate, noise_multiplier): self.rounds}
+
     def mechanisms(self, noise_multiplier: float) -> Mechanisms:
         """Return the rounds that count: active classes may be known, so only the draw inside a class hides a record."""
         return {(self.rate_in_class, noise_multiplier): self.active_rounds}
 
+    def nominal_mu(self, noise_multiplier: float) -> float:
+        r"""Return mu as printed: :math:`(m \sqrt{T} / n) \sqrt{e^{1/\sigma_c^2} - 1}`, with or without classes."""
+        return central_limit_mu(self.marginal_rate, noise_multiplier, self.rounds)
+
     def safe_mu(self, noise_multiplier: float) -> float:
-        r"""Return the central limit of the rounds that count: the printed mu divided by :math:`\sqrt{p}`."""
+        r"""Return the central limit of the rounds that count: `nominal_mu` divided by :math:`\sqrt{p}`."""
         return central_limit_mu(self.rate_in_class, noise_multiplier, self.active_rounds)
 
     def nominal_noise(self, mu: float) -> float:

@@ -158,7 +158,10 @@ def test_the_papers_tables_come_out_with_three_steps(concentration):
 
 
 def test_worked_values_of_the_second_approach():
+    found = [renyi.sampled_divergence(order, 100, DIMENSION, RATE) for order in range(2, 7)]
+    assert found == pytest.approx([7.974e-5, 2.115e-4, 1.22262e-3, 0.119150, 1.57090], rel=6e-5)
     assert renyi.second_approach(100, DIMENSION, RATE, 3, DELTA, np.array([5.0])) == pytest.approx(2.48247, abs=6e-6)
+    assert renyi.sampled_divergence(2, 300, DIMENSION, RATE) == pytest.approx(13.914605, abs=6e-7)
     assert renyi.second_approach(300, DIMENSION, RATE, 3, DELTA, np.array([1.5])) == pytest.approx(41.00859, abs=6e-6)
 
 

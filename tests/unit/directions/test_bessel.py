@@ -7,20 +7,23 @@ import pytest
 from direction_figures import BESSEL, DIMENSION, RENYI
 from scipy.special import gammaln, ive
 
-from zetadp.directions.bessel import log_growth, mean_cosine, order_of
+from zetadp.directions.bessel import log_bessel, log_growth, mean_cosine, order_of
 from zetadp.directions.renyi import divergence
 
 
 @pytest.mark.parametrize("place", BESSEL)
 def test_known_values(place):
     order, x = place
-    assert float(log_growth(order, x)) == pytest.approx(BESSEL[place], rel=1e-13)
+    log_i, growth = BESSEL[place]
+    assert float(log_bessel(order, x)) == pytest.approx(log_i, rel=4e-15)
+    assert float(log_growth(order, x)) == pytest.approx(growth, rel=1e-13)
 
 
 @pytest.mark.parametrize("order", [0, 0.5, 1, 7, 19.5, 39.5, 40, 41])
 def test_small_orders_agree_with_the_librarys_function(order):
     x = np.array([0.5, 1.0, 7.0, 40.0, 700.0])
     expected = np.log(ive(order, x)) + x
+    assert log_bessel(order, x) == pytest.approx(expected, rel=2e-13, abs=2e-13)
     assert log_growth(order, x) == pytest.approx(expected + gammaln(order + 1) + order * np.log(2 / x), abs=3e-12)
     assert mean_cosine(order, x) == pytest.approx(ive(order + 1, x) / ive(order, x), rel=2e-13)
 
@@ -59,5 +62,7 @@ def test_impossible_arguments_are_refused():
         divergence(0.5, 1.0, 10)
     with pytest.raises(ValueError, match="dimension >= 2"):
         order_of(1)
+    with pytest.raises(ValueError, match="x > 0"):
+        log_bessel(3, 0.0)
     with pytest.raises(ValueError, match="x >= 0"):
         log_growth(3, -1.0)

@@ -19,17 +19,11 @@ def attack(class_rate: float) -> HierarchicalAttack:
     return HierarchicalAttack(sizes, sizes.nominal_noise(MU), others=100)
 
 
-def claim(tried: HierarchicalAttack) -> accounting.Mechanisms:
-    """Return the rounds that the paper accounts for: Proposition E.3 amplifies by the marginal rate."""
-    sizes = tried.release
-    return {(sizes.marginal_rate, tried.noise_multiplier): sizes.rounds}
-
-
 def test_the_claim_is_refuted_and_the_safe_rule_is_not():
     """All limits are Clopper-Pearson's and hold together with a false alarm of one in a thousand."""
     tried = attack(0.05)
     errors, sizes, noise = tried.errors(RELEASES), tried.release, tried.noise_multiplier
-    (claimed,) = accounting.trade_off(claim(tried), [errors.alpha_upper])
+    (claimed,) = accounting.trade_off(sizes.printed_mechanisms(noise), [errors.alpha_upper])
     assert errors.beta_upper < claimed, "fewer misses than the proposition allows, without any central limit"
     assert not result_of_mu("", errors, MU, {}).passed
     (safe,) = accounting.trade_off(sizes.mechanisms(noise), [errors.alpha_upper])
@@ -42,7 +36,7 @@ def test_the_claim_is_refuted_and_the_safe_rule_is_not():
 def test_without_classes_the_claim_stands():
     tried = attack(1.0)
     errors = tried.errors(RELEASES)
-    (claimed,) = accounting.trade_off(claim(tried), [errors.alpha_upper])
+    (claimed,) = accounting.trade_off(tried.release.printed_mechanisms(tried.noise_multiplier), [errors.alpha_upper])
     assert errors.beta_upper >= claimed
     assert errors.alpha_upper + errors.beta_upper < 1.15, "the attack is none that finds nothing"
 

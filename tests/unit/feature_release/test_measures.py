@@ -1,4 +1,4 @@
-"""Measures of features, and random weights."""
+"""Measures of features, their phase, and random weights."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from zetadp.feature_release.gauge import fix_phase
 from zetadp.feature_release.measures import distance_of_mixed, neural_collapse
 from zetadp.feature_release.weights import RandomWeights
 
@@ -60,6 +61,21 @@ def test_the_distance_of_mixed_rows_is_the_least_to_another_label():
     pair = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     found = distance_of_mixed(pair, torch.tensor([0, 0, 1]), 200, np.random.default_rng(0))
     assert found == pytest.approx(0.5**0.5)
+
+
+def test_a_fixed_phase_keeps_the_mean_and_the_norm():
+    random = torch.Generator().manual_seed(1)
+    one = torch.randn(COMPONENTS, dtype=torch.complex64, generator=random)
+    one /= one.norm()
+    turned = one * torch.exp(2j * torch.pi * torch.rand(256, 1, generator=random))
+    assert float(turned.mean(dim=0).norm()) < 0.25, "phases cancel"
+    for reference in (None, torch.randn(COMPONENTS, dtype=torch.complex64, generator=random)):
+        fixed = fix_phase(turned, reference)
+        torch.testing.assert_close(fixed.norm(dim=1), turned.norm(dim=1))
+        assert float(fixed.mean(dim=0).norm()) == pytest.approx(1, abs=1e-5)
+        # Each is a function of its own person.
+        torch.testing.assert_close(fix_phase(turned[3:4], reference), fixed[3:4])
+    assert torch.equal(fix_phase(torch.zeros(1, 3, dtype=torch.complex64)), torch.zeros(1, 3, dtype=torch.complex64))
 
 
 @pytest.mark.parametrize("concentration", [0.3, 2.0, math.inf])

@@ -50,6 +50,7 @@ def test_the_papers_own_example():
     assert gaussian.epsilon(DELTA, 0.5016) == pytest.approx(2.0002, abs=6e-5)
     assert release().nominal_noise(0.5016) == pytest.approx(0.84396, abs=6e-6)
     assert release().nominal_noise(0.5016) == pytest.approx(0.8441, abs=2e-4)
+    assert release().nominal_mu(0.84396) == pytest.approx(0.5016, abs=5e-6)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +114,10 @@ def test_hierarchical_sampling_costs_more_than_printed(epsilon, place):
 
 def test_the_mechanisms_differ_in_what_amplifies():
     sizes = PrintedRelease(1000, 10, 200, class_rate=0.05)
+    assert sizes.printed_mechanisms(2.0) == {(0.01, 2.0): 200}
     ((rate, noise), rounds) = next(iter(sizes.mechanisms(2.0).items()))
     assert (rate, noise, rounds) == (pytest.approx(0.2), 2.0, 10)
+    assert sizes.nominal_mu(sizes.nominal_noise(0.7)) == pytest.approx(0.7)
     assert sizes.safe_mu(sizes.safe_noise(0.7)) == pytest.approx(0.7)
 
 
