@@ -124,6 +124,7 @@ def declared_seeds(config: dict) -> Counter:
     ("table", "name"),
     [
         ("default/table1", None),
+        ("arms/table1", "arms"),
         ("longer/table1", "longer"),
         ("phantom_full", "phantom_full"),
         ("speech_commands/start", "speech_commands_start"),
