@@ -167,6 +167,7 @@ STAGES = {
                 "plan": PLAN,
                 "performance": PERFORMANCE,
                 "finish_seconds": 0,
+                "cap": "none",
                 "device": "cpu",
                 "ledger_file": LEDGER,
                 "checkpoint": CHECKPOINT,
