@@ -46,6 +46,9 @@ def test_a_plan_is_approved_by_its_hash_at_the_command_line(hospital, tmp_path, 
     digits = re.findall("--hash ([0-9a-f]+)", said)[0]
     for wrong in (make_plan(noise="os", rounds=5).digest, digits[:11]):
         assert main([*command, "--who", "A. Physician", "--hash", wrong]) == 1
+    for half in (["--who", "A. Physician"], ["--hash", digits]):
+        assert main([*command, *half]) == 1
+        assert "Expected --who and --hash together" in capsys.readouterr().err
     assert not hospital.state.exists()
     assert main([*command, "--who", "A. Physician", "--hash", digits]) == 0
     assert check_approval(hospital, PLAN, tmp_path / "node.key").startswith("approved by A. Physician on 20")

@@ -90,7 +90,9 @@ def run_approve(given: argparse.Namespace) -> None:
     plan = Plan.read(settings.plan)
     check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
     check_cap(settings, plan)
-    if given.hash is None or given.who is None:
+    if (given.hash is None) != (given.who is None):
+        raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
+    if given.hash is None:
         print(
             f"{invitation(plan, settings.name)}\n\nThe settings permit {settings.attempts} attempt(s).\n"
             "Nothing is approved yet. If you agree to all of this, run:\n"
