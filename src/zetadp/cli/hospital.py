@@ -157,9 +157,9 @@ def run_node(given: argparse.Namespace) -> None:
             held.enter_context(folder_in_use(used, option))
         try:
             told = NodeTold(processes, settings, plan, given.server, memory_of(folder, settings.name), tell)
+            tell(f"{promise}; {approved}\n{settings.name} is starting; logs in {folder}/logs.")
             link = Uplink(given.server, given.authority.resolve(), given.key.resolve(), given.idle_seconds)
             start_node(processes, folder, given.settings.resolve(), settings.name, link)
-            tell(f"{promise}; {approved}\n{settings.name} is starting; logs in {folder}/logs.")
             while True:
                 told.look()
                 time.sleep(1)
