@@ -393,6 +393,11 @@ def test_a_server_that_is_too_busy_to_answer_is_asked_again(site, monkeypatch):
     monkeypatch.setattr(federation, "control", lambda: nullcontext(SimpleNamespace(state=state)))
     assert federation.wait(1).outcome == "completed"
     assert not answers
+    answers.append(
+        RunState("finished", "failed", "ServerApp failed with exception: Expected 7 patients, found 6.", 0, 0)
+    )
+    with pytest.raises(UserError, match=r"^The run failed: Expected 7 patients, found 6\.$"):
+        federation.wait(1)
 
 
 @pytest.mark.slow
