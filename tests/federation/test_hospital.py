@@ -203,7 +203,7 @@ def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
     honest = replace(EXACT, run=replace(EXACT.run, epsilon="8"))
     assert make_hospital(honest, 0, tmp_path).promise.epsilon <= 8
     quiet = [replace(node, noise_multiplier=0.02) for node in honest.nodes]
-    with pytest.raises(UserError, match="at most epsilon 8, as it is called, found"):
+    with pytest.raises(UserError, match="at most epsilon 8, as its name says, found"):
         make_hospital(replace(honest, nodes=tuple(quiet)), 0, tmp_path)
     # The same noise costs more at a smaller delta.
     named = replace(
