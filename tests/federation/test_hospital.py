@@ -107,9 +107,10 @@ def test_nodes_differ_in_their_noise_under_one_seed(tmp_path):
         ({"head": "f" * 64}, Reason.LEDGER),
     ],
 )
-def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reason, tmp_path):
+def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reason, tmp_path, caplog):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     assert hospital.reply(request(SEEDED, **change)) == Refusal("node-01", "attempt", change.get("round", 0), reason)
+    assert f"refused round {change.get('round', 0) + 1}: {reason}" in caplog.text  # counted from 1, as by the server
     assert not hospital.ledger_path.exists() or hospital.ledger_path.read_text() == ""
 
 
