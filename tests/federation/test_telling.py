@@ -113,6 +113,7 @@ def test_a_node_that_is_about_to_end_is_not_said_to_try_again_and_its_reason_is_
 def test_what_is_wrong_with_the_patients_ends_a_node_with_that_message_alone(node):
     node.write(f"{NAME}-worker", "2026-11-23 07:08:13,831 INFO prepared 3 records\n")
     node.write(f"{NAME}-worker", "2026-11-23 07:08:14,831 DEBUG [flwr-clientapp] Start FAB installation.\n")
+    node.write(f"{NAME}-worker", "2026-11-23 07:08:14,832 INFO Task stopped by user.\n")
     node.told.look()
     assert node.said == ["node-01: prepared 3 records"]
     node.write(f"{NAME}-worker", "2026-11-23 07:08:15,831 ERROR Expected 3 training patients, found 2.\n")

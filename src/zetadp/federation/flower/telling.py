@@ -15,7 +15,9 @@ from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError
 
 OURS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?P<level>INFO|WARNING|ERROR) (?P<text>\S.*)")
-"""A line of a log that this package wrote; what Flower writes has no text of this form, or names itself first."""
+"""A line of a log that this package wrote, or one of `FLOWERS`; Flower's other lines have another form."""
+FLOWERS = ("[flwr", "Task stopped by user.")
+"""How lines of Flower's begin that have our form."""
 PROBLEM = re.compile(r"^\d+\. ")
 """A further line of a message that lists problems."""
 
@@ -83,7 +85,7 @@ class Log:
             if text:
                 yield level, text
             found = OURS.match(line)
-            ours = found and found["level"] in levels and not found["text"].startswith("[flwr")
+            ours = found and found["level"] in levels and not found["text"].startswith(FLOWERS)
             level, text = (found["level"], found["text"]) if found and ours else ("", "")
         if text:
             yield level, text
