@@ -122,6 +122,20 @@ def test_what_is_wrong_with_the_patients_ends_a_node_with_that_message_alone(nod
         node.told.look()
 
 
+def test_an_error_is_said_once_whether_it_ends_the_node_or_not(node):
+    for number in (1, 2):
+        node.write(f"{NAME}-worker", f"2026-11-23 07:08:1{number},831 ERROR round {number}: a reason\n")
+        node.told.look()
+    node.told.look()
+    assert node.said == ["node-01: round 1: a reason", "node-01: round 2: a reason"]
+    node.write(f"{NAME}-worker", "2026-11-23 07:08:15,831 ERROR Expected 3 training patients, found 2.\n")
+    node.told.look()
+    node.end(f"{NAME}-worker")
+    with pytest.raises(UserError, match=r"^node-01 cannot take part: Expected 3 training patients, found 2\.$"):
+        node.told.look()
+    assert len(node.said) == 2
+
+
 def test_a_list_of_problems_is_one_message_and_what_else_follows_is_not(node):
     problems = "Found 2 problems in the cohort:\n1. Expected 6 patients, found 9.\n2. A volume cannot be read."
     node.write(f"{NAME}-worker", f"2026-11-23 07:08:15,831 WARNING {problems}\nTraceback\n3. not ours\n")

@@ -123,6 +123,7 @@ class NodeTold:
         self._worker, self._link = (Log(processes.log(each)) for each in (f"{name}-worker", name))
         self._memory, self._noted = memory, memory.stat().st_mtime_ns if memory.exists() else 0
         self._size, self._told, self._trouble, self._fatal = -1, 0, "", ""
+        self._held: list[tuple[str, str]] = []
 
     def look(self) -> None:
         """Say what is new.
@@ -136,7 +137,11 @@ class NodeTold:
         # Before the logs are read: what has ended by now has written the reason.
         link = runs(self.name)
         both = link and runs(f"{self.name}-worker")
-        for level, line in self._worker.own("INFO", "WARNING", "ERROR"):
+        fresh = list(self._worker.own("INFO", "WARNING", "ERROR"))
+        lines = [*self._held, *fresh]
+        # An error may be about to end the node. The next look knows whether it did, and says it.
+        self._held = [lines.pop()] if both and fresh and fresh[-1][0] == "ERROR" else []
+        for level, line in lines:
             if level == "ERROR" and not both:
                 raise UserError(f"{self.name} cannot take part: {line}")
             self.say(f"{self.name}: {line}")
