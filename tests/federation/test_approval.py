@@ -18,6 +18,7 @@ from zetadp.cli.commands import command_line
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.approval import approval_file, approve, check_approval
 from zetadp.federation.flower.certificates import check_node_key, make_credentials, make_node_key
+from zetadp.federation.flower.kit import duration
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.validation import UserError
 
@@ -46,6 +47,9 @@ def test_a_plan_is_approved_by_its_hash_at_the_command_line(hospital, tmp_path, 
     digits = re.findall("--hash ([0-9a-f]+)", said)[0]
     for wrong in (make_plan(noise="os", rounds=5).digest, digits[:11]):
         assert main([*command, "--who", "A. Physician", "--hash", wrong]) == 1
+    for half in (["--who", "A. Physician"], ["--hash", digits]):
+        assert main([*command, *half]) == 1
+        assert "Expected --who and --hash together" in capsys.readouterr().err
     assert not hospital.state.exists()
     assert main([*command, "--who", "A. Physician", "--hash", digits]) == 0
     assert check_approval(hospital, PLAN, tmp_path / "node.key").startswith("approved by A. Physician on 20")
@@ -124,7 +128,7 @@ def test_the_commands_of_a_kit_are_understood(kits):
     page = re.findall(r"`(zetadp \w+ [^`]*)`", (kit / "READ_ME_FIRST.md").read_text())
     shown = [" ".join(service["entrypoint"] + service["command"]), re.findall(r"/bin/(zetadp .*)", unit)[0], *page]
     named = [command.split()[1:3] for command in shown]
-    assert [words[-1] for words in named[:-1]] == ["node", "node", "key", "approve", "node"]
+    assert [words[-1] for words in named[:-1]] == ["node", "node", "key", "SCANS", "approve", "node"]
     assert named[-1] == ["verify", "--receipt"]
     for command in shown:
         command_line().parse_args(command.replace("YOUR NAME", "me").split()[1:])
@@ -139,7 +143,7 @@ def test_the_folder_of_the_server_needs_nothing_but_keys(kits):
     """With what the page asks for in its folder, the settings are accepted as they are."""
     own = kits / "server"
     assert not any("PRIVATE" in path.read_text() for path in own.iterdir() if path.is_file())
-    assert list((own / "keys").iterdir()) == []
+    assert main(["federation", "certificates", str(own / "keys"), "--hosts", "server.example"]) == 0
     page = (own / "READ_ME_FIRST.md").read_text()
     for node in PLAN.nodes:
         assert f"`{node.name}.pub.pem`" in page
@@ -163,6 +167,13 @@ def test_the_folder_of_the_server_needs_nothing_but_keys(kits):
     settings = ServerSettings.read(own / "server.yaml")
     made = (settings.model, settings.history, settings.ledger, settings.ledger_file, settings.checkpoint)
     assert {path.relative_to(own).parts[0] for path in made} == {"state", "out"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(45, "45 seconds"), (200, "3.3 minutes"), (7000, "116.7 minutes"), (9000, "2.5 hours")]
+)
+def test_a_duration_is_one_that_people_read(seconds, words):
+    assert duration(seconds) == words
 
 
 @pytest.mark.parametrize("server", ["server.example", ":9443", "server.example:port", "server.example:70000"])

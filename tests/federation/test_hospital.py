@@ -107,9 +107,10 @@ def test_nodes_differ_in_their_noise_under_one_seed(tmp_path):
         ({"head": "f" * 64}, Reason.LEDGER),
     ],
 )
-def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reason, tmp_path):
+def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reason, tmp_path, caplog):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     assert hospital.reply(request(SEEDED, **change)) == Refusal("node-01", "attempt", change.get("round", 0), reason)
+    assert f"refused round {change.get('round', 0) + 1}: {reason}" in caplog.text  # counted from 1, as by the server
     assert not hospital.ledger_path.exists() or hospital.ledger_path.read_text() == ""
 
 
@@ -203,7 +204,7 @@ def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
     honest = replace(EXACT, run=replace(EXACT.run, epsilon="8"))
     assert make_hospital(honest, 0, tmp_path).promise.epsilon <= 8
     quiet = [replace(node, noise_multiplier=0.02) for node in honest.nodes]
-    with pytest.raises(UserError, match="at most epsilon 8, as it is called, found"):
+    with pytest.raises(UserError, match="at most epsilon 8, as its name says, found"):
         make_hospital(replace(honest, nodes=tuple(quiet)), 0, tmp_path)
     # The same noise costs more at a smaller delta.
     named = replace(

@@ -117,6 +117,8 @@ def test_what_is_wrong_with_receipt_or_ledgers_is_found(what, words, site, capsy
     wrong = [line for line in said.out.splitlines() if line.startswith("wrong: ")]
     assert any(words in line for line in wrong)
     assert "Do not rely on it" in said.err
+    if what == "ledger gone":
+        assert any("agrees with its register: there is no such folder" in line for line in wrong)
     if what == "old copy":
         assert len(wrong) == 1  # the register agrees: without the receipt nothing shows
 

@@ -89,6 +89,7 @@ def test_a_server_that_does_not_answer_is_said_once_and_that_it_is_back(node):
             "[code: 2004] Failed to activate SuperNode",
             r"the server does not know this node's key, .* Send the public key",
         ),
+        ("SSL/TLS handshake error detected.\n[SSL: WRONG_VERSION_NUMBER] wrong version", "another program than a"),
     ],
 )
 def test_what_ends_a_node_is_said_in_our_words(line, words, node):
@@ -99,15 +100,52 @@ def test_what_ends_a_node_is_said_in_our_words(line, words, node):
     assert "SuperLink" not in str(ended.value)
 
 
+def test_a_node_that_is_about_to_end_is_not_said_to_try_again_and_its_reason_is_kept(node):
+    node.write(NAME, "Exit Code: 305\nFailed to initialize the connection.\n[code: 2004] Failed to activate\n")
+    node.told.look()
+    assert node.said == []
+    node.write(NAME, "INFO:     Finished server process\n")
+    node.end(NAME)
+    with pytest.raises(UserError, match=r"node-01 cannot connect to .*: the server does not know this node's key"):
+        node.told.look()
+
+
 def test_what_is_wrong_with_the_patients_ends_a_node_with_that_message_alone(node):
     node.write(f"{NAME}-worker", "2026-11-23 07:08:13,831 INFO prepared 3 records\n")
     node.write(f"{NAME}-worker", "2026-11-23 07:08:14,831 DEBUG [flwr-clientapp] Start FAB installation.\n")
+    node.write(f"{NAME}-worker", "2026-11-23 07:08:14,832 INFO Task stopped by user.\n")
     node.told.look()
     assert node.said == ["node-01: prepared 3 records"]
     node.write(f"{NAME}-worker", "2026-11-23 07:08:15,831 ERROR Expected 3 training patients, found 2.\n")
     node.end(f"{NAME}-worker")
     with pytest.raises(UserError, match=r"^node-01 cannot take part: Expected 3 training patients, found 2\.$"):
         node.told.look()
+
+
+def test_an_error_is_said_once_whether_it_ends_the_node_or_not(node):
+    for number in (1, 2):
+        node.write(f"{NAME}-worker", f"2026-11-23 07:08:1{number},831 ERROR round {number}: a reason\n")
+        node.told.look()
+    node.told.look()
+    assert node.said == ["node-01: round 1: a reason", "node-01: round 2: a reason"]
+    node.write(f"{NAME}-worker", "2026-11-23 07:08:15,831 ERROR Expected 3 training patients, found 2.\n")
+    node.told.look()
+    node.end(f"{NAME}-worker")
+    with pytest.raises(UserError, match=r"^node-01 cannot take part: Expected 3 training patients, found 2\.$"):
+        node.told.look()
+    assert len(node.said) == 2
+
+
+def test_a_list_of_problems_is_one_message_and_what_else_follows_is_not(node):
+    problems = "Found 2 problems in the cohort:\n1. Expected 6 patients, found 9.\n2. A volume cannot be read."
+    node.write(f"{NAME}-worker", f"2026-11-23 07:08:15,831 WARNING {problems}\nTraceback\n3. not ours\n")
+    node.told.look()
+    assert node.said == [f"node-01: {problems}"]
+    node.write(f"{NAME}-worker", f"2026-11-23 07:08:16,831 ERROR {problems}\n")
+    node.end(f"{NAME}-worker")
+    with pytest.raises(UserError) as ended:
+        node.told.look()
+    assert str(ended.value) == f"node-01 cannot take part: {problems}"
 
 
 def test_a_log_is_read_from_where_it_was_and_in_whole_lines(tmp_path):

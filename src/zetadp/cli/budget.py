@@ -41,7 +41,10 @@ def _budget(given: argparse.Namespace) -> None:
     from zetadp.privacy.budget import planned, total
 
     if not given.folder.is_dir():
-        raise UserError(f"Expected a folder of ledgers, found no folder {given.folder}.")
+        raise UserError(
+            f"Expected a folder of ledgers, found no folder {given.folder}. A hospital has "
+            "none before its first training."
+        )
     runs = cohort_runs(given.folder)
     found = total(runs, given.delta)
     at = f"at delta {given.delta:g}"

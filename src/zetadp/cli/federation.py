@@ -27,7 +27,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     )
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
     _demo(_command(parts, "demo", "train between three simulated hospitals on this machine, in a minute", _run_demo))
-    _certificates(_command(parts, "certificates", "make a test set of certificates and keys", _run_certificates))
+    _certificates(_command(parts, "certificates", "make the certificate of the server", _run_certificates))
     _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
     _kit(_command(parts, "kit", "write a folder for each hospital, and one for the server", _run_kit))
     hospital.show(
@@ -88,7 +88,7 @@ def _certificates(parser: argparse.ArgumentParser) -> None:
             "federation certificates trial --nodes node-01 node-02 node-03",
         ),
     )
-    parser.add_argument("folder", type=Path, help="new folder")
+    parser.add_argument("folder", type=Path, help="new or empty folder")
     parser.add_argument("--nodes", nargs="*", default=[], metavar="NAME", help="for trials: names of the nodes")
     parser.add_argument(
         "--hosts", nargs="*", default=[], help="names and addresses of the server beside the loopback one"

@@ -90,7 +90,9 @@ def run_approve(given: argparse.Namespace) -> None:
     plan = Plan.read(settings.plan)
     check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
     check_cap(settings, plan)
-    if given.hash is None or given.who is None:
+    if (given.hash is None) != (given.who is None):
+        raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
+    if given.hash is None:
         print(
             f"{invitation(plan, settings.name)}\n\nThe settings permit {settings.attempts} attempt(s).\n"
             "Nothing is approved yet. If you agree to all of this, run:\n"
@@ -155,9 +157,9 @@ def run_node(given: argparse.Namespace) -> None:
             held.enter_context(folder_in_use(used, option))
         try:
             told = NodeTold(processes, settings, plan, given.server, memory_of(folder, settings.name), tell)
+            tell(f"{promise}; {approved}\n{settings.name} is starting; logs in {folder}/logs.")
             link = Uplink(given.server, given.authority.resolve(), given.key.resolve(), given.idle_seconds)
             start_node(processes, folder, given.settings.resolve(), settings.name, link)
-            tell(f"{promise}; {approved}\n{settings.name} is starting; logs in {folder}/logs.")
             while True:
                 told.look()
                 time.sleep(1)

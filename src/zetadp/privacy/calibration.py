@@ -296,7 +296,7 @@ def check_promise(plan: Plan, name: str, *, most_epsilon: float | None = None, a
     label = epsilon_value(plan.run.epsilon)
     if found.epsilon > label * TOLERANCE:
         raise UserError(
-            f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as it is called, "
+            f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as its name says, "
             f"found {rounded_up(found.epsilon)} at delta {plan.delta:g}. Do not take part; ask for another plan."
         )
     if most_epsilon is not None:

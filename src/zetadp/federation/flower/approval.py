@@ -84,7 +84,7 @@ def check_approval(settings: HospitalSettings, plan: Plan, key: Path) -> str:
     """
     plan.place(settings.name)
     path = approval_file(settings, plan)
-    remedy = f"Read it and approve it: zetadp federation approve NODE.yaml --key {key.name}"
+    remedy = f"Read the plan and approve it: zetadp federation approve NODE.yaml --key {key.name}"
     if not path.exists():
         raise UserError(f"Nobody has approved the plan {settings.plan} (hash {plan.digest[:16]}). {remedy}")
     content = read_json(path)

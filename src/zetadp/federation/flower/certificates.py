@@ -104,7 +104,7 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
     Parameters
     ----------
     folder
-        New folder.
+        New or empty folder.
     nodes
         Names of the nodes.
     hosts
@@ -113,12 +113,12 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
     Raises
     ------
     UserError
-        If the folder is there already: keys in use must not be lost.
+        If the folder holds something already: keys in use must not be lost.
     """
     hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
-    if folder.exists():
-        raise UserError(f"Expected a new folder, found {folder}. Name another, or delete it if no site uses its keys.")
-    folder.mkdir(parents=True)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"Expected a new folder, or an empty one, found {folder}. Name another: keys must not be lost.")
+    folder.mkdir(parents=True, exist_ok=True)
     made = Credentials(folder)
     signer = ec.generate_private_key(ec.SECP384R1())
     issuer = _name("zetadp test authority")

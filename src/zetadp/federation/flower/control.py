@@ -101,8 +101,9 @@ class Control:
         except httpx.TransportError as error:
             if "CERTIFICATE_VERIFY_FAILED" not in str(error):
                 return False
+            why = str(error).rpartition("certificate verify failed: ")[2].partition(" (_ssl")[0]
             raise UserError(
-                f"The server's certificate is refused at 127.0.0.1: {error}. Expected a certificate in force, for "
+                f"The server's certificate is refused at 127.0.0.1: {why}. Expected a certificate in force, for "
                 "127.0.0.1 and the server's name, that goes back to authority.pem."
             ) from error
         return True

@@ -126,17 +126,17 @@ class Hospital:
         try:
             return self._answer(request)
         except _RefusedError as refused:
-            logger.warning("refused round %d: %s", request.round, refused.reason)
+            logger.warning("refused round %d: %s", request.round + 1, refused.reason)
             return self.refuse(request, refused.reason)
         except CapError as error:
-            logger.warning("refused round %d: %s", request.round, error)
+            logger.warning("refused round %d: %s", request.round + 1, error)
             return self.refuse(request, Reason.CAP)
         except UserError as error:
-            logger.error("round %d: %s", request.round, error)
+            logger.error("round %d: %s", request.round + 1, error)
             locked = isinstance(error.__cause__, BlockingIOError)
             return self.refuse(request, Reason.BUSY if locked else Reason.FAILED)
         except Exception:  # whatever it is, its text must stay here
-            logger.exception("round %d failed", request.round)
+            logger.exception("round %d failed", request.round + 1)
             return self.refuse(request, Reason.FAILED)
 
     def refuse(self, request: Request, reason: Reason) -> Refusal:
@@ -304,10 +304,10 @@ def _computed(hospital: Hospital, request: Request) -> Answer | Refusal:
         if receiver.poll(hospital.settings.limit_seconds):
             reply: Answer | Refusal = receiver.recv()
             return reply
-        logger.error("round %d took longer than %g s", request.round, hospital.settings.limit_seconds)
+        logger.error("round %d took longer than %g s", request.round + 1, hospital.settings.limit_seconds)
         return hospital.refuse(request, Reason.TIME)
     except EOFError:
-        logger.error("round %d: the computation died", request.round)
+        logger.error("round %d: the computation died", request.round + 1)
         return hospital.refuse(request, Reason.FAILED)
     finally:
         receiver.close()

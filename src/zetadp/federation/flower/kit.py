@@ -52,7 +52,7 @@ part. It holds no private key. You make your own, and it never leaves your hospi
 A patient is one volume, unless `patient_key.tsv` in the folder of images says which volumes belong to one person.
 `zetadp convert` writes this file. Without it, a person with several volumes has less protection than stated here.
 
-Every round takes at least {seconds:g} seconds (`answer_seconds`), so all rounds take at least {minutes:g} minutes.
+Every round takes at least {seconds:g} seconds (`answer_seconds`), so all rounds take about {duration} or more.
 
 ## Check by another way than this folder came
 
@@ -61,14 +61,19 @@ Ask the coordinator, for example by telephone, for these two numbers. They must 
 | what | number |
 |:--|:--|
 | hash of the plan | `{digest}` |
-| SHA-256 of authority.pem | `{fingerprint}` |
+| SHA-256 fingerprint of authority.pem | `{fingerprint}` |
+
+`openssl x509 -in authority.pem -noout -fingerprint -sha256` prints the second number of your own copy. Step 4 below
+prints the first.
 
 ## Take part
 
-1. Install zetadp: `pip install 'zetadp[federation]'`.
+1. Install zetadp in a clone of its repository: `pip install '.[federation]'`.
 2. Make your key, and send the public half to the coordinator: `zetadp federation key {name}.pub.pem {name}.key`
-3. Fill in `images` in `node.yaml`.
-4. Read the plan again with your own copy of zetadp, and approve it. The node starts only after that:
+3. Fill in `images` in `node.yaml`: the folder that `zetadp convert SCANS Task01_BrainTumour --test-fraction 0` makes
+   from your scans.
+4. Read the plan again with your own copy of zetadp (the same command without `--who` and `--hash`), and approve it. The
+   node starts only after that:
    `zetadp federation approve node.yaml --key {name}.key --who 'YOUR NAME' --hash {short}`
 5. Start the node: `zetadp federation node {arguments}`.
    `zetadp-{name}.service` does this under systemd, and `compose.yaml` in a container.
@@ -137,8 +142,14 @@ def _page(plan: Plan, name: str, authority: Path, arguments: str, seconds: float
         fingerprint=fingerprint(authority),
         arguments=arguments,
         seconds=seconds,
-        minutes=seconds * plan.training.rounds / 60,
+        duration=duration(seconds * plan.training.rounds),
     )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the unit that suits it, to a tenth: 200 seconds are ``3.3 minutes``."""
+    length, unit = next((each for each in ((3600, "hours"), (60, "minutes")) if seconds >= 2 * each[0]), (1, "seconds"))
+    return f"{round(seconds / length, 1):g} {unit}"
 
 
 def fingerprint(certificate: Path) -> str:

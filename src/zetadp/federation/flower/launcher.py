@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 LOOPBACK = "127.0.0.1"
+RAISED = "ServerApp failed with exception: "
+"""How Flower begins the text of an error that ended a run."""
 
 
 class Federation:
@@ -178,7 +180,7 @@ class Federation:
                 time.sleep(0.5)
         self._tell(say)
         if state.outcome != "completed":
-            raise UserError(f"The run ended as {state.outcome}: {state.details}")
+            raise UserError(f"The run {state.outcome}: {state.details.removeprefix(RAISED)}")
         return state
 
     def _state(self, control: Control, run: int) -> RunState | None:

@@ -82,7 +82,7 @@ def check_receipt(receipt: Path, authority: Path, ledgers: Path) -> list[Check]:
     name = f"{content['node']}, after {content['round']} round(s) of the plan {str(content['plan'])[:12]}"
     return [
         checked(f"the receipt is signed by a server of {authority.name}: {name}", _genuine, content, authority),
-        checked(f"{ledgers} agrees with its register", cohort_runs, ledgers),
+        checked(f"{ledgers} agrees with its register", _agrees, ledgers),
         checked(f"{ledgers} holds the line {str(content['head'])[:16]} of the receipt", _held, content, ledgers),
     ]
 
@@ -116,10 +116,19 @@ def _scheme(key: object) -> tuple[Any, ...]:
     return ()  # Ed25519 leaves no choice
 
 
+def _agrees(ledgers: Path) -> None:
+    if not ledgers.is_dir():
+        raise UserError("there is no such folder")
+    cohort_runs(ledgers)
+
+
 def _held(content: Mapping[str, Any], ledgers: Path) -> None:
     attempts = [attempt for path in sorted(ledgers.glob("*.jsonl")) for attempt in read_ledger(path)]
     if not any(content["head"] in attempt.heads for attempt in attempts):
-        raise UserError("an older copy of the ledgers was put back, or a ledger is gone. Restore the newest copy")
+        raise UserError(
+            "an older copy of the ledgers was put back, or a ledger is gone, and the newest copy must be restored; "
+            "or the receipt is that of another hospital"
+        )
 
 
 def _text(content: Mapping[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from zetadp.core.plan import Plan
-from zetadp.federation.flower.kit import PAGE, fingerprint, port_of
+from zetadp.federation.flower.kit import PAGE, duration, fingerprint, port_of
 from zetadp.federation.flower.services import compose_file, service_unit
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.storage import write_text
@@ -42,7 +42,7 @@ on the machine {host}, which the hospitals reach at port {port}.
 
 ## Before the start
 
-1. Install zetadp: `pip install 'zetadp[federation]'`.
+1. Install zetadp in a clone of its repository: `pip install '.[federation]'`.
 2. Put `authority.pem`, `server.pem` and `server.key` into the folder `keys` here. If you do not have them, make them,
    and then make all kits again with the new authority.pem: `zetadp federation certificates keys --hosts {host}`.
    The file `authority.pem` must be the one beside this page, which every hospital has.
@@ -57,7 +57,7 @@ Tell every hospital these two numbers by another way than its kit went, for exam
 | what | number |
 |:--|:--|
 | hash of the plan | `{digest}` |
-| SHA-256 of authority.pem | `{fingerprint}` |
+| SHA-256 fingerprint of authority.pem | `{fingerprint}` |
 
 ## Start
 
@@ -70,7 +70,7 @@ same command again: the training continues from its checkpoint.
 
 - The server prints the port, and the names of the hospitals that it waits for: {nodes}.
 - It prints which hospitals are connected, and how far the {rounds} rounds are. A round takes at least {seconds:g}
-  seconds, so the training takes at least {minutes:g} minutes.
+  seconds, so the training takes about {duration} or more.
 - If a hospital is away, the round waits for it, {hours:g} hours at most. Then the training ends with an error, and can
   be started again.
 - At the end it prints where the model is, and ends with exit code 0.
@@ -123,7 +123,7 @@ def write_server_kit(plan: Plan, source: Path, folder: Path, *, server: str, aut
         nodes=", ".join(names),
         rounds=plan.training.rounds,
         seconds=seconds,
-        minutes=seconds * plan.training.rounds / 60,
+        duration=duration(seconds * plan.training.rounds),
         hours=PATIENCE_SECONDS / 3600,
     )
     write_text(own / PAGE, page)

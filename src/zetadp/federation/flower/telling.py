@@ -15,9 +15,14 @@ from zetadp.privacy.ledger import read_ledger
 from zetadp.validation import UserError
 
 OURS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?P<level>INFO|WARNING|ERROR) (?P<text>\S.*)")
-"""A line of a log that this package wrote; what Flower writes has no text of this form, or names itself first."""
+"""A line of a log that this package wrote, or one of `FLOWERS`; Flower's other lines have another form."""
+FLOWERS = ("[flwr", "Task stopped by user.")
+"""How lines of Flower's begin that have our form."""
+PROBLEM = re.compile(r"^\d+\. ")
+"""A further line of a message that lists problems."""
 
 _KEY = "Send the public key (.pub.pem) that belongs to --key to the coordinator"
+_OTHER = "another program than a zetadp server answers at this address"
 REASONS = (
     (
         "CERTIFICATE_VERIFY_FAILED",
@@ -28,13 +33,17 @@ REASONS = (
     ("code: 2001", f"the server does not know this node's key. {_KEY}"),
     (
         "Connection attempt failed",
-        "no server answers at this address. It has not started or has ended, or a firewall stands between",
+        "no server answers at this address. It has not started or has ended, the address is wrong, or a firewall "
+        "stands between",
     ),
-    ("without sending a response", "another program than a zetadp server answers at this address"),
+    ("without sending a response", _OTHER),
+    ("SSL/TLS handshake error", _OTHER),
 )
 """What Flower's log says of a connection that failed, and what it means."""
 AGAIN = "Connection successful"
 """What Flower's log says when a connection that was lost is back."""
+ENDING = "Exit Code: "
+"""What Flower's log says when its process is about to end."""
 
 
 def reason_in(text: str) -> str | None:
@@ -67,11 +76,19 @@ class Log:
         return (whole[0] + whole[1]).decode(errors="replace")
 
     def own(self, *levels: str) -> Iterator[tuple[str, str]]:
-        """Yield what this package said since at some levels, each with its level."""
+        """Yield what this package said since at some levels, each with its level; a list of problems is one message."""
+        level, text = "", ""
         for line in self.new().splitlines():
+            if text and PROBLEM.match(line):
+                text += f"\n{line}"
+                continue
+            if text:
+                yield level, text
             found = OURS.match(line)
-            if found and found["level"] in levels and not found["text"].startswith("[flwr"):
-                yield found["level"], found["text"]
+            ours = found and found["level"] in levels and not found["text"].startswith(FLOWERS)
+            level, text = (found["level"], found["text"]) if found and ours else ("", "")
+        if text:
+            yield level, text
 
 
 class NodeTold:
@@ -105,7 +122,8 @@ class NodeTold:
         self.ledger = ledger_of(settings, plan)
         self._worker, self._link = (Log(processes.log(each)) for each in (f"{name}-worker", name))
         self._memory, self._noted = memory, memory.stat().st_mtime_ns if memory.exists() else 0
-        self._size, self._told, self._trouble = -1, 0, ""
+        self._size, self._told, self._trouble, self._fatal = -1, 0, "", ""
+        self._held: list[tuple[str, str]] = []
 
     def look(self) -> None:
         """Say what is new.
@@ -116,24 +134,33 @@ class NodeTold:
             If a process has ended by itself, with the reason where it is known.
         """
         runs = self.processes.runs
-        both = runs(self.name) and runs(f"{self.name}-worker")  # before the logs are read: so they hold the reason
-        for level, line in self._worker.own("INFO", "WARNING", "ERROR"):
+        # Before the logs are read: what has ended by now has written the reason.
+        link = runs(self.name)
+        both = link and runs(f"{self.name}-worker")
+        fresh = list(self._worker.own("INFO", "WARNING", "ERROR"))
+        lines = [*self._held, *fresh]
+        # An error may be about to end the node. The next look knows whether it did, and says it.
+        self._held = [lines.pop()] if both and fresh and fresh[-1][0] == "ERROR" else []
+        for level, line in lines:
             if level == "ERROR" and not both:
                 raise UserError(f"{self.name} cannot take part: {line}")
             self.say(f"{self.name}: {line}")
-        self._connection()
-        self.processes.check()
+        self._connection(link)
+        if not both:
+            self.processes.check()
         self._rounds()
 
-    def _connection(self) -> None:
+    def _connection(self, link: bool) -> None:
         said = self._link.new()
         noted = self._memory.stat().st_mtime_ns if self._memory.exists() else 0
         trouble = reason_in(said)
         if noted != self._noted or (self._trouble and AGAIN in said):
             self._noted, self._trouble = noted, ""
             self.say(f"{self.name}: connected to {self.server}; waiting for requests")
-        elif trouble and not self.processes.runs(self.name):
-            raise UserError(f"{self.name} cannot connect to {self.server}: {trouble}.")
+        elif (trouble or self._fatal) and not link:
+            raise UserError(f"{self.name} cannot connect to {self.server}: {trouble or self._fatal}.")
+        elif ENDING in said:
+            self._fatal = trouble or ""
         elif trouble and trouble != self._trouble:
             self._trouble = trouble
             self.say(f"{self.name}: no connection to {self.server}: {trouble}. Trying again.")
