@@ -1,17 +1,19 @@
 """Choose how the head on public features is trained, on public simulated hospitals that nothing was learned from.
 
-    python benchmarks/head_selection.py
+    python benchmarks/head_selection.py [--study]
 
 Two simulated consortia of 11 hospitals, 484 + 266 patients each, every hospital with a scanner from the public
 distribution. No patient of a private cohort is looked at. All patients take part in every round; local noise at every
 hospital; exact Gaussian composition. Written out in matrices, since a head's gradients need no network; what `zetadp`
-trains is the same descent. Writes head_selection.csv.
+trains is the same descent. Writes head_selection.csv. With --study: heads of domain study, on one consortium whose
+brains are random shapes, which differ more from what the public head learnt; writes study_selection.csv.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -19,10 +21,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from zetadp.backbone.start import shipped_backbone
 from zetadp.cohort.public import PublicSettings, simulate_public_patient
+from zetadp.cohort.shapes import draw_shapes
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
@@ -30,16 +35,22 @@ from zetadp.storage import write_text
 from zetadp.tensors import tensors_digest
 
 ROOT = Path(__file__).parents[1]
+STUDIED = ROOT / "docs/results/study_selection.csv"
 SEEDS, HOSPITALS, TRAINED, ALL = (71, 72), 11, 484, 750
+SHAPES = 502
+"""Seed of the consortium whose brains are random shapes."""
+GRID = ((2, 4, 8, 16, 64), (5, 20), (1.0, 3.0, 10.0), (0.3, 1.0))
+GRID_OF_STUDY = ((8, 16, 32, 64), (20, 40), (3.0,), (0.1, 0.3))
+"""Components, rounds, rates and clipping norms that are tried."""
 DELTA = 1e-3
 REPETITIONS = 3
 """Draws of the noise, from seeds 0, 1, ..."""
 LABELS = np.repeat(np.arange(4), 20)
 
 
-def declared(repetitions: int = REPETITIONS) -> tuple[str, str]:
+def declared(repetitions: int = REPETITIONS, seeds: Sequence[int] = SEEDS) -> tuple[str, str]:
     """Return cohorts and seeds of every comparison on these consortia."""
-    cohorts = "; ".join(f"public consortium, {TRAINED} + {ALL - TRAINED} patients, seed {seed}" for seed in SEEDS)
+    cohorts = "; ".join(f"public consortium, {TRAINED} + {ALL - TRAINED} patients, seed {seed}" for seed in seeds)
     return cohorts, seeds_shown(range(repetitions))
 
 
@@ -51,12 +62,12 @@ def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) 
     path = cache / f"consortium-{seed}.npy"
     if not path.exists():
         settings = PublicSettings(seed=seed, patients=ALL, hospitals=HOSPITALS)
-        images = np.stack([simulate_public_patient(settings, number) for number in range(ALL)])
+        anatomy = draw_shapes if seed == SHAPES else None
+        images = np.stack([simulate_public_patient(settings, number, anatomy=anatomy) for number in range(ALL)])
         cache.mkdir(parents=True, exist_ok=True)
         np.save(path, images)
     images = np.load(path, mmap_mode="r")[:patients]
-    parts = np.array_split(images, math.ceil(patients / 30))
-    found = np.concatenate([backbone.features(whiten(to_kspace(np.asarray(part)))) for part in parts])
+    found = np.stack([backbone.features(whiten(to_kspace(np.asarray(patient)))) for patient in images])
     features = found.reshape(patients, 80, -1).view(np.float32)
     if patients == ALL:
         np.save(computed, features)
@@ -139,11 +150,13 @@ def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
 def main() -> None:
     """Try every setting on both consortia and write the table."""
     parser = arguments(__doc__, "head_selection")
+    parser.add_argument("--study", action="store_true", help="heads of domain study, on brains of random shapes")
     given = parser.parse_args()
     torch.set_num_threads(2)
-    backbone = load_backbone(given.backbone)
-    cohorts = [consortium(seed, backbone, given.cache) for seed in SEEDS]
-    splits = [np.random.default_rng(seed).permutation(ALL) for seed in SEEDS]
+    seeds, grid, output = ((SHAPES,), GRID_OF_STUDY, STUDIED) if given.study else (SEEDS, GRID, given.output)
+    backbone = load_backbone(shipped_backbone(NetworkSettings("head", "study")) if given.study else given.backbone)
+    cohorts = [consortium(seed, backbone, given.cache) for seed in seeds]
+    splits = [np.random.default_rng(seed).permutation(ALL) for seed in seeds]
     rows = []
 
     def measure(components: int, epsilon: float, **how: float) -> list[float]:
@@ -162,14 +175,14 @@ def main() -> None:
         found = [accuracy(*start, f[o[TRAINED:], :, : 2 * components]) for f, o in zip(cohorts, splits, strict=True)]
         rows.append({"components": components, "rounds": 0, "epsilon": "public head", "mean": np.mean(found)})
         print(rows[-1], flush=True)
-    for components, rounds, rate, clip in product((2, 4, 8, 16, 64), (5, 20), (1.0, 3.0, 10.0), (0.3, 1.0)):
+    for components, rounds, rate, clip in product(*grid):
         how = {"rounds": rounds, "rate": rate, "clip": clip, "averaged": 0.5}
         row = {"components": components, **how}
         for epsilon in (math.inf, 8.0, 1.0):
             rows.append({**row, "epsilon": f"{epsilon:g}", "mean": np.mean(measure(components, epsilon, **how))})
         print(row, [round(r["mean"], 2) for r in rows[-3:]], flush=True)
     table = pd.DataFrame(rows)
-    write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
+    write_text(output, to_csv(table, origin(*declared(given.repetitions, seeds)), float_format="%.4g"))
     best = table[table["epsilon"] == "1"].nlargest(5, "mean")
     print("\nbest at epsilon 1:\n", best.to_string(index=False))
 

@@ -30,7 +30,7 @@ from zetadp.report.rendering import Sheet
 
 OUTPUT = Path(__file__).parents[1] / "docs/results/real_patients"
 SLICES = 20
-HEADS = {"features": "last layer", "layers": "all layers"}
+HEADS = {"features": "last layer", "layers": "all layers", "study": "all layers, less the patient's mean"}
 """Public heads, by domain: what the table calls their features."""
 
 

@@ -21,16 +21,17 @@ def main(
     layers: Path,
     components: list[int],
     held_out: int,
+    centred: bool,
     simulation: dict[str, Any],
     device: str,
 ) -> None:
-    """Write the backbone again, with features of all layers."""
+    """Write the backbone again, with features of all layers, less each patient's mean if centred."""
     kinds = {"atlas": read_public(atlas)[0], "shapes": read_public(shapes)[0]}
     for name, images in kinds.items():
         if held_out >= len(images):
             msg = f"Expected pretraining.held_out below the {len(images)} public patients of {name}, found {held_out}."
             raise UserError(msg)
-    made = read_all_layers(load_backbone(backbone, pick_device(device)), kinds, components, held_out)
+    made = read_all_layers(load_backbone(backbone, pick_device(device)), kinds, components, held_out, centred=centred)
     made.provenance["layers"]["simulation"] = simulation
     made.save(layers)
 

@@ -207,7 +207,7 @@ STAGES = {
                 "shapes": [f"{PUBLIC}/images/shard-00.h5"],
             },
             outputs={"layers": f"{PUBLIC}/layers.safetensors"},
-            params={"components": [2, 4], "held_out": 1, "simulation": {"seed": 3}, "device": "cpu"},
+            params={"components": [2, 4], "held_out": 1, "centred": False, "simulation": {"seed": 3}, "device": "cpu"},
         ),
         Stage(
             "extract_features",

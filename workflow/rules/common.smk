@@ -31,7 +31,7 @@ from zetadp.config.configured import (
     training_of,
 )
 from zetadp.epsilon import epsilon_value
-from zetadp.nn.settings import MIXED_ROWS, SHIPPED, SHIPPED_LAYERS
+from zetadp.nn.settings import MIXED_ROWS, SHIPPED
 from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.validation import UserError
 from zetadp.workflow import code_of
@@ -95,13 +95,8 @@ def backbone_for(wildcards):
     """Return the public backbone in a list where a network starts from it or takes its features."""
     if not needs_backbone(config, wildcards.network):
         return []
-    return [
-        (
-            LAYERS
-            if config["networks"][wildcards.network]["domain"] == "layers"
-            else BACKBONE
-        )
-    ]
+    domain = config["networks"][wildcards.network]["domain"]
+    return [BACKBONES.get(domain, BACKBONE)]
 
 
 def plan_json(wildcards):

@@ -20,18 +20,17 @@ PUBLIC_SHARDS = [
 ]
 
 
-# The backbone that heads and networks with start: public begin from: the package's, or one that is trained here.
-BACKBONE = (
-    f"{SOURCE}/zetadp/{SHIPPED}"
-    if config["backbone"] == "shipped"
-    else f"{PUBLIC}/backbone.safetensors"
-)
-# The same with features of all layers.
-LAYERS = (
-    f"{workflow.basedir}/src/zetadp/{SHIPPED_LAYERS}"
-    if config["backbone"] == "shipped"
-    else f"{PUBLIC}/layers.safetensors"
-)
+# The backbone with the features of each domain of heads: the package's, or one that is trained here.
+BACKBONES = {
+    domain: (
+        f"{SOURCE}/zetadp/{file}"
+        if config["backbone"] == "shipped"
+        else f"{PUBLIC}/{Path(file).name}"
+    )
+    for domain, file in SHIPPED.items()
+}
+# Networks with start: public that are no heads begin from this one.
+BACKBONE = BACKBONES["features"]
 
 
 rule simulate_public:
@@ -129,6 +128,7 @@ rule fit_layers:
     params:
         components=config["pretraining"]["training"]["components"],
         held_out=config["pretraining"]["held_out"],
+        centred=False,
         simulation={
             **config["pretraining"]["simulation"],
             "slices": config["slices"],
@@ -137,6 +137,23 @@ rule fit_layers:
         code=code_of("scripts/fit_layers.py"),
     script:
         "../../scripts/fit_layers.py"
+
+
+use rule fit_layers as fit_study with:
+    output:
+        layers=f"{PUBLIC}/study.safetensors",
+    log:
+        "logs/fit_study.log",
+    params:
+        components=config["pretraining"]["training"]["components"],
+        held_out=config["pretraining"]["held_out"],
+        centred=True,
+        simulation={
+            **config["pretraining"]["simulation"],
+            "slices": config["slices"],
+        },
+        device=config["device"],
+        code=code_of("scripts/fit_layers.py"),
 
 
 rule extract_features:
@@ -164,8 +181,18 @@ rule extract_features:
 use rule extract_features as extract_layers with:
     input:
         whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
-        backbone=LAYERS,
+        backbone=BACKBONES["layers"],
     output:
         features=f"{COHORT}/layers/shard-{{shard}}.h5",
     log:
         "logs/extract_layers/{shard}.log",
+
+
+use rule extract_features as extract_study with:
+    input:
+        whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
+        backbone=BACKBONES["study"],
+    output:
+        features=f"{COHORT}/study/shard-{{shard}}.h5",
+    log:
+        "logs/extract_study/{shard}.log",

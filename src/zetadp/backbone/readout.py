@@ -72,7 +72,7 @@ def public_accuracy(backbone: Backbone, images: np.ndarray) -> dict[str, float]:
 
 
 def read_all_layers(
-    backbone: Backbone, kinds: dict[str, np.ndarray], components: Sequence[int], held_out: int
+    backbone: Backbone, kinds: dict[str, np.ndarray], components: Sequence[int], held_out: int, *, centred: bool = False
 ) -> Backbone:
     """Return a backbone whose features are made of all its layers, learnt from several kinds of public patients.
 
@@ -86,9 +86,12 @@ def read_all_layers(
         Numbers of complex components of the heads.
     held_out
         The first patients of each kind, which nothing is learnt from: the heads are measured on them.
+    centred
+        Whether a patient's features are taken less their mean over the patient's images.
     """
     count = sum(4 * width for width in backbone.settings.widths) * backbone.settings.convolutions
-    plain = replace(backbone, centre=torch.zeros(count), projection=torch.eye(count), heads={}, layers=True)
+    bare = replace(backbone, centre=torch.zeros(count), projection=torch.eye(count), heads={})
+    plain = replace(bare, layers=True, centred=centred)
     logger.info("learning what the features of all layers tell")
     learnt = learn_readout(plain, [images[held_out:, :, ::EVERY] for images in kinds.values()], components)
     accuracy = {name: public_accuracy(learnt, images[:held_out]) for name, images in kinds.items()}

@@ -13,7 +13,7 @@ from zetadp.core.pretrained import FinishedModel
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.layers import updates
 from zetadp.nn.models import build
-from zetadp.nn.settings import SHIPPED, SHIPPED_LAYERS, NetworkSettings
+from zetadp.nn.settings import SHIPPED, NetworkSettings
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import tensors_digest
 from zetadp.validation import UserError
@@ -75,8 +75,8 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
 
 
 def shipped_backbone(network: NetworkSettings) -> Path:
-    """Return the file of the backbone that comes with the package for a network: another one reads all layers."""
-    return Path(__file__).parents[1] / (SHIPPED_LAYERS if network.domain == "layers" else SHIPPED)
+    """Return the file of the backbone that comes with the package, with the features that a network takes."""
+    return Path(__file__).parents[1] / SHIPPED.get(network.domain, SHIPPED["features"])
 
 
 def record_features(backbone: Backbone, values: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from zetadp.config.configured import (
 )
 from zetadp.core.settings import DIRECTION, GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.epsilon import epsilon_value
-from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS, NetworkSettings
+from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS, STUDY, NetworkSettings
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.validation import UserError, did_you_mean
 
@@ -220,8 +220,8 @@ def _contradictions_of_candidates(config: Mapping[str, Any], where: str, name: s
     for key, (found, right) in expected.items():
         if found != right:
             yield f"{where}: expected a network trained with {key} {right}; found {name} with {found}."
-    if network["domain"] == "image":
-        yield f"{where}: expected a network of domain kspace or features; found {name} of image."
+    if network["domain"] not in {"kspace", "features"}:
+        yield f"{where}: expected a network of domain kspace or features; found {name} of {network['domain']}."
     images, most = training["images_per_patient"], images_of_a_patient(config)
     sequences = most // int(config["slices"]["count"])
     if images % sequences or images > most:
@@ -251,6 +251,11 @@ def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:
             ] = None
         if own.get("estimator", DESCENT) != DESCENT:
             found[f"{unit}: expected patient for estimator {own['estimator']} of {name}; found image."] = None
+        if network["domain"] == STUDY:
+            found[
+                f"{unit}: expected patient for {name} of domain {STUDY}, where one image changes the features of all "
+                "of its patient's images; found image."
+            ] = None
         images = images_of_a_patient(config)
         if settings["images_per_patient"] > images:
             found[

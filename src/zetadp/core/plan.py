@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from zetadp.core.settings import DIRECTION, GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.epsilon import UNCLIPPED
-from zetadp.nn.settings import DESCENT, NetworkSettings
+from zetadp.nn.settings import DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import Kind, Round, sampling_probability
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 from zetadp.storage import read_json, write_json
@@ -144,6 +144,8 @@ class Plan:
         one_of(("local", "central", SECURE_AGGREGATION), threat=self.threat)
         positive(units_of_a_person=self.units_of_a_person)
         in_range(0, 1, delta=self.delta)
+        if self.unit == "image" and self.network.domain == STUDY:
+            raise UserError(f"Expected unit patient for domain {STUDY}: one image changes the features of all others.")
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected nodes with names of their own, found {names}.")

@@ -51,6 +51,8 @@ class Backbone:
     layers
         Whether features are made of the statistics of all layers (`ConvolutionalClassifier.layer_statistics`), and not
         of the last layer's channels.
+    centred
+        Whether features are less their mean over the images that are given together: those of one record.
     """
 
     network: ConvolutionalClassifier
@@ -62,6 +64,7 @@ class Backbone:
     heads: Mapping[int, tuple[Tensor, Tensor]]
     provenance: Mapping[str, Any]
     layers: bool = False
+    centred: bool = False
 
     @property
     def components(self) -> int:
@@ -80,7 +83,8 @@ class Backbone:
         Returns
         -------
         complex64 array of shape (..., 1, component): images of one row, so that what handles images handles them.
-        Each image is treated by itself: no statistic crosses images, let alone patients.
+        Each image is treated by itself, unless the backbone is `centred`. Then an image's features depend on all
+        images that are given, so never give those of two patients together.
         """
         if kspace.shape[-2:] != (self.size, self.size):
             raise UserError(
@@ -91,7 +95,10 @@ class Backbone:
         device = self.centre.device
         read = self.network.layer_statistics if self.layers else self.network.features
         parts = [(read(part.to(device)) - self.centre) @ self.projection for part in torch.split(images, AT_ONCE)]
-        found = torch.view_as_complex(torch.cat(parts).view(-1, self.components, 2))
+        joined = torch.cat(parts)
+        if self.centred:
+            joined = joined - joined.mean(0)
+        found = torch.view_as_complex(joined.view(-1, self.components, 2))
         return found.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()
 
     def start(self, settings: NetworkSettings) -> dict[str, Tensor]:
@@ -131,7 +138,7 @@ class Backbone:
             "sequences": list(self.sequences),
             "size": self.size,
             "provenance": dict(self.provenance),
-        } | ({"layers": True} if self.layers else {})
+        } | {name: True for name in ("layers", "centred") if getattr(self, name)}
 
     def save(self, path: Path) -> None:
         """Write the backbone to a safetensors file, whole or not at all."""
@@ -176,4 +183,5 @@ def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], devi
         heads={count: (tensors[f"head.{count}.weight"], tensors[f"head.{count}.bias"]) for count in counts},
         provenance=content["provenance"],
         layers=content.get("layers", False),
+        centred=content.get("centred", False),
     )

@@ -24,9 +24,11 @@ MIXED_ROWS = "mixed_rows"
 AT_ONCE = (*CLOSED_FORMS, MIXED_ROWS)
 """Ways that have one round."""
 
-DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", "features", "layers")
-FEATURES = ("features", "layers")
-"""Domains of a head: features of the last layer of something public, or of all layers of the public backbone."""
+STUDY = "study"
+FEATURES = ("features", "layers", STUDY)
+"""Domains of a head: features of the last layer of something public, of all layers of the public backbone, or these
+less their mean over all images of the record."""
+DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", *FEATURES)
 ROWS = ("signal", "spectrum")
 """Domains of one dimension: what a network sees is a row, and not a square."""
 OF_FAMILY = {
@@ -37,10 +39,12 @@ OF_FAMILY = {
 }
 """Domains of families that do not take every one; no other sees complex images or rows."""
 
-SHIPPED = "data/backbone.safetensors"
-"""Path of the packaged backbone, relative to the package."""
-SHIPPED_LAYERS = "data/layers.safetensors"
-"""The same with features of all its layers."""
+SHIPPED = {
+    "features": "data/backbone.safetensors",
+    "layers": "data/layers.safetensors",
+    STUDY: "data/study.safetensors",
+}
+"""Paths of the packaged backbone, relative to the package, by the domain of its features."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class NetworkSettings:
         ``own``: the network is brought as a PyTorch module, and the other settings are of no effect.
     domain
         What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, a real ``signal``
-        of one dimension, its complex ``spectrum``, ``features`` that something public computes, or the features of
-        all ``layers`` of the public backbone.
+        of one dimension, its complex ``spectrum``, ``features`` that something public computes, features of all
+        ``layers`` of the public backbone, or of a ``study``: the same less their mean over all images of the record.
     widths
         Filters of each block; each block halves the image side by average pooling. Units of each hidden layer of family
         ``dense``, filters of each convolution of family ``spectrogram``, channels at each size of a U-Net.
@@ -119,8 +123,8 @@ class NetworkSettings:
             )
         if (self.family == "head") != (self.domain in FEATURES):
             raise ValueError(
-                f"Expected domain {' or '.join(FEATURES)} for family head and for no other, found family {self.family} "
-                f"with domain {self.domain}."
+                f"Expected domain {', '.join(FEATURES[:-1])} or {STUDY} for family head and for no other, found "
+                f"family {self.family} with domain {self.domain}."
             )
         if self.domain not in OF_FAMILY.get(self.family, ("kspace", "image", *FEATURES)):
             shown = "; ".join(f"{family}: {', '.join(names)}" for family, names in OF_FAMILY.items())

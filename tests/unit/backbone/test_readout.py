@@ -9,7 +9,7 @@ from public_discs import NETWORK, SEQUENCES, SETTINGS, public
 
 from zetadp.backbone.pretraining import PublicImages, pretrain
 from zetadp.backbone.readout import EVERY, public_accuracy, read_all_layers
-from zetadp.backbone.start import backbone_of, shipped_backbone, with_public
+from zetadp.backbone.start import backbone_of, record_features, shipped_backbone, with_public
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.kspace.fourier import to_kspace
@@ -17,6 +17,7 @@ from zetadp.kspace.whitening import whiten
 from zetadp.nn.activations import ConjMish
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings
+from zetadp.validation import UserError
 
 HELD_OUT = 8
 
@@ -91,13 +92,35 @@ def test_a_file_gives_the_same_features(layers, tmp_path):
     assert np.array_equal(load_backbone(tmp_path / "layers.safetensors").features(kspace), layers.features(kspace))
 
 
-@pytest.mark.parametrize("domain", ["features", "layers"])
+def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(layers, backbone, kinds, tmp_path):
+    study = read_all_layers(backbone, kinds, (2, 16), HELD_OUT, centred=True)
+    for images in kinds.values():
+        assert public_accuracy(study, images[:HELD_OUT])["16"] > 0.85
+    kspace = whiten(to_kspace(public(3)))
+    found = record_features(study, kspace)
+    np.testing.assert_allclose(found.mean(axis=(1, 2)), 0, atol=1e-3)
+    assert np.array_equal(record_features(study, kspace[[1]])[0], found[1])
+    raw = record_features(replace(study, centred=False), kspace)
+    assert abs(raw.mean(axis=(1, 2))).max() > 0.1
+    np.testing.assert_allclose(found, raw - raw.mean(axis=(1, 2), keepdims=True), atol=1e-3)
+    study.save(tmp_path / "study.safetensors")
+    assert np.array_equal(record_features(load_backbone(tmp_path / "study.safetensors"), kspace), found)
+
+
+@pytest.mark.parametrize("domain", ["features", "layers", "study"])
 def test_a_plan_finds_the_shipped_backbone_of_its_network(domain):
     network = NetworkSettings("head", domain, components=8, start="public")
     plan = Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), (NodeConstants("a", 2, 1),), delta=0.1)
     plan = with_public(plan, load_backbone(shipped_backbone(network)))
     found = backbone_of(plan, None)
-    assert found.layers == (domain == "layers")
+    assert (found.layers, found.centred) == (domain != "features", domain == "study")
     assert found.components == 64
     other = replace(network, domain="layers" if domain == "features" else "features")
     assert shipped_backbone(other) != shipped_backbone(network)
+
+
+def test_images_are_no_unit_where_they_change_each_other():
+    network = NetworkSettings("head", "study", components=8)
+    nodes = (NodeConstants("a", 2, 1),)
+    with pytest.raises(UserError, match="unit patient for domain study"):
+        Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), nodes, delta=0.1, unit="image")

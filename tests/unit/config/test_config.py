@@ -276,6 +276,12 @@ def test_a_guarantee_per_image_is_for_simulations(change, part):
     assert part in faults(change, per_image({"networks": {"complex": {"training": {"unit": "image"}}}}))
 
 
+def test_a_guarantee_per_image_is_refused_where_images_change_each_other():
+    head = {"family": "head", "domain": "study", "training": {"unit": "image"}}
+    wanted = "networks.own.training.unit: expected patient for own of domain study"
+    assert wanted in faults({"networks": {"own": head}}, per_image({}))
+
+
 def test_given_rounds_are_taken_as_they_are():
     config = load_config(merged(paper(), {"arms": {"central": {"rounds": 12, "epochs": None}}}), SCHEMA)
     assert planned(config, "complex", "central")["rounds"] == 12
@@ -411,6 +417,10 @@ HEAD = {"participation": "all", "images_per_patient": 8}
         ({"candidates": {"networks": ["sampled"]}}, "networks.0: expected a network trained with participation all"),
         ({"candidates": {"networks": ["odd"]}}, "networks.0: expected a multiple of 4 images"),
         ({"candidates": {"networks": ["idle"]}}, "networks.0: expected a network of runs; found idle"),
+        (
+            {"candidates": {"networks": ["read"]}},
+            "networks.0: expected a network of domain kspace or features; found read",
+        ),
         ({"candidates": {"networks": ["attacked"], "patients": 50}}, "expected at most the 50 patients; found 100"),
     ],
 )
@@ -421,8 +431,9 @@ def test_attacks_name_networks_that_they_can_attack(change, part):
         "idle": {"training": HEAD},
         "attacked": {"training": HEAD},
         "linear": {"family": "linear"},
+        "read": {"family": "head", "domain": "layers", "training": HEAD},
     }
-    runs = [paper()["runs"][0] | {"networks": ["complex", "sampled", "odd", "attacked"]}]
+    runs = [paper()["runs"][0] | {"networks": ["complex", "sampled", "odd", "attacked", "read"]}]
     message = faults({"networks": networks, "runs": runs, "audit": change})
     assert part in message
     assert "has 1 fault(s)" in message

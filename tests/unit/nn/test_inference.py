@@ -21,7 +21,7 @@ from zetadp.nn.stacked import stack
 
 @pytest.fixture(scope="module")
 def backbone():
-    return load_backbone(Path(zetadp.__file__).parent / SHIPPED)
+    return load_backbone(Path(zetadp.__file__).parent / SHIPPED["features"])
 
 
 def images(count: int, size: int, seed: int = 0) -> torch.Tensor:

@@ -146,8 +146,8 @@ def test_a_head_scores_the_real_part_of_an_affine_map_of_its_first_components():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"family": "head"}, "domain features or layers for family head"),
-        ({"domain": "features"}, "domain features or layers for family head"),
+        ({"family": "head"}, "domain features, layers or study for family head"),
+        ({"domain": "features"}, "domain features, layers or study for family head"),
         ({"family": "real", "transform": "fourier"}, "transform none for family real"),
         ({"family": "real", "start": "public"}, "start random for family real"),
         ({"trained": "norm"}, "Did you mean 'norms'"),

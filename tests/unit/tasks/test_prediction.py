@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from decathlon_builder import oriented_affine, volume, write_volume
+from public_head import write_public_head
 from torch import nn
 from training_builder import NETWORKS, TINY, network
 
@@ -170,3 +171,15 @@ def test_a_damaged_file_is_named(tmp_path, brain, damage):
     with pytest.raises(UserError, match="Cannot read") as error:
         predict_volume(finished(tmp_path), path)
     assert str(path) in str(error.value)
+
+
+def test_a_head_on_a_study_answers_only_for_all_sequences_together(tmp_path, brain):
+    model = load_model(write_public_head(tmp_path / "study.safetensors", "study"))
+    whole = volume((40, 40, 30), len(SEQUENCES), np.random.default_rng(0))
+    write_volume(tmp_path / "whole.nii.gz", whole)
+    table = predict_volume(model, tmp_path / "whole.nii.gz")
+    assert table["channel"].tolist() == [0, 1, 2, 3]
+    assert table["doubt"].isna().all()
+    write_volume(tmp_path / "three.nii.gz", whole[..., :3])
+    with pytest.raises(UserError, match=r"Expected all 4 sequences of a patient .* found 3 channel"):
+        predict_volume(model, tmp_path / "three.nii.gz")

@@ -18,6 +18,7 @@ INPUTS = {
         ("image", "slices"),
         ("features", "features"),
         ("layers", "layers"),
+        ("study", "study"),
     )
 }
 # Beside the tables and figures that every task has.

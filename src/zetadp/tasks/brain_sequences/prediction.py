@@ -17,6 +17,7 @@ from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
 from zetadp.epsilon import epsilon_shown, epsilon_value
 from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.nn.settings import STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.tasks.brain_sequences.abstention import UNLIKE, UNSURE, abstention_for
 from zetadp.validation import UserError
@@ -42,7 +43,8 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If the model learnt another task, or if the file is not such a volume, or has too few slices or empty ones.
+        If the model learnt another task, or if the file is not such a volume, has too few slices or empty ones, or
+        lacks a sequence that a model of domain ``study`` needs.
     """
     task = model.task
     if not isinstance(task, BrainSequences):
@@ -52,6 +54,11 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     channels = _canonical_channels(path)
     if channels.shape[3] < task.slices:
         raise UserError(f"Expected at least {task.slices} axial slices in {path}, found {channels.shape[3]}.")
+    if model.settings.domain == STUDY and len(channels) != len(task.names):
+        raise UserError(
+            f"Expected all {len(task.names)} sequences of a patient in {path}, since the model compares them, found "
+            f"{len(channels)} channel(s)."
+        )
     kept = centre_slices(channels.shape[3], task.slices)
     # As in training: rows run from anterior to posterior, columns from left to right.
     slices = np.transpose(channels[:, :, ::-1, kept], (0, 3, 2, 1)).astype(np.float32)

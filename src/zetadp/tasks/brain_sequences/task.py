@@ -24,7 +24,7 @@ from zetadp.dataset import as_given, load_role, to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.settings import FEATURES
+from zetadp.nn.settings import FEATURES, STUDY
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError, positive
 
@@ -138,11 +138,12 @@ def _described(network: Mapping[str, Any]) -> str:
     if family == "head":
         count = f"the first {network['components']}" if network["components"] else "all"
         start = "the public head" if network["start"] == "public" else "random weights"
-        layers = "at all its layers " if domain == "layers" else ""
+        layers = "" if domain == "features" else "at all its layers "
+        less = ", less their mean over all slices of the patient" if domain == STUDY else ""
         return (
             f"A complex-valued linear head on {count} of the complex features that a frozen public backbone computes "
-            f"{layers}from the slice’s k-space. The backbone is a complex-valued convolutional network, trained on "
-            f"public simulated patients only; the head alone was trained on the cohort, from {start}."
+            f"{layers}from the slice’s k-space{less}. The backbone is a complex-valued convolutional network, "
+            f"trained on public simulated patients only; the head alone was trained on the cohort, from {start}."
         )
     seen = "the slice itself" if domain == "image" else "the slice’s k-space"
     if family == "real" and domain == "kspace":
@@ -164,15 +165,17 @@ def _prepared(network: Mapping[str, Any]) -> list[str]:
     if network["domain"] != "image":
         steps = ["centred unitary 2-D Fourier transform", "whitening of each image by its own statistics"]
     if network["domain"] in FEATURES:
-        every = "all layers of " if network["domain"] == "layers" else ""
+        every = "" if network["domain"] == "features" else "all layers of "
         steps.append(f"features of {every}the public backbone")
+    if network["domain"] == STUDY:
+        steps.append("less the mean of these over all slices of the volume")
     if network["family"] == "linear":
         steps.append("logarithm of the magnitude, standardised over the image")
     return steps
 
 
 def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.ndarray:
-    """Return what a network of some domain is given of slices, shape (record, ..., row, column), each by itself.
+    """Return what a network of some domain is given of slices, shape (record, ..., row, column), each record by itself.
 
     The image stays as it is; k-space is transformed and whitened; features are the public backbone's of that. The rules
     of the workflow do the same in three stages.
@@ -184,7 +187,7 @@ def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.nd
 
 
 def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) -> Tensor:
-    """Return a network's inputs, (item, 1, row, column), for the slices of one volume, (item, row, column)."""
+    """Return a network's inputs, (item, 1, row, column), for all slices of one record, (item, row, column)."""
     return as_given(prepare(slices[None], domain, backbone)[0]).unsqueeze(1)
 
 
