@@ -1,12 +1,11 @@
 """Choose how the head on public features is trained, on public simulated hospitals that nothing was learned from.
 
-    python benchmarks/head_selection.py [--study]
+    python benchmarks/head_selection.py
 
 Two simulated consortia of 11 hospitals, 484 + 266 patients each, every hospital with a scanner from the public
 distribution. No patient of a private cohort is looked at. All patients take part in every round; local noise at every
 hospital; exact Gaussian composition. Written out in matrices, since a head's gradients need no network; what `zetadp`
-trains is the same descent. Writes head_selection.csv. With --study: heads of domain study, on one consortium whose
-brains are random shapes, which differ more from what the public head learnt; writes study_selection.csv.
+trains is the same descent. Writes head_selection.csv.
 """
 
 from __future__ import annotations
@@ -21,13 +20,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from zetadp.backbone.start import shipped_backbone
 from zetadp.cohort.public import PublicSettings, simulate_public_patient
 from zetadp.cohort.shapes import draw_shapes
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
@@ -35,12 +32,10 @@ from zetadp.storage import write_text
 from zetadp.tensors import tensors_digest
 
 ROOT = Path(__file__).parents[1]
-STUDIED = ROOT / "docs/results/study_selection.csv"
 SEEDS, HOSPITALS, TRAINED, ALL = (71, 72), 11, 484, 750
 SHAPES = 502
 """Seed of the consortium whose brains are random shapes."""
 GRID = ((2, 4, 8, 16, 64), (5, 20), (1.0, 3.0, 10.0), (0.3, 1.0))
-GRID_OF_STUDY = ((8, 16, 32, 64), (20, 40), (3.0,), (0.1, 0.3))
 """Components, rounds, rates and clipping norms that are tried."""
 DELTA = 1e-3
 REPETITIONS = 3
@@ -48,9 +43,9 @@ REPETITIONS = 3
 LABELS = np.repeat(np.arange(4), 20)
 
 
-def declared(repetitions: int = REPETITIONS, seeds: Sequence[int] = SEEDS) -> tuple[str, str]:
+def declared(repetitions: int = REPETITIONS) -> tuple[str, str]:
     """Return cohorts and seeds of every comparison on these consortia."""
-    cohorts = "; ".join(f"public consortium, {TRAINED} + {ALL - TRAINED} patients, seed {seed}" for seed in seeds)
+    cohorts = "; ".join(f"public consortium, {TRAINED} + {ALL - TRAINED} patients, seed {seed}" for seed in SEEDS)
     return cohorts, seeds_shown(range(repetitions))
 
 
@@ -147,15 +142,11 @@ def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
-    """Try every setting on both consortia and write the table."""
-    parser = arguments(__doc__, "head_selection")
-    parser.add_argument("--study", action="store_true", help="heads of domain study, on brains of random shapes")
-    given = parser.parse_args()
-    torch.set_num_threads(2)
-    seeds, grid, output = ((SHAPES,), GRID_OF_STUDY, STUDIED) if given.study else (SEEDS, GRID, given.output)
-    backbone = load_backbone(shipped_backbone(NetworkSettings("head", "study")) if given.study else given.backbone)
-    cohorts = [consortium(seed, backbone, given.cache) for seed in seeds]
+def searched(
+    backbone: Backbone, seeds: Sequence[int], grid: Sequence[Sequence[float]], cache: Path, repetitions: int
+) -> pd.DataFrame:
+    """Try the public heads, and every setting of a grid at each epsilon, on consortia of these seeds."""
+    cohorts = [consortium(seed, backbone, cache) for seed in seeds]
     splits = [np.random.default_rng(seed).permutation(ALL) for seed in seeds]
     rows = []
 
@@ -164,7 +155,7 @@ def main() -> None:
         found = []
         for features, order in zip(cohorts, splits, strict=True):
             part = features[..., : 2 * components]
-            for repetition in range(1 if math.isinf(epsilon) else given.repetitions):
+            for repetition in range(1 if math.isinf(epsilon) else repetitions):
                 random = np.random.default_rng(repetition)
                 head = trained(part[order[:TRAINED]], start, epsilon=epsilon, random=random, **how)
                 found.append(accuracy(*head, part[order[TRAINED:]]))
@@ -181,8 +172,15 @@ def main() -> None:
         for epsilon in (math.inf, 8.0, 1.0):
             rows.append({**row, "epsilon": f"{epsilon:g}", "mean": np.mean(measure(components, epsilon, **how))})
         print(row, [round(r["mean"], 2) for r in rows[-3:]], flush=True)
-    table = pd.DataFrame(rows)
-    write_text(output, to_csv(table, origin(*declared(given.repetitions, seeds)), float_format="%.4g"))
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    """Try every setting on both consortia and write the table."""
+    given = arguments(__doc__, "head_selection").parse_args()
+    torch.set_num_threads(2)
+    table = searched(load_backbone(given.backbone), SEEDS, GRID, given.cache, given.repetitions)
+    write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
     best = table[table["epsilon"] == "1"].nlargest(5, "mean")
     print("\nbest at epsilon 1:\n", best.to_string(index=False))
 

@@ -43,3 +43,24 @@ def test_the_page_holds_every_row_of_what_private_training_is_worth():
         digits = [0, 1, 1, 1, 1, 0, 0, 0]
         for number, column, places in zip(numbers, [*columns, "share", "low", "high"], digits, strict=True):
             assert abs(number - row[column]) <= 0.5001 * 10**-places, (line, column)
+
+
+def test_the_page_says_what_heads_on_a_study_reach():
+    kept = {
+        (row["network"], row["epsilon"]): row
+        for folder in ("study", "arms")
+        for row in pd.read_csv(DOCS / f"results/{folder}/table1.csv", comment="#", dtype={"epsilon": str}).to_dict(
+            "records"
+        )
+        if row["arm"] == "federated"
+    }
+    lines = [line for line in rows("pretraining.md") if re.search(r"study_|image by image", line)]
+    assert len(lines) == 4
+    for line in lines:
+        _, name, public, *cells = (cell.strip(" *") for cell in line.split("|")[:-1])
+        network = re.search(r"(study|head)_\d+", name)[0]
+        assert public == f"{kept[network, '1']['public_start']:.1f}"
+        for epsilon, cell in zip(("1", "8", "inf"), cells, strict=True):
+            row = kept[network, epsilon]
+            shown = f"{row['mean']:.1f} ± {row['std']:.1f}" if epsilon != "inf" else f"{row['mean']:.1f}"
+            assert cell == shown, line

@@ -125,6 +125,7 @@ def declared_seeds(config: dict) -> Counter:
     [
         ("default/table1", None),
         ("arms/table1", "arms"),
+        ("study/table1", "study"),
         ("longer/table1", "longer"),
         ("phantom_full", "phantom_full"),
         ("speech_commands/start", "speech_commands_start"),
@@ -325,6 +326,17 @@ def test_the_default_head_is_the_best_of_the_recorded_search(benchmark):
     training = {key: head["training"][key] for key in ("rounds", "learning_rate", "clip", "averaged")}
     assert head["components"] == int(best["components"])
     assert list(training.values()) == [float(best[key]) for key in ("rounds", "rate", "clip", "averaged")]
+
+
+def test_heads_on_a_study_have_the_best_setting_of_their_recorded_search(benchmark):
+    networks = benchmark("scenarios")["configuration"]("study")["networks"]
+    for name, epsilon in (("study_8", "1"), ("study_32", "8")):
+        tried = [row for row in rows("study_selection.csv") if row["epsilon"] == epsilon]
+        assert len(tried) == 16
+        best = max(tried, key=lambda row: float(row["mean"]))
+        training = networks[name]["training"]
+        found = [networks[name]["components"], *(training[key] for key in ("rounds", "learning_rate", "clip"))]
+        assert found == [float(best[key]) for key in ("components", "rounds", "rate", "clip")]
 
 
 def test_larger_heads_have_the_best_setting_of_their_recorded_search(benchmark):
