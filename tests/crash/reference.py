@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
-from crash.stages import BACKBONE, LEDGER, RUN, STAGES, call
+from crash.stages import BACKBONE, LAYERS, LEDGER, RUN, STAGES, call
 
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.register import read_register
@@ -97,7 +97,7 @@ def _same_bytes(found: Path, expected: Path) -> None:
 
 
 def _same_model(found: Path, expected: Path) -> None:
-    """Every bit of the weights; but the head of the ledger's chain knows of the resumption."""
+    """Every bit of the weights; the head of the ledger's chain knows of the resumption, and keys have no order."""
     (weights, content), (right, told) = load_tensors(found), load_tensors(expected)
     assert weights.keys() == right.keys()
     assert all(torch.equal(weights[key], right[key]) for key in right)
@@ -131,6 +131,7 @@ def _as_many_keyed_hashes(found: Path, expected: Path) -> None:
 
 EQUAL: dict[str, Callable[[Path, Path], None]] = {
     BACKBONE: _same_model,
+    LAYERS: _same_model,
     f"{RUN}/model.safetensors": _same_model,
     f"{RUN}/history.csv": _same_history,
     f"{RUN}/ledger.jsonl": _no_fewer_releases,

@@ -45,6 +45,7 @@ DATASET = f"{TASK}/dataset.json"
 INDEX = f"{COHORT}/index.csv"
 PUBLIC = "resources/public"
 BACKBONE = f"{PUBLIC}/backbone.safetensors"
+LAYERS = f"{PUBLIC}/layers.safetensors"
 PRETRAINING = f"{PUBLIC}/checkpoint.safetensors"
 SLICES, KSPACE, WHITENED = (f"{COHORT}/{kind}/shard-00.h5" for kind in ("slices", "kspace", "whitened"))
 PARTITION = f"{COHORT}/partitions/tiny.csv"
@@ -206,7 +207,7 @@ STAGES = {
                 "atlas": [f"{PUBLIC}/images/shard-00.h5"],
                 "shapes": [f"{PUBLIC}/images/shard-00.h5"],
             },
-            outputs={"layers": f"{PUBLIC}/layers.safetensors"},
+            outputs={"layers": LAYERS},
             params={"components": [2, 4], "held_out": 1, "centred": False, "simulation": {"seed": 3}, "device": "cpu"},
         ),
         Stage(
