@@ -45,8 +45,9 @@ SLICES, SIZE = 20, 32
 HEADS = {
     "4 components": NetworkSettings("head", "features", components=4, start="public"),
     "8 components, all layers": NetworkSettings("head", "layers", components=8, start="public"),
+    "8 components, a study": NetworkSettings("head", "study", components=8, start="public"),
 }
-"""Public heads: of the last layer's features, and of all layers' as in the default."""
+"""Public heads: of the last layer's features, of all layers' as in the default, and of all layers' of a study."""
 COHORT = f"the last {PATIENTS - SECOND} of {PATIENTS} simulated public patients"
 
 
@@ -87,7 +88,9 @@ def tried(
     if folder is not None:
         rows.append(real(abstention, network, backbone, folder))
     for name, images in nonsense(np.random.default_rng(0)).items():
-        rows.append(measured(abstention, network, mean_features(backbone, images), None, name))
+        # Four volumes after each other are the sequences of one patient.
+        found = np.concatenate([mean_features(backbone, four) for four in np.split(images, len(images) // 4)])
+        rows.append(measured(abstention, network, found, None, name))
     return rows
 
 
@@ -131,10 +134,10 @@ def real(abstention: Abstention, network: torch.nn.Module, backbone: Backbone, f
 
 
 def nonsense(random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return inputs that are no brains, 50 volumes of each kind."""
-    shape = (50, SLICES, SIZE, SIZE)
+    """Return inputs that are no brains, 52 volumes of each kind."""
+    shape = (52, SLICES, SIZE, SIZE)
     row, column = np.mgrid[:SIZE, :SIZE] - (SIZE - 1) / 2
-    radii, speckle = random.uniform(5, 14, size=(50, 1, 1, 1)), 0.05 * random.random(shape)
+    radii, speckle = random.uniform(5, 14, size=(52, 1, 1, 1)), 0.05 * random.random(shape)
     side = np.maximum(abs(row), abs(column))
     return {
         "noise, Gaussian": np.abs(random.normal(size=shape)),
@@ -143,7 +146,7 @@ def nonsense(random: np.random.Generator) -> dict[str, np.ndarray]:
         "disc": (row**2 + column**2 < radii**2) + speckle,
         "square": (side < radii) + speckle,
         "checkerboard": (row + column) % 2 + speckle,
-        "stripes": np.sin(column * random.uniform(0.2, 1.5, size=(50, 1, 1, 1))) + 1 + speckle,
+        "stripes": np.sin(column * random.uniform(0.2, 1.5, size=(52, 1, 1, 1))) + 1 + speckle,
     }
 
 

@@ -20,10 +20,15 @@ from torch import Tensor, nn
 
 from zetadp.core.pretrained import FinishedModel
 from zetadp.nn.backbone import Backbone
+from zetadp.nn.settings import STUDY
 from zetadp.tensors import load_tensors, save_tensors, tensors_digest
 
 DATA = Path(__file__).parents[2] / "data"
-FILES = {"features": "abstention.safetensors", "layers": "abstention_layers.safetensors"}
+FILES = {
+    "features": "abstention.safetensors",
+    "layers": "abstention_layers.safetensors",
+    STUDY: "abstention_study.safetensors",
+}
 """File of the package for heads of each domain."""
 UNSURE, UNLIKE = "unsure", "unlike"
 COMPONENTS = 16
