@@ -56,10 +56,7 @@ STAGES = (
         "Public start",
         "train on simulated patients only; costs no privacy",
         (0, 1),
-        _rules(
-            "simulate_public pretrain fit_layers fit_study fit_ecg_encoder fit_encoder fit_public_networks "
-            "fit_word_encoder"
-        ),
+        _rules("simulate_public pretrain fit_layers fit_ecg_encoder fit_encoder fit_public_networks fit_word_encoder"),
     ),
     Stage(
         "Attacks",
