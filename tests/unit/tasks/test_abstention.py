@@ -82,6 +82,12 @@ def test_a_head_on_all_layers_has_thresholds_of_its_own(tmp_path, brain, noise):
     assert (predict_volume(model, noise)["doubt"] == UNLIKE).all()
 
 
+def test_a_head_on_a_study_has_thresholds_too(tmp_path, brain):
+    model = load_model(write_public_head(tmp_path / "study.safetensors", "study"))
+    assert 0.5 < abstention_for(model).least < 1
+    assert UNLIKE not in predict_volume(model, brain)["doubt"].tolist()
+
+
 def test_temperature_undoes_the_scale_of_scores(model):
     own, larger = abstention_for(model), abstention_for(scaled(model, 3.0))
     features = own.public.features[:50]

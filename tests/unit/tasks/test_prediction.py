@@ -179,7 +179,6 @@ def test_a_head_on_a_study_answers_only_for_all_sequences_together(tmp_path, bra
     write_volume(tmp_path / "whole.nii.gz", whole)
     table = predict_volume(model, tmp_path / "whole.nii.gz")
     assert table["channel"].tolist() == [0, 1, 2, 3]
-    assert table["doubt"].isna().all()
     write_volume(tmp_path / "three.nii.gz", whole[..., :3])
     with pytest.raises(UserError, match=r"Expected all 4 sequences of a patient .* found 3 channel"):
         predict_volume(model, tmp_path / "three.nii.gz")
