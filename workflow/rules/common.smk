@@ -74,6 +74,9 @@ FIGURES = [
     for name in ("accuracy", "confusion", "per_class", "curves")
 ]
 
+# The public backbones of a task's domains, where they have one of their own; its rules name that of all others BACKBONE.
+BACKBONES = {}
+
 # Whether the task's items have classes, which tables and figures of them need; its rules may say otherwise.
 CLASSES = True
 
