@@ -41,7 +41,7 @@ def test_the_schema_finds_nothing_and_would_find_something(schema: Draft7Validat
     authority = make_credentials(tmp_path / "keys", []).authority
     given = {"server": "server.example:9443", "authority": authority}
     kits = write_kits(plan, tmp_path / "plan.json", tmp_path / "kits", **given)
-    server = write_server_kit(plan, tmp_path / "plan.json", tmp_path / "kits", **given, seconds=10)
+    server = write_server_kit(plan, tmp_path / "plan.json", tmp_path / "kits", **given, answer_seconds=10)
     for kit in (server, *kits):
         content: dict[str, Any] = yaml.safe_load((kit / "compose.yaml").read_text())
         assert list(schema.iter_errors(content)) == []

@@ -112,10 +112,7 @@ def write_kits(
         raise UserError(f"Expected a new folder, found {folder}. Name another: --output FOLDER")
     written = []
     for node in plan.nodes:
-        own = folder / node.name
-        own.mkdir(parents=True)
-        shutil.copyfile(source, own / "plan.json")
-        shutil.copyfile(authority, own / "authority.pem")
+        own = new_kit(folder / node.name, source, authority)
         arguments = f"node.yaml --server {server} --authority authority.pem --key {node.name}.key"
         epsilon = rounded_up(promise_of(plan, node.name).person)
         write_text(
@@ -131,6 +128,14 @@ def write_kits(
         HospitalSettings.read(own / "node.yaml")
         written.append(own)
     return written
+
+
+def new_kit(folder: Path, source: Path, authority: Path) -> Path:
+    """Return a new folder with what every site gets: the plan and the certificate of the authority."""
+    folder.mkdir(parents=True)
+    shutil.copyfile(source, folder / "plan.json")
+    shutil.copyfile(authority, folder / "authority.pem")
+    return folder
 
 
 def _page(plan: Plan, name: str, authority: Path, arguments: str, seconds: float) -> str:

@@ -5,11 +5,10 @@ It holds no private key: the coordinator puts the server's key and the hospitals
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from zetadp.core.plan import Plan
-from zetadp.federation.flower.kit import PAGE, duration, fingerprint, port_of
+from zetadp.federation.flower.kit import PAGE, duration, fingerprint, new_kit, port_of
 from zetadp.federation.flower.services import compose_file, service_unit
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.storage import write_text
@@ -83,7 +82,9 @@ same command again: the training continues from its checkpoint.
 """
 
 
-def write_server_kit(plan: Plan, source: Path, folder: Path, *, server: str, authority: Path, seconds: float) -> Path:
+def write_server_kit(
+    plan: Plan, source: Path, folder: Path, *, server: str, authority: Path, answer_seconds: float = 10.0
+) -> Path:
     """Write the folder for the server, and return it.
 
     Parameters
@@ -96,14 +97,11 @@ def write_server_kit(plan: Plan, source: Path, folder: Path, *, server: str, aut
         ``host:port`` where hospitals reach the server.
     authority
         Certificate that the server's certificate goes back to.
-    seconds
+    answer_seconds
         Least time of a round that the page states.
     """
-    own = folder / NAME
-    own.mkdir()
+    own = new_kit(folder / NAME, source, authority)
     (own / "keys").mkdir()
-    shutil.copyfile(source, own / "plan.json")
-    shutil.copyfile(authority, own / "authority.pem")
     names, port = [node.name for node in plan.nodes], port_of(server)
     command = f"serve server.yaml --credentials keys --port {port} --folder state/flower"
     keys = "\n".join(f"  {name}: keys/{name}.pub.pem" for name in names)
@@ -122,8 +120,8 @@ def write_server_kit(plan: Plan, source: Path, folder: Path, *, server: str, aut
         command=command,
         nodes=", ".join(names),
         rounds=plan.training.rounds,
-        seconds=seconds,
-        duration=duration(seconds * plan.training.rounds),
+        seconds=answer_seconds,
+        duration=duration(answer_seconds * plan.training.rounds),
         hours=PATIENCE_SECONDS / 3600,
     )
     write_text(own / PAGE, page)
