@@ -108,6 +108,16 @@ rule pretrain:
         "../../scripts/pretrain.py"
 
 
+# What the fits of layers and of a study share.
+FIT = {
+    "components": config["pretraining"]["training"]["components"],
+    "held_out": config["pretraining"]["held_out"],
+    "simulation": {**config["pretraining"]["simulation"], "slices": config["slices"]},
+    "device": config["device"],
+    "code": code_of("scripts/fit_layers.py"),
+}
+
+
 rule fit_layers:
     input:
         backbone=BACKBONE,
@@ -126,15 +136,8 @@ rule fit_layers:
         mem_mb=8000,
         runtime="2h",
     params:
-        components=config["pretraining"]["training"]["components"],
-        held_out=config["pretraining"]["held_out"],
+        **FIT,
         centred=False,
-        simulation={
-            **config["pretraining"]["simulation"],
-            "slices": config["slices"],
-        },
-        device=config["device"],
-        code=code_of("scripts/fit_layers.py"),
     script:
         "../../scripts/fit_layers.py"
 
@@ -145,15 +148,8 @@ use rule fit_layers as fit_study with:
     log:
         "logs/fit_study.log",
     params:
-        components=config["pretraining"]["training"]["components"],
-        held_out=config["pretraining"]["held_out"],
+        **FIT,
         centred=True,
-        simulation={
-            **config["pretraining"]["simulation"],
-            "slices": config["slices"],
-        },
-        device=config["device"],
-        code=code_of("scripts/fit_layers.py"),
 
 
 rule extract_features:
