@@ -90,8 +90,8 @@ def read_all_layers(
         Whether a patient's features are taken less their mean over the patient's images.
     """
     count = sum(4 * width for width in backbone.settings.widths) * backbone.settings.convolutions
-    bare = replace(backbone, centre=torch.zeros(count), projection=torch.eye(count), heads={})
-    plain = replace(bare, layers=True, centred=centred)
+    none, own = torch.zeros(count), torch.eye(count)
+    plain = replace(backbone, centre=none, projection=own, heads={}, layers=True, centred=centred)
     logger.info("learning what the features of all layers tell")
     learnt = learn_readout(plain, [images[held_out:, :, ::EVERY] for images in kinds.values()], components)
     accuracy = {name: public_accuracy(learnt, images[:held_out]) for name, images in kinds.items()}

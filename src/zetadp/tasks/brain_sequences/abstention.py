@@ -154,8 +154,6 @@ def abstention_for(model: FinishedModel) -> Abstention | None:
     """Return when a model should not answer; None where nothing is known: it is no head on the shipped backbone."""
     if not isinstance(model.backbone, Backbone) or model.settings.family != "head":
         return None
-    if model.settings.domain not in FILES:
-        return None
     public = _shipped(model.settings.domain)
     if tensors_digest(model.backbone.tensors()) != public.about["backbone"]:
         return None
