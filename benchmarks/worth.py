@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
-from head_selection import ALL, HOSPITALS, TRAINED, public_head, trained
+from head_selection import ALL, HOSPITALS, SHAPES, TRAINED, public_head, trained
 from torch.nn import functional
 
 from zetadp.cohort.phantom import PhantomSettings, simulate_patient
@@ -48,7 +48,7 @@ PRIVATE = {"vendor": 3001, "healthy": 3002, "procedural": 3003, "heavy": 3004}
 PUBLIC = {
     "atlas": (PublicSettings(seed=1, patients=1500), None),
     "shapes": (PublicSettings(seed=501, patients=1500), draw_shapes),
-    "consortium": (PublicSettings(seed=502, patients=ALL, hospitals=HOSPITALS), draw_shapes),
+    "consortium": (PublicSettings(seed=SHAPES, patients=ALL, hospitals=HOSPITALS), draw_shapes),
 }
 """Public patients, and what draws their brains: the first two to learn from, the last to choose settings on."""
 LEARNT_FROM = ("atlas", "shapes")
