@@ -142,7 +142,7 @@ def test_every_job_logged_and_ran_the_library_of_its_checkout(finished):
     kinds = {log.relative_to(finished.root / "logs").parts[0].removesuffix(".log") for log in logs}
     scripts = {path.stem for path in (finished.root / "scripts").glob("*.py")}
     # These are for real patients, for a real federation, for targets of their own, and for another task.
-    again = {"simulate_shapes", "extract_layers", "fit_study", "extract_study"}  # rules that run the script of another
+    again = {"simulate_shapes", "extract_layers", "extract_study"}  # rules that run the script of another
     assert kinds - again == scripts - {"fetch_cohort", "train_federated", "audit_membership", *OF_OTHER_TASKS}
     for log in logs:
         assert f"with the library in {finished.root}/src/zetadp\n" in log.read_text(), log

@@ -108,16 +108,6 @@ rule pretrain:
         "../../scripts/pretrain.py"
 
 
-# What the fits of layers and of a study share.
-FIT = {
-    "components": config["pretraining"]["training"]["components"],
-    "held_out": config["pretraining"]["held_out"],
-    "simulation": {**config["pretraining"]["simulation"], "slices": config["slices"]},
-    "device": config["device"],
-    "code": code_of("scripts/fit_layers.py"),
-}
-
-
 rule fit_layers:
     input:
         backbone=BACKBONE,
@@ -126,9 +116,11 @@ rule fit_layers:
             f"{PUBLIC_SHAPES}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS
         ),
     output:
-        layers=f"{PUBLIC}/layers.safetensors",
+        layers=f"{PUBLIC}/{{domain}}.safetensors",
     log:
-        "logs/fit_layers.log",
+        "logs/fit_layers/{domain}.log",
+    wildcard_constraints:
+        domain="layers|study",
     conda:
         "../../envs/train.yaml"
     resources:
@@ -136,20 +128,17 @@ rule fit_layers:
         mem_mb=8000,
         runtime="2h",
     params:
-        **FIT,
-        centred=False,
+        components=config["pretraining"]["training"]["components"],
+        held_out=config["pretraining"]["held_out"],
+        simulation={
+            **config["pretraining"]["simulation"],
+            "slices": config["slices"],
+        },
+        device=config["device"],
+        centred=lambda wildcards: wildcards.domain == "study",
+        code=code_of("scripts/fit_layers.py"),
     script:
         "../../scripts/fit_layers.py"
-
-
-use rule fit_layers as fit_study with:
-    output:
-        layers=f"{PUBLIC}/study.safetensors",
-    log:
-        "logs/fit_study.log",
-    params:
-        **FIT,
-        centred=True,
 
 
 rule extract_features:
