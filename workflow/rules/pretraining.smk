@@ -15,6 +15,10 @@ PUBLIC_SHAPES = (
     f"resources/public-shapes-{SHAPES['seed']}-{SHAPES['patients']}"
     f"-{config['slices']['count']}x{config['slices']['size']}"
 )
+SIMULATION = {
+    **config["pretraining"]["simulation"],
+    "slices": {key: config["slices"][key] for key in ("count", "size")},
+}
 PUBLIC_SHARDS = [
     f"{number:02d}" for number in range(config["pretraining"]["simulation"]["shards"])
 ]
@@ -97,10 +101,7 @@ rule pretrain:
         settings=config["pretraining"]["training"],
         augmentation=config["pretraining"]["augmentation"],
         held_out=config["pretraining"]["held_out"],
-        simulation={
-            **config["pretraining"]["simulation"],
-            "slices": config["slices"],
-        },
+        simulation=SIMULATION,
         device=config["device"],
         checkpoint=f"{PUBLIC}/checkpoint.safetensors",
         code=code_of("scripts/pretrain.py"),
@@ -130,10 +131,7 @@ rule fit_layers:
     params:
         components=config["pretraining"]["training"]["components"],
         held_out=config["pretraining"]["held_out"],
-        simulation={
-            **config["pretraining"]["simulation"],
-            "slices": config["slices"],
-        },
+        simulation=SIMULATION,
         device=config["device"],
         centred=lambda wildcards: wildcards.domain == "study",
         code=code_of("scripts/fit_layers.py"),

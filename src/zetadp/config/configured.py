@@ -10,7 +10,7 @@ from typing import Any
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.nn.settings import DESCENT, FEATURES, MIXED_ROWS, NetworkSettings
+from zetadp.nn.settings import DESCENT, FEATURES, IMAGE, MIXED_ROWS, NetworkSettings
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat, threat_of_arm
 
 BRAIN = "brain_sequences"
@@ -84,8 +84,11 @@ def unit_of(config: Mapping[str, Any], network: str) -> str:
 def task_content(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task as a plan names it."""
     task = config["task"]
-    slices = {"slices": config["slices"]["count"], "size": config["slices"]["size"]} if task["name"] == BRAIN else {}
-    return {"name": task["name"], **slices, **task["settings"]}
+    if task["name"] != BRAIN:
+        return {"name": task["name"], **task["settings"]}
+    slices = config["slices"]
+    decided = {"decision": slices["decision"]} if slices["decision"] != IMAGE else {}
+    return {"name": BRAIN, "slices": slices["count"], "size": slices["size"], **decided}
 
 
 def images_of_a_patient(config: Mapping[str, Any]) -> int:

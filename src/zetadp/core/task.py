@@ -226,13 +226,17 @@ class Classification:
 
         return cross_entropies(outputs, targets)
 
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each class, shape (item, class), from scores of that shape."""
+        return outputs.softmax(dim=1)
+
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return 1 for each item whose class was told, else 0."""
-        return (outputs.argmax(dim=1) == targets).float()
+        return (self.probabilities(outputs).argmax(dim=1) == targets).float()
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
         """Return the names of the true and the predicted class, and the probability of the predicted one."""
-        best, which = outputs.softmax(dim=1).cpu().max(dim=1)
+        best, which = self.probabilities(outputs).cpu().max(dim=1)
         called = self.names
         return {
             self.called: [called[int(i)] for i in targets.tolist()],

@@ -29,6 +29,8 @@ FEATURES = ("features", "layers", STUDY)
 """Domains of a head: features of the last layer of something public, of all layers of the public backbone, or these
 less their mean over all images of the record."""
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", *FEATURES)
+DECISIONS = IMAGE, SLICE = ("image", "slice")
+"""What the task of pulse sequences decides at once: an image, or the images of all sequences of a slice."""
 ROWS = ("signal", "spectrum")
 """Domains of one dimension: what a network sees is a row, and not a square."""
 OF_FAMILY = {

@@ -60,6 +60,11 @@ def notes(
 def _measured(runs: pd.DataFrame) -> str:
     """Return the beginning of the note on what the numbers are."""
     metric = runs["metric"].iloc[0]
+    if runs["image_accuracy"].notna().any():
+        return (
+            "The images of a slice are classified together, one of each sequence; a volume by the vote of its slices. "
+            "Accuracy is the share of correct images of"
+        )
     return (
         "Accuracy is the share of correct images of"
         if metric == "accuracy"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -16,7 +16,7 @@ import pandas as pd
 from zetadp.core.metrics import LEVEL
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.privacy.threat import arm_shown
-from zetadp.report.tables import PAPER_TABLE_1, holders, metric_shown, not_empty
+from zetadp.report.tables import BESIDE, PAPER_TABLE_1, holders, metric_shown, not_empty
 
 MISSING = "–"
 PAPER_LABEL = "paper, printed"
@@ -118,7 +118,8 @@ def accuracy_sheet(
     title
         One line above the table; by default the metric's name.
     intervals
-        Print the interval over patients in a second row under each mean.
+        Print under each mean its interval over patients, and where images of a slice were classified together, the
+        accuracy of each image by itself and of volumes.
     """
     not_empty(table)
     title = title or f"Test {metric_shown(table['metric'].iloc[0])} in %"
@@ -134,6 +135,7 @@ def accuracy_sheet(
         rows.append((named, shown, *(spread_cell(cells.get(e)) for e in epsilons)))
         if intervals:
             rows.append(("", f"{LEVEL:.0%} interval", *(interval_cell(cells.get(e)) for e in epsilons)))
+            rows += [("", shown, *figures) for shown, figures in _beside(cells, epsilons)]
     if with_paper:
         for arm, cells_of_paper in PAPER_TABLE_1.items():
             printed_cells = [cells_of_paper.get(e) for e in epsilons]
@@ -246,6 +248,16 @@ def interval_cell(row: pd.Series | None) -> str:
     if row is None or math.isnan(row["ci_low"]):
         return MISSING
     return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"
+
+
+def _beside(cells: Mapping[str, pd.Series], epsilons: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return rows with the accuracies beside the metric, where the images of a slice were classified together."""
+    if all(math.isnan(row["image_accuracy"]) for row in cells.values()):
+        return []
+    return [
+        (shown, [f"{cells[epsilon][key]:.2f}" if epsilon in cells else MISSING for epsilon in epsilons])
+        for key, shown in BESIDE.items()
+    ]
 
 
 def _latex(text: str) -> str:

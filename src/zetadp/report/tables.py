@@ -49,6 +49,8 @@ CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")
 OF_CLASSES = ("per_class", "confusion", "classes", "called")
 """What only a classification has."""
+BESIDE = {"image_accuracy": "each image by itself", "volume_accuracy": "volumes"}
+"""Accuracies of pulse sequences that stand beside the metric, and what tables call them."""
 REPLICATES = "replicates"
 """The metric in resamples of patients, where it is no mean over patients; runs on the same patients share them."""
 STATED = ("delta", "unit", "noise_source", "statement", "nodes")
@@ -152,7 +154,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
         Name of the cohort as readers should see it; that of a simulated cohort contains the word "simulated".
     paper
         Add the paper's printed figures, ``paper_mean`` and ``paper_std``, where it has some for this arm and epsilon;
-        by default for pulse sequences, the task that they are of.
+        by default for pulse sequences of single images, which they are of.
         They were measured on its own cohort, with its own network and by its own reading of the guarantee.
     seed
         Seed of the bootstrap.
@@ -164,10 +166,13 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
     resampled, the same for all seeds. ``noise`` is "none" without epsilon. ``epsilon_stated`` is the largest.
     ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
     ``public_start`` is what public starting weights reach before any private training; missing for other networks.
+    ``image_accuracy`` (where the images of a slice are classified together: of each by itself) and ``volume_accuracy``
+    are missing where they were not measured.
     """
     not_empty(runs)
     rows = []
-    paper = bool((runs["task"] == PAPER_TASK).all()) if paper is None else paper
+    alone = runs["image_accuracy"].isna()  # as in the paper
+    paper = bool(((runs["task"] == PAPER_TASK) & alone).all()) if paper is None else paper
     for cell, group in _cells(runs):
         mean, std = _mean_std(group["value"])
         low, high = _joint_interval(group, seed)
@@ -183,7 +188,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
                 "ci_high": 100 * high,
                 "paper_mean": printed[0] if printed else math.nan,
                 "paper_std": printed[1] if printed else math.nan,
-                "public_start": 100 * float(group["public_start"].mean()),
+                **{key: 100 * float(group[key].mean()) for key in ("public_start", *BESIDE)},
                 "cohort": cohort_label,
                 "unit": _common(group, "unit"),
                 "threat": _common(group, "threat"),
@@ -280,7 +285,7 @@ def _row(directory: Path) -> dict[str, Any]:
         "value": metrics[metric],
         "value_low": metrics[f"{metric}_interval"]["low"],
         "value_high": metrics[f"{metric}_interval"]["high"],
-        "public_start": metrics.get("public_start", math.nan),
+        **{key: metrics.get(key, math.nan) for key in ("public_start", *BESIDE)},
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
         **_threat(privacy),

@@ -107,7 +107,7 @@ def test_defaults_are_filled_in_at_every_depth_and_the_input_is_left_alone():
     kept = deepcopy(given)
     config = load_config(given, SCHEMA)
     assert given == kept
-    assert config["slices"] == {"count": 20, "size": 32}
+    assert config["slices"] == {"count": 20, "size": 32, "decision": "image"}
     assert config["partition"] == {"nodes": 11, "by": "uniform", "sizes": None, "validation_patients": 10, "seed": 0}
     assert config["networks"]["complex"]["widths"] == [32, 64, 128]
     assert config["training"]["learning_rate"] == 2e-4
@@ -612,7 +612,10 @@ def test_a_plan_names_its_task_with_its_settings():
     run = RunName("complex", "federated", "8", 0)
     once = merged(PHASE, {"task": {"settings": {"composite": "once"}}})
     assert plan_of(load_config(merged(paper(), once), SCHEMA), run).task == {"name": "phase_mnist", "composite": "once"}
-    assert plan_of(load_config(default(), SCHEMA), run).task == {"name": "brain_sequences", "slices": 20, "size": 32}
+    brain = {"name": "brain_sequences", "slices": 20, "size": 32}
+    assert plan_of(load_config(default(), SCHEMA), run).task == {**brain, "decision": "slice"}
+    by_itself = merged(default(), {"slices": {"decision": "image"}})  # plans of earlier versions stay what they were
+    assert plan_of(load_config(by_itself, SCHEMA), run).task == brain
 
 
 @pytest.mark.parametrize("scenario", ["config.yaml", "workflow/scenarios/phase_mnist.yaml"])

@@ -26,10 +26,13 @@ SLICES, SIZE = 5, 8
 SHAPE = (21, 26, 11)
 
 
-def finished(tmp_path, settings=TINY):
+TASK = {"name": "brain_sequences", "slices": SLICES, "size": SIZE}
+
+
+def finished(tmp_path, settings=TINY, task=TASK):
     """Return a model with weights that nobody trained, through its file."""
     weights = {key: value.detach() for key, value in network(settings).named_parameters()}
-    content = model_content(settings, {"name": "brain_sequences", "slices": SLICES, "size": SIZE}, SIZE)
+    content = model_content(settings, task, SIZE)
     save_tensors(tmp_path / "model.safetensors", weights, content)
     return load_model(tmp_path / "model.safetensors")
 
@@ -182,3 +185,13 @@ def test_a_head_on_a_study_answers_only_for_all_sequences_together(tmp_path, bra
     write_volume(tmp_path / "three.nii.gz", whole[..., :3])
     with pytest.raises(UserError, match=r"Expected all 4 sequences of a patient .* found 3 channel"):
         predict_volume(model, tmp_path / "three.nii.gz")
+
+
+def test_a_volume_with_every_sequence_is_classified_together(tmp_path, brain):
+    model = finished(tmp_path, task={**TASK, "decision": "slice"})
+    for count in (4, 3):
+        write_volume(tmp_path / "brain.nii.gz", brain[..., :count])
+        table = predict_volume(model, tmp_path / "brain.nii.gz")
+        by_itself = predict_volume(finished(tmp_path), tmp_path / "brain.nii.gz")
+        # With a sequence too few, nothing is known of what the others are.
+        assert table["probability"].equals(by_itself["probability"]) == (count == 3)

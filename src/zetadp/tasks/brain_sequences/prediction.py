@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
 from zetadp.epsilon import epsilon_shown, epsilon_value
 from zetadp.kspace.slicing import centre_slices, resize_area
-from zetadp.nn.settings import STUDY
+from zetadp.nn.settings import IMAGE, STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.tasks.brain_sequences.abstention import UNLIKE, UNSURE, abstention_for
 from zetadp.validation import UserError
@@ -25,6 +26,8 @@ from zetadp.validation import UserError
 
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     """Classify the pulse sequence of every channel of a volume by a vote of its centre slices.
+
+    A model that classifies the images of a slice together does so where there are as many channels as sequences.
 
     Parameters
     ----------
@@ -72,7 +75,8 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     outputs = outputs_of(model.network, inputs)
     doubts = _doubts(model, inputs, outputs, len(channels))
     rows = []
-    for channel, part in enumerate(np.split(outputs.softmax(dim=1).numpy(), len(channels))):
+    deciding = task if len(channels) == len(task.names) else replace(task, decision=IMAGE)
+    for channel, part in enumerate(np.split(deciding.probabilities(outputs).numpy(), len(channels))):
         votes = np.bincount(part.argmax(axis=1), minlength=len(task.names)) / task.slices
         *_, second, winner = (int(place) for place in np.lexsort((part.mean(axis=0), votes)))
         rows.append(

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from zetadp.backbone.start import record_features
 from zetadp.cohort.decathlon import SEQUENCES, read_task
@@ -24,11 +26,14 @@ from zetadp.dataset import as_given, load_role, to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.settings import FEATURES, STUDY
+from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, SLICE, STUDY
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError, positive
 
 logger = logging.getLogger(__name__)
+
+ALONE = "alone"
+"""Column of predictions with what an image by itself says."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +46,24 @@ class BrainSequences(Classification):
         Centre slices of each sequence of a record.
     size
         Side of a slice in pixels.
+    decision
+        `IMAGE`: each image is classified by itself. `SLICE`: the images of a slice are classified together, one of
+        each sequence. Then every table of outputs must hold whole records.
     """
 
     classes: int | None = len(SEQUENCES)
     balanced: bool = True
     slices: int = 20
     size: int = 32
+    decision: str = IMAGE
 
     called = "sequence"
 
     def __post_init__(self) -> None:
         """Check the settings."""
         positive(slices=self.slices, size=self.size)
+        if self.decision not in DECISIONS:
+            raise UserError(f"Expected decision {' or '.join(DECISIONS)}, found {self.decision!r}.")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,6 +120,7 @@ class BrainSequences(Classification):
 
     def words(self, network: Mapping[str, Any]) -> Words:
         """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        together = " The images of a slice are classified together, one of each sequence."
         return Words(
             title="MRI sequence classifier",
             about=f"{_described(network)} It classifies the pulse sequence ({', '.join(SEQUENCES)}) of an axial slice "
@@ -116,7 +128,8 @@ class BrainSequences(Classification):
             inputs="A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
             "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area "
             f"resize, {', '.join(_prepared(network))}. The settings travel with the model.",
-            outputs="For each slice the name of the sequence and its probability.",
+            outputs="For each slice the name of the sequence and its probability."
+            + together * (self.decision == SLICE),
             usage="zetadp predict MODEL VOLUME",
             limits=(
                 "Not for clinical use, and not a medical device.",
@@ -124,9 +137,36 @@ class BrainSequences(Classification):
             ),
         )
 
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each sequence, of an image or given that those of a slice are all different.
+
+        The images of whole records come record by record, then sequence by sequence.
+        """
+        if self.decision == IMAGE:
+            return super().probabilities(outputs)
+        count = outputs.shape[1]
+        images = outputs.reshape(-1, count, self.slices, count).transpose(1, 2)  # record, slice, image, class
+        orders = torch.tensor(list(permutations(range(count))), device=outputs.device)
+        likely = images[..., torch.arange(count), orders].sum(dim=-1).softmax(dim=-1)  # record, slice, order
+        found = torch.einsum("rso,oic->risc", likely, functional.one_hot(orders, count).to(likely.dtype))
+        return found.reshape(outputs.shape)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
+        """Return true and predicted sequence with its probability; where slices decide, also what each image says."""
+        told = super().measure(outputs, targets)
+        if self.decision == IMAGE:
+            return told
+        return {**told, ALONE: [SEQUENCES[i] for i in outputs.argmax(dim=1).tolist()]}
+
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
-        """Return accuracy and errors by sequence, and the accuracy of a vote of each volume's slices."""
-        return {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
+        """Return accuracy and errors by sequence, and the accuracy of a vote of each volume's slices.
+
+        Where the images of a slice are classified together, the accuracy of each image by itself too.
+        """
+        found = {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
+        if self.decision == SLICE:
+            found["image_accuracy"] = float((predictions[ALONE] == predictions[self.called]).mean())
+        return found
 
 
 def _described(network: Mapping[str, Any]) -> str:
