@@ -25,10 +25,12 @@ from zetadp.cohort.shapes import draw_shapes
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.nn.settings import IMAGE
 from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
+from zetadp.tasks.brain_sequences import BrainSequences
 from zetadp.tensors import tensors_digest
 
 ROOT = Path(__file__).parents[1]
@@ -76,9 +78,11 @@ def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.nda
     return pairs.T.numpy().copy(), bias.real.numpy().copy()
 
 
-def accuracy(weight: np.ndarray, bias: np.ndarray, features: np.ndarray) -> float:
+def accuracy(weight: np.ndarray, bias: np.ndarray, features: np.ndarray, decision: str = IMAGE) -> float:
     """Return the share of images told right, in %."""
-    return 100 * float(((features @ weight + bias).argmax(axis=-1) == LABELS).mean())
+    scores = torch.from_numpy(features @ weight + bias).reshape(-1, 4)
+    told = BrainSequences(decision=decision).probabilities(scores).argmax(dim=1)
+    return 100 * float((told.numpy().reshape(-1, len(LABELS)) == LABELS).mean())
 
 
 def trained(
@@ -143,7 +147,12 @@ def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
 
 
 def searched(
-    backbone: Backbone, seeds: Sequence[int], grid: Sequence[Sequence[float]], cache: Path, repetitions: int
+    backbone: Backbone,
+    seeds: Sequence[int],
+    grid: Sequence[Sequence[float]],
+    cache: Path,
+    repetitions: int,
+    decision: str = IMAGE,
 ) -> pd.DataFrame:
     """Try the public heads, and every setting of a grid at each epsilon, on consortia of these seeds."""
     cohorts = [consortium(seed, backbone, cache) for seed in seeds]
@@ -158,12 +167,13 @@ def searched(
             for repetition in range(1 if math.isinf(epsilon) else repetitions):
                 random = np.random.default_rng(repetition)
                 head = trained(part[order[:TRAINED]], start, epsilon=epsilon, random=random, **how)
-                found.append(accuracy(*head, part[order[TRAINED:]]))
+                found.append(accuracy(*head, part[order[TRAINED:]], decision))
         return found
 
     for components in sorted(backbone.heads):
         start = public_head(backbone, components)
-        found = [accuracy(*start, f[o[TRAINED:], :, : 2 * components]) for f, o in zip(cohorts, splits, strict=True)]
+        held = [features[order[TRAINED:], :, : 2 * components] for features, order in zip(cohorts, splits, strict=True)]
+        found = [accuracy(*start, part, decision) for part in held]
         rows.append({"components": components, "rounds": 0, "epsilon": "public head", "mean": np.mean(found)})
         print(rows[-1], flush=True)
     for components, rounds, rate, clip in product(*grid):
