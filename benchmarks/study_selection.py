@@ -3,7 +3,8 @@
     python benchmarks/study_selection.py
 
 As head_selection.py, but on one consortium whose brains are random shapes, which differ more from what the public head
-learnt, with rate 3 alone, and with the images of a slice classified together, as in the default. Writes study_selection.csv.
+learnt, with rate 3 alone, and with the images of a slice classified together, as in the default. Writes
+study_selection.csv.
 """
 
 from __future__ import annotations
