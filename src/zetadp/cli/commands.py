@@ -72,7 +72,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
         "unlike all that it knows. --anyway prints the most likely sequence there too. Thresholds come from simulated "
         "patients. Look at the images yourself where much depends on the answer.",
         examples=(
-            "predict results/default/runs/head_8/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
+            "predict results/default/runs/study_8/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
             "predict model.safetensors brain.nii --json",
             "predict model.safetensors brain.nii --anyway",
         ),

@@ -25,8 +25,8 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "A hospital of a federation has no such folder. With --receipt (.json, from the coordinator) and --authority "
         "(.pem), check instead that its ledgers hold all that the server had seen: an older copy lacks it.",
         examples=(
-            "verify results/default/runs/head_8/federated/eps-1/seed-0",
-            "verify results/default/runs/head_8/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
+            "verify results/default/runs/study_8/federated/eps-1/seed-0",
+            "verify results/default/runs/study_8/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
             "verify --receipt node-02.json --authority authority.pem --ledgers state/ledgers",
         ),
     )
