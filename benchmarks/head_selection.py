@@ -25,12 +25,10 @@ from zetadp.cohort.shapes import draw_shapes
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.settings import IMAGE
 from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
-from zetadp.tasks.brain_sequences import BrainSequences
 from zetadp.tensors import tensors_digest
 
 ROOT = Path(__file__).parents[1]
@@ -78,11 +76,9 @@ def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.nda
     return pairs.T.numpy().copy(), bias.real.numpy().copy()
 
 
-def accuracy(weight: np.ndarray, bias: np.ndarray, features: np.ndarray, decision: str = IMAGE) -> float:
+def accuracy(weight: np.ndarray, bias: np.ndarray, features: np.ndarray) -> float:
     """Return the share of images told right, in %."""
-    scores = torch.from_numpy(features @ weight + bias).reshape(-1, 4)
-    told = BrainSequences(decision=decision).probabilities(scores).argmax(dim=1)
-    return 100 * float((told.numpy().reshape(-1, len(LABELS)) == LABELS).mean())
+    return 100 * float(((features @ weight + bias).argmax(axis=-1) == LABELS).mean())
 
 
 def trained(
@@ -147,12 +143,7 @@ def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
 
 
 def searched(
-    backbone: Backbone,
-    seeds: Sequence[int],
-    grid: Sequence[Sequence[float]],
-    cache: Path,
-    repetitions: int,
-    decision: str = IMAGE,
+    backbone: Backbone, seeds: Sequence[int], grid: Sequence[Sequence[float]], cache: Path, repetitions: int
 ) -> pd.DataFrame:
     """Try the public heads, and every setting of a grid at each epsilon, on consortia of these seeds."""
     cohorts = [consortium(seed, backbone, cache) for seed in seeds]
@@ -167,13 +158,12 @@ def searched(
             for repetition in range(1 if math.isinf(epsilon) else repetitions):
                 random = np.random.default_rng(repetition)
                 head = trained(part[order[:TRAINED]], start, epsilon=epsilon, random=random, **how)
-                found.append(accuracy(*head, part[order[TRAINED:]], decision))
+                found.append(accuracy(*head, part[order[TRAINED:]]))
         return found
 
     for components in sorted(backbone.heads):
         start = public_head(backbone, components)
-        held = [features[order[TRAINED:], :, : 2 * components] for features, order in zip(cohorts, splits, strict=True)]
-        found = [accuracy(*start, part, decision) for part in held]
+        found = [accuracy(*start, f[o[TRAINED:], :, : 2 * components]) for f, o in zip(cohorts, splits, strict=True)]
         rows.append({"components": components, "rounds": 0, "epsilon": "public head", "mean": np.mean(found)})
         print(rows[-1], flush=True)
     for components, rounds, rate, clip in product(*grid):

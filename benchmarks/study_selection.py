@@ -3,8 +3,7 @@
     python benchmarks/study_selection.py
 
 As head_selection.py, but on one consortium whose brains are random shapes, which differ more from what the public head
-learnt, with rate 3 alone, and with the images of a slice classified together, as in the default. Writes
-study_selection.csv.
+learnt, and with rate 3 alone. Writes study_selection.csv.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from head_selection import ALL, REPETITIONS, SHAPES, TRAINED, arguments, searche
 
 from zetadp.backbone.start import shipped_backbone
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.settings import SLICE, STUDY, NetworkSettings
+from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
@@ -35,7 +34,7 @@ def main() -> None:
     parser.set_defaults(backbone=shipped_backbone(NetworkSettings("head", STUDY)))
     given = parser.parse_args()
     torch.set_num_threads(2)
-    table = searched(load_backbone(given.backbone), (SHAPES,), GRID, given.cache, given.repetitions, SLICE)
+    table = searched(load_backbone(given.backbone), (SHAPES,), GRID, given.cache, given.repetitions)
     write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
 
 
