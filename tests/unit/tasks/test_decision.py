@@ -39,6 +39,7 @@ def test_probabilities_are_those_of_an_image_given_that_a_slice_has_every_sequen
         whole += chance
         expected[np.arange(COUNT), order] += chance
     torch.testing.assert_close(together(scores)[1, :, 2], torch.tensor(expected / whole).float())
+    assert together(10 * scores).max() <= 1
     # Every sequence is there once, so the images share it among them.
     torch.testing.assert_close(together(scores).sum(dim=1), torch.ones(RECORDS, SLICES, COUNT))
 

@@ -149,7 +149,7 @@ class BrainSequences(Classification):
         orders = torch.tensor(list(permutations(range(count))), device=outputs.device)
         likely = images[..., torch.arange(count), orders].sum(dim=-1).softmax(dim=-1)  # record, slice, order
         found = torch.einsum("rso,oic->risc", likely, functional.one_hot(orders, count).to(likely.dtype))
-        return found.reshape(outputs.shape)
+        return found.reshape(outputs.shape).clamp(max=1)  # sums of shares exceed it by rounding
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
         """Return true and predicted sequence with its probability; where slices decide, also what each image says."""
