@@ -38,7 +38,7 @@ from zetadp.report.tables import PAPER_TABLE_1, holders, metric_shown, not_empty
 
 PUBLIC = "public\nweights"
 """Name of the place on the axis, left of every epsilon, of what public weights reach before any private training."""
-FROM_PUBLIC, FROM_RANDOM = "networks that start from public weights", "networks that start from random weights"
+FROM_PUBLIC, FROM_RANDOM = "networks from public weights", "networks from random weights"
 _PAPER_MEANING = (
     "Paper: other patients, another network, ten seeds. Its ε has a weaker unit (its figures fit a guarantee per "
     "image), so its points must not be compared with the others at equal ε."
@@ -57,14 +57,22 @@ class _Panel:
         """Whether a line starts from public weights."""
         return any(_start(rows) is not None for _, _, rows in self.lines)
 
+    @property
+    def lowest(self) -> int:
+        """Where the axis may begin to show more of the upper half: ten below the lowest value or less, or 0."""
+        values = [value for _, _, rows in self.lines for value in (*rows["mean"], _start(rows) or math.nan)]
+        below = 10 * math.floor(np.nanmin(values) / 10 - 0.2)
+        return below if below >= 50 else 0
+
 
 def accuracy_against_epsilon(
     table: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, chance: float | None = None
 ) -> Figure:
     """Draw the task's metric against epsilon.
 
-    With one arm, networks share a panel: one holds those that start from public weights, one the others. With several
-    arms, each network has a panel with one line for each arm.
+    With one arm, networks share a panel: one holds those that start from public weights, one the others. The axis of
+    the first begins higher where all its values are high, and says so. With several arms, each network has a panel with
+    one line for each arm.
 
     Parameters
     ----------
@@ -101,13 +109,14 @@ def accuracy_against_epsilon(
                 # A small shift keeps the bars apart.
                 shift = min(0.12, 0.6 / len(content.lines)) * (place - (len(content.lines) - 1) / 2)
                 _draw_line(panel, rows, epsilons, shift, label, line_look(look), marked=wide)
-            draw_chance(panel, chance)
             if paper and (all_public or not content.public):
                 _draw_paper(panel, epsilons)
             _draw_best(panel, table, called)
-            name_panel(panel, content.title, columns)
+            lowest = content.lowest if len(laid) == 2 and content.title == FROM_PUBLIC else 0
+            draw_chance(panel, None if lowest else chance)
+            name_panel(panel, content.title + (f", axis from {lowest} %" if lowest else ""), columns)
             epsilon_axis(panel, epsilons, columns, first=PUBLIC if content.public and wide else "")
-            percent_axis(panel)
+            percent_axis(panel, lowest)
         label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric} in %")
         set_title(figure, f"{metric[:1].upper()}{metric[1:]} against ε, {cohort_label}")
         spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over {holders(table)}")

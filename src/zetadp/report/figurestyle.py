@@ -114,10 +114,11 @@ def name_panel(panel: Axes, name: str, columns: int, share: float = 0.8) -> None
     panel.set_title(wrapped(name, size, share * WIDTH / columns), loc="left", fontsize=size)
 
 
-def percent_axis(panel: Axes) -> None:
-    """Make the vertical axis span 0 to 100 %, with room for whole markers at both ends."""
-    panel.set_ylim(-3, 103)
-    panel.set_yticks(range(0, 101, 20))
+def percent_axis(panel: Axes, lowest: int = 0) -> None:
+    """Make the vertical axis span 0 to 100 %, or from a multiple of ten, with room for whole markers at both ends."""
+    room = 0.03 * (100 - lowest)
+    panel.set_ylim(lowest - room, 100 + room)
+    panel.set_yticks(range(lowest, 101, 20 if lowest < 50 else 10))
     panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
 
 

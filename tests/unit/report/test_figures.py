@@ -194,8 +194,12 @@ def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tm
     ]
     folders.append(write_run(tmp_path, {"a": 8, "b": 14}))
     figure = DRAW["accuracy"](folders)
-    panels = {panel.get_title(loc="left"): panel for panel in figure.axes}
-    started, other = panels[accuracyfigure.FROM_PUBLIC], panels[accuracyfigure.FROM_RANDOM]
+    started, other = figure.axes
+    # All that is in the first panel lies above 50 %, so it shows that half alone, and says so.
+    titles = [panel.get_title(loc="left") for panel in figure.axes]
+    assert titles == [f"{accuracyfigure.FROM_PUBLIC}, axis from 50 %", accuracyfigure.FROM_RANDOM]
+    assert [min(panel.get_yticks()) for panel in figure.axes] == [50, 0]
+    assert started.get_ylim()[0] < 50 < min(min(line.get_ydata()) for line in started.get_lines())
     assert [container.get_label() for container in started.containers] == ["network pretrained"]
     assert [container.get_label() for container in other.containers] == ["network complex"]
     at = [line for line in started.get_lines() if set(line.get_ydata()) == {81.25}]
@@ -204,6 +208,8 @@ def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tm
     assert started.get_xticklabels()[0].get_text() == accuracyfigure.PUBLIC
     assert not [line for line in other.get_lines() if 81.25 in line.get_ydata()]
     assert any("Dotted: public weights" in text for text in texts(figure))
+    low = write_run(tmp_path, {"a": 8, "b": 4}, network="pretrained", seed=2, public=0.8125)
+    assert min(DRAW["accuracy"]([low, folders[-1]]).axes[0].get_yticks()) == 0
 
 
 def test_networks_of_one_arm_share_a_panel_and_differ_without_colour(tmp_path):
