@@ -1,7 +1,7 @@
-r"""What a sequence of von Mises-Fisher releases costs in privacy, and the concentration that a target allows.
+r"""The privacy cost of a sequence of von Mises-Fisher releases, and the concentration for a target epsilon.
 
-The releases are `zetadp.privacy.events.Direction`, one of the kinds that `zetadp.privacy.accounting` composes. Figures
-are exact but for rounding up (`zetadp.directions.loss`).
+A release is a `zetadp.privacy.events.Direction`, one of the kinds that `zetadp.privacy.accounting` composes. Figures
+are upper bounds; they are exact apart from rounding up (`zetadp.directions.loss`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from zetadp.validation import positive
 
 
 def noise_multiplier(concentration: float, dimension: int) -> float:
-    r"""Return :math:`z = \sqrt{p} / (2 \kappa)`, of the Gaussian mechanism that is about as private: NOT a bound.
+    r"""Return the noise multiplier of a Gaussian mechanism that is about as private: an approximation, NOT a bound.
+
+    Parameters
+    ----------
+    concentration, dimension
+        Kappa, and real dimension p.
+
+    Returns
+    -------
+    :math:`z = \sqrt{p} / (2 \kappa)`.
 
     Examples
     --------
@@ -30,23 +39,39 @@ def noise_multiplier(concentration: float, dimension: int) -> float:
 def epsilon(
     releases: Mapping[tuple[float, float, int], int], delta: float, tolerance: float = accounting.TOLERANCE
 ) -> float:
-    """Return an upper bound on epsilon, on a grid refined until the bound stands still.
+    """Return an upper bound on epsilon.
+
+    The privacy loss is rounded up to a grid, which is refined until the bound hardly changes.
 
     Parameters
     ----------
     releases
-        Releases by (sampling probability, concentration, dimension).
+        Number of releases by (sampling probability, concentration, dimension).
     delta
         At least `zetadp.privacy.accounting.SMALLEST_DELTA`.
     tolerance
-        Relative change by one halving of the grid at which refining ends. Every value gives an upper bound.
+        Refining ends when halving the grid changes the bound by less than this share. The result is an upper bound for
+        every tolerance.
+
+    Raises
+    ------
+    ValueError
+        If a release cannot be accounted for.
     """
     kinds = {Direction(*kind): count for kind, count in releases.items()}
     return accounting.epsilon_pld(kinds, delta, tolerance)
 
 
 def concentration_for_epsilon(target: float, probability: float, dimension: int, releases: int, delta: float) -> float:
-    """Return a concentration at which so many releases cost at most epsilon, and hardly less."""
+    """Return the concentration at which releases cost a target epsilon, or slightly less.
+
+    Parameters
+    ----------
+    target
+        The target epsilon, above zero.
+    probability, dimension, releases, delta
+        Sampling probability, real dimension and number of the releases, and delta.
+    """
     positive(target=target)
 
     def excess(log_concentration: float) -> float:

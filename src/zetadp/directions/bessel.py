@@ -1,12 +1,12 @@
-r"""Modified Bessel functions of the first kind at the orders of gradients, up to millions.
+r"""Modified Bessel functions of the first kind, at orders up to millions, as gradients need them.
 
 The von Mises-Fisher distribution on the unit sphere of :math:`\mathbb{R}^p` has the density
 
 .. math:: e^{\kappa x^T y} / C_{p,\kappa}, \quad C_{p,\kappa} = (2 \pi)^{\nu+1} I_\nu(\kappa) / \kappa^\nu,
           \quad \nu = p/2 - 1.
 
-At these orders :math:`I_\nu` is far below the smallest double, so everything here is a logarithm or a ratio. Olver's
-uniform expansion (DLMF 10.41.3) gives the logarithm. Orders below `_UNIFORM_FROM` are reached from it by recurrence.
+At these orders :math:`I_\nu` is far below the smallest double, so this module computes logarithms and ratios only.
+Olver's uniform expansion (DLMF 10.41.3) gives the logarithm. A recurrence extends it to orders below `_UNIFORM_FROM`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
 _UNIFORM_FROM = 40
-"""From this order on the expansion is exact to rounding for every argument."""
+"""Smallest order at which the expansion is exact up to rounding for every argument."""
 _TERMS = 10
 
 
 def order_of(dimension: int) -> float:
-    r"""Return :math:`\nu = p/2 - 1`. A complex vector counts each part: :math:`p = 2m`."""
+    r"""Return the order :math:`\nu = p/2 - 1` for a real dimension p. A complex coordinate counts as two dimensions."""
     if dimension < 2:
         raise ValueError(f"Expected a dimension >= 2, found {dimension}.")
     return dimension / 2 - 1
@@ -34,6 +34,11 @@ def order_of(dimension: int) -> float:
 
 def log_bessel(order: float, x: ArrayLike) -> np.ndarray:
     r"""Return :math:`\log I_\nu(x)` for :math:`x > 0`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not positive.
 
     Examples
     --------
@@ -54,8 +59,20 @@ def log_bessel(order: float, x: ArrayLike) -> np.ndarray:
 def log_growth(order: float, x: ArrayLike) -> np.ndarray:
     r"""Return :math:`g(x) = \log {}_0F_1(; \nu + 1; x^2/4) = \log [I_\nu(x) \Gamma(\nu+1) (2/x)^\nu]`, zero at zero.
 
-    It is the logarithm of the normalising constant relative to that of the uniform distribution, and loses nothing to
-    cancellation.
+    This is the logarithm of the normalising constant relative to that of the uniform distribution. The computation
+    loses no digits to cancellation.
+
+    Parameters
+    ----------
+    order
+        The order, zero or more.
+    x
+        Arguments, zero or more, of any shape.
+
+    Raises
+    ------
+    ValueError
+        If the order or an argument is negative.
     """
     values = np.asarray(x, dtype=np.float64)
     if not (order >= 0 and (values >= 0).all()):
@@ -75,7 +92,7 @@ def log_growth(order: float, x: ArrayLike) -> np.ndarray:
 def mean_cosine(order: float, x: ArrayLike) -> np.ndarray:
     r"""Return :math:`A(x) = I_{\nu+1}(x) / I_\nu(x)`, the mean cosine between centre and output at concentration x.
 
-    By the continued fraction, evaluated backwards; its terms are positive.
+    The continued fraction is evaluated backwards. All of its terms are positive, so no digits are lost.
     """
     values = np.asarray(x, dtype=np.float64)
     terms = 200 + math.ceil(2 * float(values.max(initial=0)))

@@ -1,10 +1,10 @@
-r"""Bayes' capacity: by how much a release can help an attacker who guesses the data behind it.
+r"""Bayes' capacity: how much a release can help an attacker to guess the data behind it.
 
-The capacity of a channel, :math:`\int \sup_x f(x)(y) \, dy`, is the largest factor by which one observed output
-multiplies the chance of a correct guess, over all priors and all gains (also those that reward a guess for being near).
-Its logarithm, in nats, is the Sibson mutual information of order infinity. It bounds reconstruction and, unlike
-epsilon, promises nothing about one person against all others known. Formulas of Biswas et al. (arXiv:2502.04045),
-Theorems 5 and 6, corrected.
+The capacity of a mechanism, :math:`\int \sup_x f(x)(y) \, dy`, is the largest factor by which a release can raise the
+chance of a correct guess. The factor holds for all priors and all gains, including gains that reward a near guess. Its
+logarithm, in nats, is the Sibson mutual information of order infinity. Capacity bounds reconstruction. Unlike epsilon,
+it promises nothing to one person if the attacker knows all others. The formulas are Theorems 5 and 6 of Biswas et al.
+(arXiv:2502.04045), corrected.
 """
 
 from __future__ import annotations
@@ -43,18 +43,25 @@ def gaussian_capacity(noise: float, radius: float, dimension: int) -> float:
     .. math:: C = \frac{R^p}{\Gamma(p/2 + 1) 2^{p/2} \sigma^p} + \frac{1}{\Gamma(p/2) 2^{p/2} \sigma^p}
               \sum_{i=0}^{p-1} \Gamma\Big(\frac{p-i}{2}\Big) (\sqrt{2} \sigma)^{p-i} \binom{p-1}{i} R^i
 
-    The first term is the mass inside the ball, where the supremum is the density's peak; the second is that outside.
-    The paper prints the second twice as large, which would give a capacity of 2 to a ball without content.
+    The first term is the mass inside the ball, where the supremum is the peak of the density. The second term is the
+    mass outside. The paper prints the second term twice as large, which would give a ball of radius zero a capacity of
+    2 instead of 1.
 
     Parameters
     ----------
     noise
-        Standard deviation of every real coordinate of the released vector: of a mean over L contributions under noise
-        :math:`\sigma B / L`, this is :math:`\sigma B / L`, or one takes :math:`\sigma` and a radius of L for B = 1.
+        Standard deviation of the noise in every real coordinate of the released vector. Only its ratio to the radius
+        matters.
     radius
-        Of the ball that holds the vectors before the noise, in the complex Euclidean norm. Zero leaks nothing.
+        Radius of the ball that contains the vectors before the noise, in the complex Euclidean norm. Zero leaks
+        nothing.
     dimension
         Real dimension p; a complex coordinate counts twice.
+
+    Raises
+    ------
+    ValueError
+        If the noise is not positive, or the radius is negative or infinite.
 
     Examples
     --------
@@ -78,12 +85,13 @@ def gaussian_capacity(noise: float, radius: float, dimension: int) -> float:
 
 
 def run_capacity(capacities: Iterable[tuple[float, int]]) -> float:
-    """Return a bound on the logarithm of the capacity of a training run: logarithms of capacities add up.
+    """Return an upper bound on the logarithm of the capacity of a run: the sum over its releases.
+
+    The bound also holds if later releases depend on earlier ones. It does not credit the random drawing of people.
 
     Parameters
     ----------
     capacities
-        Logarithm of the capacity of one release, and the number of such releases. Later releases may depend on the
-        results of earlier ones. Drawing people at random is not credited.
+        Pairs of the logarithm of the capacity of one release and the number of such releases.
     """
     return math.fsum(capacity * count for capacity, count in capacities)

@@ -1,8 +1,9 @@
-r"""The law of the cosine between a centre and the output of the von Mises-Fisher mechanism.
+r"""The distribution of the cosine between the centre and the output of the von Mises-Fisher mechanism.
 
-Privacy depends on it alone. Against the opposite centre the privacy loss of an output y is :math:`2 \kappa t` with
-:math:`t = x^T y`, whose density is :math:`\propto e^{\kappa t} (1-t^2)^{(p-3)/2}` under the centre x and
-:math:`\propto e^{-\kappa t} (1-t^2)^{(p-3)/2}` under its opposite.
+The privacy of the mechanism depends on this distribution alone. The worst neighbour of a centre x is the opposite
+centre -x. For this pair the privacy loss of an output y is :math:`2 \kappa t` with the cosine :math:`t = x^T y`. Its
+density is :math:`\propto e^{\kappa t} (1-t^2)^{(p-3)/2}` under the centre x, and
+:math:`\propto e^{-\kappa t} (1-t^2)^{(p-3)/2}` under -x.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from zetadp.directions.bessel import mean_cosine, order_of
 from zetadp.validation import in_range
 
 MOST_CONCENTRATION = 1e4
-"""More is no privacy: epsilon of a single release would be in the thousands."""
+"""Largest concentration. Above it, a single release would have an epsilon in the thousands."""
 
 _WINDOW = 12.0
 _CELLS = 20_000
@@ -27,18 +28,18 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
 
 @dataclass(frozen=True, eq=False)
 class CosineLaw:
-    """The two laws in narrow cells.
+    """The distributions of the cosine under both centres, in narrow cells.
 
     Attributes
     ----------
     edges
-        Cosines that separate the cells, shape (cell + 1,).
+        Cosines at the edges of the cells, shape (cell + 1,).
     nodes
-        Cosines at which the densities are known, shape (cell, node).
+        Cosines of the quadrature nodes, shape (cell, node).
     towards, away
         Logarithms of the probabilities of the nodes under the centre and under its opposite, shape (cell, node).
     outside
-        Bound on the probability outside of all cells, the same for both.
+        Upper bound on the probability outside all cells, for both distributions.
     """
 
     edges: np.ndarray
@@ -49,17 +50,23 @@ class CosineLaw:
 
 
 def cosine_law(concentration: float, dimension: int) -> CosineLaw:
-    r"""Return both laws of the cosine.
+    r"""Return the distributions of the cosine under a centre and its opposite.
 
-    The logarithm of the density has a second derivative of at most :math:`-(p-3)`. Both laws are therefore sub-Gaussian
-    around their means :math:`\pm A(\kappa)` with variance :math:`1/(p-3)`, which bounds what lies outside.
+    The logarithm of the density has a second derivative of at most :math:`-(p-3)`. Both distributions are therefore
+    sub-Gaussian around their means :math:`\pm A(\kappa)` with variance :math:`1/(p-3)`. This bounds the probability
+    outside the cells.
 
     Parameters
     ----------
     concentration
-        Kappa, at most `MOST_CONCENTRATION`.
+        Kappa, above zero and at most `MOST_CONCENTRATION`.
     dimension
-        Real dimension p of the vector, at least 3. In fewer, opposite centres are not the worst pair.
+        Real dimension p of the vector, at least 3. In lower dimensions, opposite centres are not the worst pair.
+
+    Raises
+    ------
+    ValueError
+        If the concentration or the dimension is out of range.
     """
     check_mechanism(concentration, dimension)
     mean = float(mean_cosine(order_of(dimension), concentration))
@@ -76,7 +83,13 @@ def cosine_law(concentration: float, dimension: int) -> CosineLaw:
 
 
 def check_mechanism(concentration: float, dimension: int, probability: float = 1.0) -> None:
-    """Refuse a mechanism that cannot be accounted for."""
+    """Refuse a mechanism whose privacy cannot be computed.
+
+    Raises
+    ------
+    ValueError
+        If the concentration, the dimension or the sampling probability is out of range.
+    """
     if dimension < 3 or dimension != int(dimension):
         raise ValueError(f"Expected a whole dimension >= 3, found {dimension}.")
     in_range(0, 1, sampling_probability=probability)

@@ -1,12 +1,13 @@
-r"""The privacy loss of one von Mises-Fisher release, as a distribution that every accountant of rounds composes.
+r"""The distribution of the privacy loss of one von Mises-Fisher release, which accountants compose over rounds.
 
-The centre of a release is the direction of a sum. One person can turn it round, so opposite centres are the worst
-pair, for the whole trade-off curve and not only for Renyi divergences (dimension >= 3). Clipping and the number of
-people do not enter. The privacy loss of opposite centres is a function of one cosine, whose distribution is rounded
-up to a grid ("connect the dots", Doroshenko et al. 2022, arXiv:2207.04380).
+The centre of a release is the direction of a sum. One person can turn this direction into its opposite, so opposite
+centres are the worst pair. This holds for the whole trade-off curve, not only for Renyi divergences (dimension >= 3).
+The clipping norm and the number of people do not matter. For opposite centres the privacy loss is a function of one
+cosine. The distribution of the loss is rounded up to a grid ("connect the dots", Doroshenko et al. 2022,
+arXiv:2207.04380).
 
-Neighbours differ in one person whose contribution is replaced by zero; people are drawn by independent coins. All
-figures are those of the ideal mechanism: they hold for no sampler in floating point.
+Neighbours differ in one person whose contribution is replaced by zero. Each person is drawn independently. All figures
+are for the ideal mechanism: a sampler that uses floating-point numbers does not attain them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ from zetadp.privacy.sampling import sampled_loss
 def loss_distribution(
     probability: float, concentration: float, dimension: int, interval: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Return the distribution of the privacy loss of one release, in both directions, rounded up to a grid."""
+    """Return the distribution of the privacy loss of one release, for a person removed and for a person added.
+
+    Parameters
+    ----------
+    probability
+        Chance that a person is drawn.
+    concentration, dimension
+        Kappa and real dimension of the mechanism (`zetadp.directions.cosine.cosine_law`).
+    interval
+        Distance of the grid's points, in nats. Losses are rounded up, so every interval gives an upper bound.
+    """
     law = _law(concentration, dimension)
     at_nodes, at_edges = (sampled_loss(2 * concentration * t, probability) for t in (law.nodes, law.edges))
     without = np.exp(law.away)
@@ -40,10 +51,10 @@ def _law(concentration: float, dimension: int) -> CosineLaw:
 
 
 def _on_grid(masses: np.ndarray, at_nodes: np.ndarray, at_edges: np.ndarray, interval: float) -> dict[int, float]:
-    """Return the probability of each multiple of the interval, for a pair that is easier to tell apart.
+    """Return the probability of each multiple of the interval, for a pair that is easier to distinguish.
 
-    Masses inside a cell move to its edges, and from there to the grid. Each move keeps the probabilities under both
-    laws, so that the true pair could be got from the result by merging outcomes.
+    The mass in a cell moves to the edges of the cell, and from there to the grid. Each move keeps the total probability
+    under both distributions, so merging outcomes of the result gives back the true pair.
     """
     low, high = at_edges[:-1], at_edges[1:]
     up = (masses * _upward(low[:, None], at_nodes, high[:, None])).sum(axis=1)
@@ -61,7 +72,7 @@ def _on_grid(masses: np.ndarray, at_nodes: np.ndarray, at_edges: np.ndarray, int
 
 
 def _upward(low: np.ndarray, loss: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the part of a mass at a loss that goes up so that both laws keep their probabilities."""
+    """Return the share of a mass that moves up, so that both distributions keep their total probability."""
     with np.errstate(invalid="ignore"):
         share = np.expm1(low - loss) / np.expm1(low - high)
     return np.where(high > low, np.clip(share, 0, 1), 1.0)

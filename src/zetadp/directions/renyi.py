@@ -1,11 +1,12 @@
-r"""Renyi accounting of the von Mises-Fisher mechanism, as Biswas et al. do it (arXiv:2502.04045), corrected.
+r"""Renyi accounting of the von Mises-Fisher mechanism by Biswas et al. (arXiv:2502.04045), corrected.
 
-The paper converts, samples and composes in two ways. Both are upper bounds where they count every step, and looser than
-`zetadp.directions.accounting`, whose figures are the ones to quote. Three slips of the paper are mended here:
+The paper has two approaches to conversion, sampling and composition. Both give upper bounds if every step is counted.
+The bounds of `zetadp.directions.accounting` are tighter: quote those. Three errors of the paper are corrected here:
 
-- Theorem 3 has :math:`1/\alpha` in front of the logarithm where :math:`1/(\alpha - 1)` belongs (and was computed).
+- Theorem 3 prints :math:`1/\alpha` in front of the logarithm. It should be :math:`1/(\alpha - 1)`, as in the paper's
+  own computations.
 - Theorem 2 lacks a factor :math:`N \epsilon`.
-- Its tables count an epoch as one step. `releases` means steps; the tables come out with 3.
+- The tables count an epoch as one step. Here `releases` counts steps; 3 releases reproduce the tables.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from zetadp.privacy.sampling import sampled_loss, sampled_moment
 from zetadp.validation import positive
 
 ORDERS = np.unique(np.concatenate([np.arange(101, 300) / 100, np.arange(30, 200) / 10, np.arange(20, 257)]))
-"""Orders of the second approach; those that are not whole are interpolated."""
+"""Orders of the second approach. Values at fractional orders are interpolated."""
 MOMENTS = np.unique(np.concatenate([np.arange(101, 200) / 100, np.arange(20, 110) / 10, np.arange(12, 64)]))
-"""Orders of the divergence by quadrature: the default ones of libraries for private training, and finer below 2."""
+"""Orders of `moments`: the usual orders of libraries for private training, with a finer grid below 2."""
 
 _DENSE = 1 + np.geomspace(1e-4, 1e4, 20_001)
 
 
 def divergence(alpha: ArrayLike, concentration: float, dimension: int) -> np.ndarray:
-    r"""Return the Renyi divergence of order alpha >= 1 between two von Mises-Fisher laws of opposite centres.
+    r"""Return the Renyi divergence of order alpha >= 1 between von Mises-Fisher distributions with opposite centres.
 
     .. math:: \tau_\alpha = \frac{g((2\alpha - 1) \kappa) - g(\kappa)}{\alpha - 1}, \quad \tau_1 = 2 \kappa A(\kappa)
 
@@ -47,14 +48,36 @@ def divergence(alpha: ArrayLike, concentration: float, dimension: int) -> np.nda
 
 
 def epsilon_of(divergences: ArrayLike, alphas: ArrayLike, delta: float) -> float:
-    """Return the least epsilon at which these Renyi divergences bound delta (Proposition 4), zero or more."""
+    """Convert Renyi divergences to the smallest epsilon for a delta (Proposition 4), zero or more.
+
+    Parameters
+    ----------
+    divergences, alphas
+        Divergences and their orders above one, both of shape (order,).
+    delta
+        Above zero, below one.
+    """
     taus, alphas = np.asarray(divergences), np.asarray(alphas)
     offset = alphas / (alphas - 1) * np.log1p(-1 / alphas) - np.log((alphas - 1) * delta) / (alphas - 1)
     return max(0.0, float(np.min(taus + offset)))
 
 
 def first_approach(concentration: float, dimension: int, probability: float, releases: int, delta: float) -> float:
-    """Return epsilon by converting one release first, and sampling and composing epsilon and delta (section 4.3)."""
+    """Return epsilon by the first approach (section 4.3).
+
+    The divergence of one release is converted to epsilon and delta first. Sampling and composition then use these.
+
+    Parameters
+    ----------
+    concentration, dimension
+        Kappa and real dimension of the mechanism.
+    probability
+        Chance that a person is drawn.
+    releases
+        Number of steps.
+    delta
+        Delta of all releases together.
+    """
     check_mechanism(concentration, dimension, probability)
     taus = divergence(_DENSE, concentration, dimension)
 
@@ -81,7 +104,17 @@ def second_approach(
     delta: float,
     alphas: np.ndarray = ORDERS,
 ) -> float:
-    """Return epsilon by sampling and composing Renyi divergences (Theorem 3), and converting last (section 4.4)."""
+    """Return epsilon by the second approach (section 4.4).
+
+    Sampling (Theorem 3) and composition use Renyi divergences, which are converted to epsilon last.
+
+    Parameters
+    ----------
+    concentration, dimension, probability, releases, delta
+        Same as for `first_approach`.
+    alphas
+        Orders above one.
+    """
     check_mechanism(concentration, dimension, probability)
     whole = np.arange(1, math.ceil(alphas.max()) + 1)
     taus = divergence(whole, concentration, dimension)
@@ -92,10 +125,17 @@ def second_approach(
 def moments(
     concentration: float, dimension: int, probability: float, releases: int, delta: float, alphas: np.ndarray = MOMENTS
 ) -> float:
-    """Return epsilon by the exact Renyi divergences of a sampled release, of every real order.
+    """Return epsilon from the exact Renyi divergences of a sampled release, at any real orders.
 
-    The divergence of the mixture from the law without the person; the reverse one is not larger, since a reflection
-    swaps both laws.
+    The divergence is that of the mixture from the distribution without the person. The reverse divergence is not
+    larger, because a reflection swaps the two distributions.
+
+    Parameters
+    ----------
+    concentration, dimension, probability, releases, delta
+        Same as for `first_approach`.
+    alphas
+        Orders above one.
     """
     check_mechanism(concentration, dimension, probability)
     law = cosine_law(concentration, dimension)
@@ -105,7 +145,7 @@ def moments(
 
 
 def sampled_divergence(alpha: int, concentration: float, dimension: int, probability: float) -> float:
-    """Return the bound of Theorem 3 on the divergence of a sampled release, for a whole order of at least 2."""
+    """Return the bound of Theorem 3 on the Renyi divergence of a sampled release, for an integer order of 2 or more."""
     return _sampled(alpha, probability, divergence(np.arange(1, alpha + 1), concentration, dimension))
 
 

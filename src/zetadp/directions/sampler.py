@@ -1,13 +1,13 @@
 r"""Draw from the von Mises-Fisher distribution, in millions of dimensions.
 
 The rejection sampler of Ulrich (1984, doi:10.2307/2347441) with Wood's correction (1994, doi:10.1080/03610919408813161)
-draws the cosine between centre and output; the rest of the output is a uniform direction orthogonal to the centre. The
-law is exact up to the rounding of floating-point numbers. **Rounding is enough to give people away**: low-order bits of
-an output depend on the centre, whatever generator is used. So outputs of this sampler simulate the mechanism, and its
-epsilon holds for the ideal one only.
+draws the cosine between centre and output. The rest of the output is a uniform direction orthogonal to the centre. The
+distribution is exact up to the rounding of floating-point numbers. **Rounding can reveal people**: the low-order bits
+of an output depend on the centre, for every random generator. This sampler therefore only simulates the mechanism. Its
+epsilon holds for the ideal mechanism, not for these outputs.
 
-A complex vector is a real one of twice the length. What is orthogonal to a complex centre x in that sense includes
-:math:`j x`; taking out the whole complex product :math:`(x^H w) x` would leave that coordinate without noise.
+A complex vector counts as a real vector of twice the length. Its real orthogonal complement contains :math:`j x`, where
+x is the centre. Removing the whole complex projection :math:`(x^H w) x` would leave that coordinate without noise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zetadp.privacy.byte_source import ByteSource, random_words
 
 
 class Draws(Protocol):
-    """Where random numbers come from: NumPy's generators, for instance `zetadp.randomness.stream`, or `SystemDraws`."""
+    """A source of random numbers: a NumPy generator such as `zetadp.randomness.stream`, or `SystemDraws`."""
 
     def random(self, size: int, /) -> np.ndarray:
         """Return uniform numbers from 0 to 1."""
@@ -40,7 +40,7 @@ class Draws(Protocol):
 class SystemDraws:
     """Random numbers from the operating system's generator, which nobody can predict or repeat.
 
-    They are still floating-point numbers: see the module on what that means for privacy.
+    They are rounded to floating-point numbers, so this source does not make the sampler private (see the module).
     """
 
     def __init__(self, source: ByteSource = os.urandom) -> None:
@@ -55,7 +55,7 @@ class SystemDraws:
         return np.asarray(ndtri(self.random(size)))
 
     def beta(self, a: float, b: float, size: int, /) -> np.ndarray:
-        """Return numbers of a beta distribution, a and b at least 1, as shares of gamma distributions."""
+        """Return numbers of a beta distribution with a and b of at least 1, from two gamma distributions."""
         first, second = self._gamma(a, size), self._gamma(b, size)
         return np.asarray(first / (first + second))
 
@@ -74,21 +74,27 @@ class SystemDraws:
 
 
 def draw_direction(centre: Tensor, concentration: float, draws: Draws) -> Tensor:
-    """Return a unit vector drawn around the direction of a vector.
+    """Draw a unit vector from the von Mises-Fisher distribution around the direction of a vector.
 
     Parameters
     ----------
     centre
-        Real or complex, of any shape with at least 3 real coordinates and any length: only the direction counts. Where
-        it is zero or not finite, the fixed direction of the first coordinate takes its place, which is public.
+        Real or complex vector of any shape, with at least 3 real coordinates. Only its direction matters. If the vector
+        is zero or not finite, the direction of the first coordinate replaces it, which is public.
     concentration
-        Kappa, zero or more; zero gives a uniform direction.
+        Kappa, zero or more. Zero gives a uniform direction.
     draws
-        Where random numbers come from.
+        Source of random numbers.
 
     Returns
     -------
-    Of the same shape, type and device. Its mean cosine with the centre is `zetadp.directions.bessel.mean_cosine`.
+    A unit vector of the same shape, type and device. Its mean cosine with the centre is
+    `zetadp.directions.bessel.mean_cosine`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 3 real coordinates, or the concentration is negative or infinite.
     """
     flat = torch.view_as_real(centre.detach().resolve_conj()) if centre.is_complex() else centre.detach()
     x = _unit(flat.cpu().reshape(-1).to(torch.float64).numpy())
@@ -101,10 +107,23 @@ def draw_direction(centre: Tensor, concentration: float, draws: Draws) -> Tensor
 
 
 def draw_cosines(concentration: float, dimension: int, count: int, draws: Draws) -> np.ndarray:
-    """Return cosines between centre and output, in double precision: shape (count,).
+    """Draw cosines between centre and output, float64 of shape (count,).
 
-    The envelope and the test are written so that nothing cancels, and in logarithms.
+    Parameters
+    ----------
+    concentration, dimension
+        Kappa, zero or more, and real dimension, at least 3.
+    count
+        Number of cosines.
+    draws
+        Source of random numbers.
+
+    Raises
+    ------
+    ValueError
+        If the concentration or the dimension is out of range.
     """
+    # The envelope and the test use logarithms, in forms that lose no digits to cancellation.
     if dimension < 3 or not (concentration >= 0 and math.isfinite(concentration)):
         raise ValueError(
             f"Expected a dimension >= 3 and a finite concentration >= 0, found {dimension} and {concentration}."
@@ -127,7 +146,7 @@ def draw_cosines(concentration: float, dimension: int, count: int, draws: Draws)
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:
-    """Return a vector at length one, and the first coordinate's direction where it has none."""
+    """Scale a vector to length one. A vector without a direction becomes the first coordinate's direction."""
     largest = float(np.abs(vector).max(initial=0))
     if largest > 0 and math.isfinite(largest):
         scaled = vector / largest  # so that no square overflows or vanishes
@@ -138,5 +157,5 @@ def _unit(vector: np.ndarray) -> np.ndarray:
 
 
 def _orthogonal(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return what is left of a vector without its part along the unit vector x."""
+    """Subtract from a vector its part along the unit vector x."""
     return np.asarray(w - (x @ w) * x)

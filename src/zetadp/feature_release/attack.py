@@ -1,17 +1,18 @@
-r"""An attack on Hierarchical Sampling, which refutes the privacy that the paper claims for it.
+r"""An attack on Hierarchical Sampling that refutes the privacy claimed for it.
 
-The data set is the worst case of Li, Cao and Yao's Hierarchical Sampling (arXiv:2202.06467v2, Proposition E.3): all
-records of the class have the feature vector u, the target has -u and the same label, and features and labels get equal
-noise. The records of other classes are orthogonal to both and say nothing. Of each row the attacker needs two numbers,
-each with noise of variance one:
+The data set is the worst case of Li, Cao and Yao (arXiv:2202.06467v2, Proposition E.3). The target has the feature
+vector -u, and all other records of its class have the same label and the feature vector u. Features and labels get
+equal noise. Records of other classes are orthogonal to both and carry no information. The attacker reduces each row to
+two numbers, each with noise of variance one:
 
-* the sum of the label and the feature along u shows how many other records of the class were drawn, and so whether the
-  class was active;
-* their difference moves by :math:`1 / \sigma_c` if the target was drawn.
+* The sum of the label and the feature along u counts the other records of the class that were drawn. It shows whether
+  the class was active.
+* The difference of the two shifts by :math:`1 / \sigma_c` if the target was drawn.
 
-In rows without the class the target cannot be. The attacker leaves them out, and the chance that hides the target in
-the remaining rows is q, not the smaller p q of the proposition. The score of a release is the logarithm of the
-likelihood ratio over all rows, so a threshold of zero, fixed beforehand, makes the fewest errors in all.
+The target can only be in rows in which its class is active, so the attacker ignores all other rows. In the remaining
+rows the target is drawn with chance q, not with the smaller chance p q of the proposition. The score of a release is
+its log-likelihood ratio, summed over all rows. The threshold is fixed at zero beforehand: this choice minimises the sum
+of both error rates.
 """
 
 from __future__ import annotations
@@ -30,22 +31,27 @@ from zetadp.validation import positive
 
 THRESHOLD = 0.0
 _HIDDEN = -14.0
-"""Rows in which the class was active with log-odds below this are not looked at: they could not change a score."""
+"""Rows whose log-odds of an active class are below this value are skipped: they do not visibly change a score."""
 _CERTAIN = 1e3
 
 
 @dataclass(frozen=True)
 class HierarchicalAttack:
-    r"""A release of the worst-case data set, to be attacked.
+    r"""An attack on a release of the worst-case data set.
 
     Attributes
     ----------
     release
-        Its public sizes.
+        Public sizes of the release.
     noise_multiplier
         The combined multiplier :math:`\sigma_c`.
     others
-        Records of the target's class besides the target.
+        Number of records in the target's class, without the target.
+
+    Raises
+    ------
+    ValueError
+        If the noise multiplier or the number of other records is not positive.
     """
 
     release: PrintedRelease
@@ -57,9 +63,22 @@ class HierarchicalAttack:
         positive(noise_multiplier=self.noise_multiplier, others=self.others)
 
     def scores(self, releases: int, seed: int, *, present: bool) -> np.ndarray:
-        """Return the attacker's score of independent releases, with or without the target among the records.
+        """Return the attacker's scores of simulated releases.
 
-        Activity, records and noise are drawn row by row as the paper draws them.
+        Active classes, records and noise are drawn independently for every row, as in the paper.
+
+        Parameters
+        ----------
+        releases
+            Number of independent releases.
+        seed
+            Seed of all draws.
+        present
+            Whether the target is among the records.
+
+        Returns
+        -------
+        Log-likelihood ratios in nats, shape (release,). Larger scores point to the target's presence.
         """
         grid, odds = self._activity()
         lowest = grid[0] if odds[0] > _HIDDEN else np.interp(_HIDDEN, odds, grid)
@@ -80,14 +99,28 @@ class HierarchicalAttack:
         return found
 
     def errors(self, releases: int, seed: int = 0, *, false_alarm: float = FALSE_ALARM) -> Errors:
-        """Attack so many releases without the target and as many with it, and count the errors."""
+        """Attack releases with and without the target, and count the errors.
+
+        Parameters
+        ----------
+        releases
+            Number of releases of each kind.
+        seed
+            Seed of all draws.
+        false_alarm
+            Chance that the bounds on the error rates do not hold.
+
+        Returns
+        -------
+        The errors at the fixed threshold of zero.
+        """
         without, inside = (self.scores(releases, seed, present=present) for present in (False, True))
         return count_errors(without, inside, THRESHOLD, confidence=1 - false_alarm)
 
     def _activity(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return points of the noisy count, and the log-odds there that the class is active; they grow with the count.
+        """Return a grid of noisy counts, and the log-odds of an active class at each count, in rising order.
 
-        Between the points the odds are interpolated. The score is that of an attacker who does the same.
+        The attacker interpolates the log-odds between these counts.
         """
         p = self.release.class_rate
         counts = np.arange(self.others + 1)

@@ -1,9 +1,10 @@
-r"""How many units to mix into a row: enough that noise is small, few enough that rows differ.
+r"""The degree of mixing: how many units to mix into a row.
 
-Too many, and all rows are the same mean; too few, and noise hides them. The degree that makes the bound on the error of
-a linear regression least follows from public constants alone, so no search touches private data: Li, Cao and Yao,
-arXiv:2202.06467, Theorem 3.2, with the argmax that its proof calls for: :math:`m^* = \nu^* n / \sqrt T`, where
-:math:`\nu^* = 0.50498 \mu` is the place of the maximum of :math:`\nu \ln(1 + \mu^2 / \nu^2)`.
+With too many units all rows are nearly the same mean. With too few, the noise hides them. The degree used here is the
+minimiser of a bound on the error of a linear regression (Li, Cao and Yao, arXiv:2202.06467, Theorem 3.2). It follows
+from public constants alone, so no search touches private data: :math:`m^* = \nu^* n / \sqrt T`, where
+:math:`\nu^* = 0.50498 \mu` maximises :math:`\nu \ln(1 + \mu^2 / \nu^2)`. The theorem prints "argmin" here; its proof
+needs the argmax.
 """
 
 from __future__ import annotations
@@ -15,45 +16,72 @@ from zetadp.privacy import gaussian
 from zetadp.validation import UserError, positive
 
 BEST_RATIO = 0.5049762122
-"""nu* in units of mu."""
+"""The maximiser nu* divided by mu."""
 WITHOUT_NOISE = 10.0
-"""Epsilon whose degree rows without noise are mixed by."""
+"""Largest epsilon that sets the degree. Rows without noise use the degree of this epsilon."""
 
 
 def best_mixed(mu: float, records: int, rounds: int, class_rate: float = 1.0) -> float:
-    r"""Return the mixup degree at which the bound of Theorem 3.2 is least, :math:`0.505 \mu n / \sqrt{T}`.
+    r"""Return the degree of mixing that minimises the bound of Theorem 3.2, :math:`0.505 \mu n / \sqrt{T}`.
 
-    The paper prints the same formula once with "argmin" for argmax and once with :math:`n \sqrt{T}`. A class rate
-    below one applies the safe rule of Hierarchical Sampling, by which `mu` of all rows leaves :math:`\sqrt{p} \mu`.
+    The paper has two misprints in this formula: "argmin" for argmax, and :math:`n \sqrt{T}` for :math:`n / \sqrt{T}`.
+
+    Parameters
+    ----------
+    mu
+        The guarantee in terms of Gaussian differential privacy.
+    records
+        Number of units n.
+    rounds
+        Number of released rows T.
+    class_rate
+        Share p of the rows that are open to a class. Below one, the safe rule of Hierarchical Sampling applies: the
+        formula then uses :math:`\sqrt{p} \mu`.
+
+    Returns
+    -------
+    Expected number of units in a row. It may be below one.
     """
     positive(mu=mu, records=records, rounds=rounds)
     return BEST_RATIO * mu * math.sqrt(class_rate / rounds) * records
 
 
 def usual_rows(population: int, active: float) -> int:
-    """Return how many rows to release where nobody says: as many as units, or a few more, so that shares are whole."""
+    """Return the default number of rows: the number of units, rounded up until every class has a whole number of rows.
+
+    Parameters
+    ----------
+    population
+        Number of units.
+    active
+        Share of the rows that are open to each class.
+    """
     whole = Fraction(repr(active)).denominator
     return math.ceil(population / whole) * whole
 
 
 def best_degree(epsilon: float, delta: float, *, population: int, rows: int, share: float = 1.0) -> float:
-    r"""Return the degree of mixing m that suits a guarantee.
+    r"""Return the best degree of mixing m for a guarantee.
 
     Parameters
     ----------
     epsilon, delta
-        The target; an infinite one is taken as `WITHOUT_NOISE`.
+        The target. An epsilon above `WITHOUT_NOISE` counts as `WITHOUT_NOISE`.
     population
-        Units at the node, n.
+        Number of units at the node, n.
     rows
-        Rows that it releases, T.
+        Number of rows that the node releases, T.
     share
-        Share of the rows that are open to a class; :math:`\mu` then is :math:`\mu \sqrt{share}` to a unit.
+        Share of the rows that are open to a class. For one unit, :math:`\mu` becomes :math:`\mu \sqrt{share}`.
+
+    Returns
+    -------
+    Expected number of units in a row, from one to ``population * share``.
 
     Raises
     ------
     UserError
-        If the theorem's degree is below one unit a row, where it means nothing.
+        If the theorem's degree is below one unit per row, where it has no meaning.
     """
     mu = gaussian.mu(min(epsilon, WITHOUT_NOISE), delta)
     degree = best_mixed(mu, population, rows, share)

@@ -1,10 +1,11 @@
-r"""DP-MERF: a noisy mean embedding by random features, and a generator of examples that has the same embedding.
+r"""DP-MERF: release a noisy mean embedding, then train a generator of examples that has the same embedding.
 
-Harder, Adamczewski and Park 2021 (arXiv:2002.11603). Each person contributes to the sum of one class: a one, and
-:math:`\phi(x)`, the cosines and sines of random projections of the features, whose norm is exactly one, whatever the
-features. Both share a norm of one, so one Gaussian release with multiplier :math:`\sigma` is exactly
-:math:`1/\sigma`-GDP; neighbours differ in one person whose contribution is replaced by zero. The projections are drawn
-without looking at data. A generator is then trained on the release alone.
+The method is that of Harder, Adamczewski and Park 2021 (arXiv:2002.11603). Each person contributes two parts to the sum
+of one class: a one, and :math:`\phi(x)`, the cosines and sines of random projections of the features.
+:math:`\phi(x)` has norm one for all features. Both parts are scaled so that a contribution has norm one. One
+Gaussian release with multiplier :math:`\sigma` is therefore exactly :math:`1/\sigma`-GDP, for neighbours that differ in
+one person whose contribution is replaced by zero. The projections do not depend on data, and the generator is trained
+on the release alone.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from zetadp.feature_release.moments import SHARE_OF_COUNTS, noisy_sums
 from zetadp.validation import positive
 
 CODE = 10
-"""Random numbers that the generator takes."""
+"""Number of random inputs of the generator."""
 HIDDEN = 200
 BATCH = 50
-"""Examples of each class in a step."""
+"""Number of generated examples per class in a step."""
 
 
 @dataclass(frozen=True)
 class MeanEmbedding:
-    """Random features of people, summed by class.
+    """Sums of random features, by class.
 
     Attributes
     ----------
@@ -46,38 +47,53 @@ class MeanEmbedding:
     def drawn(
         cls, classes: int, components: int, frequencies: int, length: float, random: np.random.Generator
     ) -> MeanEmbedding:
-        """Draw the projections that belong to a Gaussian kernel of this length scale."""
+        """Draw the projections of a Gaussian kernel.
+
+        Parameters
+        ----------
+        classes, components, frequencies
+            Number of classes, of components of the features, and of projections.
+        length
+            Length scale of the kernel, in the units of the features.
+        random
+            Generator of the projections.
+        """
         positive(frequencies=frequencies, length=length)
         found = random.standard_normal((components, frequencies), dtype=np.float32) / length
         return cls(classes, torch.from_numpy(found))
 
     def mapped(self, features: Tensor) -> Tensor:
-        """Return cosines and sines of norm one together, shape (person, twice as many as frequencies)."""
+        """Return the embedding of each person, of norm one: cosines, then sines, shape (person, 2 * frequency)."""
         angles = features @ self.frequencies
         return torch.cat((angles.cos(), angles.sin()), dim=1) / math.sqrt(self.frequencies.shape[1])
 
     def contributions(self, features: Tensor) -> Tensor:
-        """Return what people add to the sums of their own class, of norm one up to rounding."""
+        """Return each person's contribution to the sums of their class, shape (person, 1 + 2 * frequency).
+
+        Every contribution has norm one, up to rounding.
+        """
         ones = torch.full((len(features), 1), math.sqrt(SHARE_OF_COUNTS))
         return torch.cat((ones, math.sqrt(1 - SHARE_OF_COUNTS) * self.mapped(features)), dim=1)
 
     def released(self, features: Tensor, labels: Tensor, mu: float, random: np.random.Generator) -> Tensor:
-        """Return noisy sums, shape (class, number): a mu-GDP release (parameters as of `ClassMoments.released`)."""
+        """Release noisy sums, shape (class, number), with mu-GDP (same parameters as `ClassMoments.released`)."""
         return noisy_sums(self.contributions, features, labels, self.classes, mu, random)
 
     def generated(self, sums: Tensor, number: int, *, steps: int, rate: float, seed: int) -> RowExamples:
-        """Return so many examples of each class by a generator that is trained on released sums.
+        """Train a generator on released sums, and return the examples that it generates.
+
+        This is post-processing of the release and costs no privacy.
 
         Parameters
         ----------
         sums
-            What `released` returned.
+            The result of `released`.
         number
-            Examples of each class.
+            Number of examples of each class.
         steps, rate
-            Of Adam.
+            Number of steps and first learning rate of Adam. The rate falls along a cosine.
         seed
-            Seed of weights and codes.
+            Seed of the generator's weights and random inputs.
         """
         counts = (sums[:, :1] / math.sqrt(SHARE_OF_COUNTS)).clamp_min(1)
         wanted = (sums[:, 1:] / math.sqrt(1 - SHARE_OF_COUNTS) / counts).float()

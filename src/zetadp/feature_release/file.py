@@ -1,4 +1,7 @@
-"""The file of a release: what others train on, with its guarantee inside. HDF5, which opens without this library."""
+"""The file of a release: the examples that others train on, and their guarantee.
+
+The format is HDF5, so that nobody needs this library to open the file.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,16 @@ README = (
 
 @dataclass(frozen=True)
 class Release:
-    """What stands in the file beside the rows.
+    """The contents of the file besides the examples.
 
     Attributes
     ----------
     statement
         The privacy statement of the run.
     plan
-        The plan as JSON: public constants, among them the hash of what made the features.
+        The plan as JSON. Its public constants include the hash of the network that made the features.
     classes
-        Names of the classes, in the order of the labels.
+        Names of the classes, in the order of the columns of the labels.
     """
 
     statement: Mapping[str, Any]
@@ -46,17 +49,19 @@ class Release:
 
 
 def write_release(path: Path, examples: RowExamples, release: Release) -> None:
-    """Write released examples to a file, whole or not at all.
+    """Write released examples to a file, completely or not at all.
+
+    The file has three arrays: ``features`` of shape (row, component), complex64; ``labels`` of shape (row, class),
+    float32; and ``classes``, the names of the classes. Noise can make labels negative.
 
     Parameters
     ----------
     path
-        The HDF5 file: ``features`` of shape (row, component), complex64, ``labels`` of shape (row, class), float32,
-        which noise may have made negative, and ``classes``.
+        The HDF5 file to write.
     examples
-        What the rows teach.
+        Examples of the released rows.
     release
-        What stands beside them.
+        The statement and the other contents of the file.
     """
     with hdf5_written_whole(path) as file:
         file.attrs.update(format=FORMAT, readme=README)
@@ -74,7 +79,7 @@ def write_release(path: Path, examples: RowExamples, release: Release) -> None:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return the privacy statement that a release holds.
+    """Return the privacy statement from the file of a release.
 
     Raises
     ------

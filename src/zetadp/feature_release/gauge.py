@@ -1,7 +1,7 @@
-"""The phase of complex features, fixed person by person before they are mixed.
+"""Fix the phase of complex features, for each person separately, before mixing.
 
-Features whose global phase is arbitrary cancel in a mean: of m unit vectors with independent phases the mean has norm
-one over the root of m. A map of each person's features alone costs no privacy, and does not change their norm.
+Features with an arbitrary global phase cancel in a mean: the mean of m unit vectors with independent phases has norm
+1 / sqrt(m). Fixing the phase uses only the person's own features and keeps their norm, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from torch import Tensor
 
 
 def fix_phase(features: Tensor, reference: Tensor | None = None) -> Tensor:
-    """Turn each person's features so that their inner product with a public reference is real and not negative.
+    """Rotate each person's features until their inner product with a public reference is real and not negative.
 
     Parameters
     ----------
     features
-        Complex features, shape (person, component). Where the inner product is zero they stay as they are.
+        Complex features, shape (person, component). Features whose inner product is zero stay unchanged.
     reference
-        A public vector, shape (component,); by default the first component is made real, which for k-space is the
-        constant one if it stands first.
+        A public vector, shape (component,). By default the first component becomes real. In k-space with the constant
+        component first, this is the constant component.
+
+    Returns
+    -------
+    The rotated features, of the same shape and the same norms.
 
     Examples
     --------

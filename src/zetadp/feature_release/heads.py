@@ -1,4 +1,4 @@
-"""A head that learns from released rows. Rows are released, so all of it is post-processing and costs no privacy."""
+"""Fit a head to released rows. This is post-processing of a release, so it costs no privacy."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from torch import Tensor
 from zetadp.feature_release.mixture import RowExamples
 
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Ridges that cross-validation chooses among."""
+"""Strengths of the ridge penalty that validation chooses from."""
 COMPARED = 10_000
-"""RowExamples that cross-validation looks at."""
+"""Largest number of examples that validation uses."""
 STEPS = 100
+"""Largest number of iterations of L-BFGS."""
 
 
 def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """Return the affine head that tells the classes of rows best.
+    """Fit an affine head to released examples.
 
-    The loss is the generalised Kullback-Leibler divergence of the paper (arXiv:2202.06467, Section 3.2): labels that
-    noise made negative are clipped to zero, and not normalised. The ridge, about the starting weights, is the one that
-    does best on rows left out.
+    The loss is the generalised Kullback-Leibler divergence (arXiv:2202.06467, Section 3.2). Labels that noise made
+    negative are clipped to zero and are not normalised. A ridge penalty pulls the weights towards the start. Its
+    strength is chosen on the first `COMPARED` examples: a quarter of them is left out of the fit, and the strength with
+    the smallest loss on this quarter wins. The head is then fitted to all examples.
 
     Parameters
     ----------
     examples
-        What the rows teach.
+        Examples of the released rows.
     start
-        Weight and bias of a public head that the ridge draws towards; None draws towards zero.
+        Weight and bias of a public head. None starts from zero.
 
     Returns
     -------
     weight, bias
-        complex64 of shapes (class, component) and (class,): the real parts of their outputs are the scores.
+        complex64, of shapes (class, component) and (class,). The real parts of the head's outputs are the scores.
     """
     if start is None and not examples.features.imag.any():
-        # Half of the columns would be zero, and so would their weights.
+        # All imaginary parts are zero, and so would be their weights: leave these columns out.
         x = examples.features.real.double()
         found = _chosen(x, examples.labels.double(), torch.zeros(examples.labels.shape[1], x.shape[1] + 1).double())
         return found[:, :-1].to(torch.complex64), found[:, -1].to(torch.complex64)
@@ -52,9 +54,9 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
 
 
 def _chosen(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
-    """Return the weights, intercepts last, at the ridge that does best on rows left out."""
+    """Return weights, with the biases last, for the ridge penalty with the smallest loss on examples left out."""
     x = torch.cat((x, torch.ones(len(x), 1, dtype=x.dtype)), dim=1)
-    # Rows come in no order; of rows that give several examples, whole rows are left out.
+    # Rows have no order, so every fourth can be left out. A row can give one example per class: they stay together.
     some = slice(None, COMPARED)
     held = torch.arange(len(x[some])) // y.shape[1] % 4 == 0
     losses = []

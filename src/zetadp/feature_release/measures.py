@@ -1,8 +1,8 @@
-r"""How well features are suited to mixing: how far they have collapsed, and how far mixed rows stay from other classes.
+r"""Two measures of how well features suit mixing: neural collapse, and the distance of mixed rows to other classes.
 
-Both are of Li, Cao and Yao (arXiv:2202.06467, Sections 4 and 5), who choose a public extractor with a small first and a
-large second. Computed of private features they are themselves private: choose the extractor on public data. Complex
-features take Hermitian covariances and the complex norm.
+Both are from Li, Cao and Yao (arXiv:2202.06467, Sections 4 and 5). A good extractor has a small collapse measure and a
+large distance. Both measures reveal the data that they are computed from, so use public data to choose an extractor.
+For complex features, covariances are Hermitian and norms are complex.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AT_ONCE = 1000
-"""Mixed rows whose distances are held in memory together."""
+"""Number of mixed rows whose distances are in memory at the same time."""
 
 
 def neural_collapse(features: Tensor, labels: Tensor, norm: float = 1.0) -> float:
-    r"""Return :math:`\mathrm{Tr}(\Sigma_W \Sigma_B^+) / K`: zero where all features of a class are equal.
+    r"""Return the neural collapse :math:`\mathrm{Tr}(\Sigma_W \Sigma_B^+) / K`.
+
+    It is zero if all features of each class are equal.
 
     Parameters
     ----------
     features
         Real or complex, shape (person, component).
     labels
-        Classes from 0, shape (person,); K is the number of those there are.
+        Classes from 0, shape (person,). K is the number of different classes among them.
     norm
-        Norm that features are clipped to first.
+        Norm to which features are clipped first.
     """
     x = clipped(features, norm)
     x = x.to(torch.complex128 if x.is_complex() else torch.float64)
     centre = x.mean(dim=0)
     own = labels.unique()  # type: ignore[no-untyped-call]
     means = torch.stack([x[labels == label].mean(dim=0) for label in own])
-    # The covariance of K means has rank K - 1 at most: its pseudo-inverse follows from the singular values, and only
-    # what lies in their span counts.
+    # The covariance of K means has rank K - 1 at most. Its pseudo-inverse follows from the singular values, so only the
+    # part of the features in the span of the means matters.
     _, values, axes = torch.linalg.svd(means - centre, full_matrices=False)
     kept = values > 1e-9 * values.max()
     away = torch.cat([x[labels == label] - mean for label, mean in zip(own, means, strict=True)])
@@ -51,17 +53,17 @@ def neural_collapse(features: Tensor, labels: Tensor, norm: float = 1.0) -> floa
 def distance_of_mixed(
     features: Tensor, labels: Tensor, rows: int, random: np.random.Generator, norm: float = 1.0
 ) -> float:
-    """Return the least distance of rows that mix two people to the features of a person with another label.
+    """Return the smallest distance between a row that mixes two people and the features of a person of another class.
 
-    A row of two classes has a label that nobody has, so everybody counts; for a row of one class, people of the others
-    do. The more rows and people, the smaller is the least: compare equal numbers only.
+    If both people of a row are of one class, only people of other classes count. If they are of two classes, everybody
+    counts. The result falls as rows and people grow in number, so compare results for equal numbers only.
 
     Parameters
     ----------
     features, labels, norm
-        As of `neural_collapse`.
+        Same as for `neural_collapse`.
     rows
-        Rows to mix, without noise.
+        Number of rows to mix. They get no noise.
     random
         Generator of the pairs.
     """

@@ -1,14 +1,15 @@
-r"""Membership inference on released rows: whether one person's contribution was among those that were mixed.
+r"""Membership inference on released rows: decide whether one person's contribution was mixed into them.
 
-The attacker knows the person's contribution c, all public constants, and what can be known of the others. The sum of
-the others in a row is taken as normal; with s a row times its divisor m, and :math:`\nu, \Sigma` mean and covariance of
-others and noise together, a row moves by c with chance q, so its likelihood ratio is
+The attacker knows the person's contribution c, all public constants, and optionally the contributions of the others.
+The attack treats the sum of the others in a row as normal. Let s be a row times its divisor m, and let
+:math:`\nu, \Sigma` be the mean and the covariance of the others' sum plus noise. The person shifts s by c with chance
+q, so the likelihood ratio of a row is
 
-.. math:: 1 - q + q \exp\big( (s - \nu)^T \Sigma^{-1} c - \tfrac{1}{2} c^T \Sigma^{-1} c \big),
+.. math:: 1 - q + q \exp\big( (s - \nu)^T \Sigma^{-1} c - \tfrac{1}{2} c^T \Sigma^{-1} c \big).
 
-and the score of a release is the logarithm of the product over its rows. Where nobody else contributes anything this is
-the best attack there is, and its errors lie on the trade-off curve of the accountant. Against people who do contribute
-it is close to the best, as far as many of them are in a row.
+The score of a release is the logarithm of the product over its rows. If nobody else contributes, no attack is better,
+and its errors lie on the trade-off curve of the accountant. If others contribute, the attack is close to the best as
+long as a row mixes many people.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from zetadp.privacy.sampling import sampled_loss
 
 @dataclass(frozen=True)
 class RowAttack:
-    """An attack on the rows of one release, or of many independent ones.
+    """An attack on the rows of one release, or of several independent releases.
 
     Attributes
     ----------
     target
-        What the person contributes, shape (dimension,).
+        Contribution of the person, shape (dimension,).
     rate
-        Chance of every person to be in a row, q, where rows are open to them.
+        Chance q that a person is in a row that is open to them.
     mixed
         The divisor m of rows.
     deviation
-        Standard deviation of the noise on sums, before the division.
+        Standard deviation of the noise on sums, before the division by m.
     others
-        Contributions of the others that the attacker knows, shape (person, dimension); None for nobody.
+        Contributions of the other people, which the attacker knows, shape (person, dimension). None if nobody else
+        contributes.
     """
 
     target: Tensor
@@ -47,7 +49,13 @@ class RowAttack:
     others: Tensor | None = None
 
     def scores(self, rows: Tensor) -> np.ndarray:
-        """Return one score a release, for rows of shape (release, row, dimension) that are open to the person."""
+        """Return the log-likelihood ratio of each release, shape (release,).
+
+        Parameters
+        ----------
+        rows
+            Rows that are open to the person, shape (release, row, dimension).
+        """
         dimension = len(self.target)
         centre = torch.zeros(dimension, dtype=torch.float64)
         covariance = self.deviation**2 * torch.eye(dimension, dtype=torch.float64)

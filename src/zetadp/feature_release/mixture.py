@@ -1,16 +1,21 @@
-r"""What a unit contributes to released rows, and what a released row says.
+r"""Contributions of units to mixed rows, and the training examples in a released row.
 
-A row is the noisy mean of the contributions of units that are drawn for it alone, each independently: Avg-Mix of
-NeuroMixGDP (Li, Cao and Yao, arXiv:2202.06467, Algorithm 1). A contribution is one vector, clipped to norm B, so one
-noise multiplier accounts for features and labels together; how the norm is shared sets the noise on either:
-:math:`\sigma_x = \sigma \sqrt{\lambda^2 + 1} / \lambda` and :math:`\sigma_y = \sigma \sqrt{\lambda^2 + 1}`.
+A row is the noisy mean of the contributions of a few units. Every row draws its own units, each independently: Avg-Mix
+of NeuroMixGDP (Li, Cao and Yao, arXiv:2202.06467, Algorithm 1). A contribution is one vector, clipped to norm B, so one
+noise multiplier :math:`\sigma` accounts for features and labels together. Features and labels share the norm B, and
+their shares set the noise on each: :math:`\sigma_x = \sigma \sqrt{\lambda^2 + 1} / \lambda` on features and
+:math:`\sigma_y = \sigma \sqrt{\lambda^2 + 1}` on labels.
 
-- Units that have items of every class, as patients have all sequences, contribute the features of all classes, one
-  after the other. Which class is where is public, so labels cost nothing.
-- Units of one class contribute features and their class. Rows are then soft labels of soft images (Poisson sampling).
-- Or rows are open to some classes only, which is drawn beforehand and published: the row's label, at no cost
-  (hierarchical sampling). A unit is in no other row, so it is exposed in these at the higher chance R / N / share. The
-  paper's rule, which counts all rows at R / N, is refuted in docs/release_accounting.md.
+There are three kinds of mixtures:
+
+- `OfAllClasses`: each unit has items of every class, such as a patient with all sequences. It contributes the features
+  of all classes, one after the other. The place of each class is public, so labels cost nothing.
+- `Labelled`: each unit has one class. It contributes its features and its class, so the label of a row is a noisy mean
+  as well (Poisson sampling).
+- `OpenToClasses`: each unit has one class, and each row is open to some classes only. The schedule is drawn beforehand
+  and published, so a row's label costs nothing (hierarchical sampling). A unit can only be in the rows that are open to
+  its class, but there with the higher chance R / N / share. The paper instead counts all rows with chance R / N;
+  docs/release_accounting.md refutes this.
 """
 
 from __future__ import annotations
@@ -30,14 +35,14 @@ from zetadp.randomness import Purpose, stream
 
 
 class RowExamples(NamedTuple):
-    """What released rows teach.
+    """Training examples from released rows.
 
     Attributes
     ----------
     features
         Shape (example, component), complex64.
     labels
-        Shape (example, class): shares of the classes, which noise may have made negative.
+        Shape (example, class): shares of the classes. Noise can make them negative.
     """
 
     features: Tensor
@@ -46,20 +51,20 @@ class RowExamples(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture(ABC):
-    """A way to mix; called, it makes the units' contributions.
+    """A way to mix. Calling it computes the contributions of units.
 
     Attributes
     ----------
     rows
-        Rows that each node releases.
+        Number of rows that each node releases.
     classes, components
-        Number of classes, and complex components of the features, the first of those there are.
+        Number of classes, and number of complex components. Only the first components of the features are used.
     norm
-        Norm C that an item's features have at most.
+        Norm C to which an item's features are clipped.
     bound
         The clipping norm B of the run.
     clipped
-        Whether features are clipped; without, there is no guarantee.
+        Whether features are clipped. Without clipping there is no guarantee.
     """
 
     rows: int
@@ -71,7 +76,7 @@ class Mixture(ABC):
 
     @property
     def schedule(self) -> np.ndarray | None:
-        """Which rows are open to which class, boolean of shape (row, class); None where all are to all."""
+        """Which rows are open to which class, boolean of shape (row, class); None if all are open to all classes."""
         return None
 
     @property
@@ -81,7 +86,7 @@ class Mixture(ABC):
 
     @abstractmethod
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return contributions of shape (unit, dimension), of norm at most B, up to rounding, if clipped.
+        """Return contributions of shape (unit, dimension). If clipped, each has norm at most B, up to rounding.
 
         Parameters
         ----------
@@ -93,12 +98,18 @@ class Mixture(ABC):
 
     @abstractmethod
     def examples(self, rows: Tensor) -> RowExamples:
-        """Return what rows teach that were released by this plan, shape (row, dimension)."""
+        """Return the training examples in released rows.
+
+        Parameters
+        ----------
+        rows
+            All rows that were released with this mixture, shape (row, dimension), in the order of their release.
+        """
 
 
 @dataclass(frozen=True)
 class OfAllClasses(Mixture):
-    """Features of all classes, one after the other: of every row one example a class."""
+    """Features of all classes, one after the other. Every row gives one example per class."""
 
     @property
     def _means(self) -> ClassMeans:
@@ -115,7 +126,7 @@ class OfAllClasses(Mixture):
         return self._means(images, labels)
 
     def examples(self, rows: Tensor) -> RowExamples:
-        """Return one example a class of every row."""
+        """Return one example per class and row; the classes of a row follow each other."""
         scale = self._means.scale / self.classes
         features = torch.view_as_complex((rows / scale).reshape(len(rows) * self.classes, self.components, 2))
         return RowExamples(features, torch.eye(self.classes, device=rows.device).repeat(len(rows), 1))
@@ -123,14 +134,14 @@ class OfAllClasses(Mixture):
 
 @dataclass(frozen=True)
 class Labelled(Mixture):
-    r"""Features of a unit of one class, and the class.
+    r"""Features and class of units that have one class each. Every row gives one example.
 
     Attributes
     ----------
     share_of_labels
-        Share of the squared norm that the label has: :math:`1 / (\lambda^2 + 1)`.
+        Share of the squared norm for the label: :math:`1 / (\lambda^2 + 1)`. Zero contributes features alone.
     real
-        Whether imaginary parts, which are zero, are left out.
+        Whether to leave out imaginary parts, for features whose imaginary parts are zero.
     """
 
     share_of_labels: float
@@ -138,7 +149,7 @@ class Labelled(Mixture):
 
     @property
     def numbers(self) -> int:
-        """Real numbers of the features."""
+        """Number of real numbers in the features."""
         return self.components * (1 if self.real else 2)
 
     @property
@@ -160,7 +171,7 @@ class Labelled(Mixture):
         return torch.cat((found, self._scale_of_labels * classes), dim=1)
 
     def examples(self, rows: Tensor) -> RowExamples:
-        """Return one example of every row."""
+        """Return one example per row."""
         return RowExamples(self._features(rows), rows[:, self.numbers :] / self._scale_of_labels)
 
     @property
@@ -180,12 +191,12 @@ class Labelled(Mixture):
 
 @dataclass(frozen=True)
 class OpenToClasses(Labelled):
-    """Features of a unit of one class, which is in rows that are open to this class only.
+    """Features of units that have one class each, mixed into rows that are open to this class.
 
     Attributes
     ----------
     seed, open_rows
-        Seed of the published schedule, and how many of its rows are open to each class.
+        Seed of the published schedule, and the number of rows that are open to each class.
     """
 
     seed: int
@@ -201,6 +212,6 @@ class OpenToClasses(Labelled):
         return found
 
     def examples(self, rows: Tensor) -> RowExamples:
-        """Return one example of every row, with the classes that it is open to in equal shares."""
+        """Return one example per row. Its label has equal shares for all classes that the row is open to."""
         schedule = torch.from_numpy(np.resize(self.schedule, (len(rows), self.classes))).to(rows.device)
         return RowExamples(self._features(rows), schedule / (self.classes * self.open_rows / self.rows))

@@ -1,10 +1,10 @@
 r"""Class means and covariances, released once with noise: the simplest rival of mixed rows.
 
-Each person contributes to the sums of one class: a one, its features x, and the products :math:`u u^T` of their few
-public directions u. Shares of the squared norm divide a budget of one between the three, so a person's contribution has
-norm at most one, and one Gaussian release with multiplier :math:`\sigma` is exactly :math:`1/\sigma`-GDP. Neighbours
-differ in one person whose contribution is replaced by zero; the class of a person is private, too. All that follows,
-such as samples that a head learns from, is post-processing.
+Each person contributes three parts to the sums of one class: a one, the features x, and the products :math:`u u^T` of
+the features u in a few public directions. The three parts share a squared norm of one, so a contribution has norm at
+most one. One Gaussian release with multiplier :math:`\sigma` is therefore exactly :math:`1/\sigma`-GDP. Neighbours
+differ in one person whose contribution is replaced by zero. The class of a person is private too. Everything computed
+from the release, such as samples for training a head, is post-processing.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from torch import Tensor
 from zetadp.feature_release.mixture import RowExamples
 
 SHARE_OF_COUNTS = 0.01
-"""Share of the squared norm that the one has, which is counted: classes of thousands need little."""
+"""Share of the squared norm for the one that counts people. It can be small: classes have thousands of people."""
 
 
 @dataclass(frozen=True)
 class ClassMoments:
-    """What people contribute to the moments of their classes, and what noisy moments teach.
+    """A release of class means and, optionally, covariances, and samples from it.
 
     Attributes
     ----------
     classes
         Number of classes.
     directions
-        Public directions in which covariances are released, shape (component, direction); None for means alone.
+        Public directions in which covariances are released, shape (component, direction). None releases means alone.
     share_of_covariances
-        Their share of the squared norm, where there are any.
+        Share of the squared norm for the products, if covariances are released.
     """
 
     classes: int
@@ -48,12 +48,14 @@ class ClassMoments:
         return math.sqrt(SHARE_OF_COUNTS), math.sqrt(1 - SHARE_OF_COUNTS - second), math.sqrt(second)
 
     def contributions(self, features: Tensor) -> Tensor:
-        """Return what people add to the sums of their own class, of norm at most one up to rounding.
+        """Return each person's contribution to the sums of their class, shape (person, number).
+
+        Every contribution has norm at most one, up to rounding.
 
         Parameters
         ----------
         features
-            Real features of shape (person, component); those longer than one are clipped to norm one.
+            Real features of shape (person, component). They are clipped to norm one.
         """
         counted, mean, second = self._scales
         features = clipped(features)
@@ -63,26 +65,43 @@ class ClassMoments:
         return torch.cat(parts, dim=1)
 
     def released(self, features: Tensor, labels: Tensor, mu: float, random: np.random.Generator) -> Tensor:
-        """Return noisy sums, shape (class, number): a mu-GDP release of all people.
+        """Release noisy sums over all people, with mu-GDP.
 
         Parameters
         ----------
         features, labels
-            Of shapes (person, component) and (person,).
+            Real features of shape (person, component), and classes from 0 of shape (person,).
         mu
-            The guarantee; infinite for no noise.
+            The guarantee. Infinity adds no noise.
         random
-            Generator of the noise. A seeded one protects nobody.
+            Generator of the noise. A seeded generator protects nobody.
+
+        Returns
+        -------
+        float64, shape (class, number).
+
+        Raises
+        ------
+        ValueError
+            If mu is not positive.
         """
         return noisy_sums(self.contributions, features, labels, self.classes, mu, random)
 
     def means(self, sums: Tensor) -> Tensor:
-        """Return class means, shape (class, component), of released sums."""
+        """Return class means from released sums, shape (class, component)."""
         size = sums.shape[1] - 1 if self.directions is None else len(self.directions)
         return sums[:, 1 : 1 + size] / self._scales[1] / self._counts(sums)[:, None]
 
     def covariances(self, sums: Tensor) -> Tensor:
-        """Return the covariance of each class in the public directions; noise makes no eigenvalue negative."""
+        """Return the covariance of each class from released sums, shape (class, direction, direction).
+
+        Eigenvalues that noise made negative are set to zero.
+
+        Raises
+        ------
+        ValueError
+            If the release has no covariances.
+        """
         if self.directions is None:
             raise ValueError("Expected public directions, in which covariances are released, found none.")
         size, side = self.directions.shape
@@ -97,14 +116,24 @@ class ClassMoments:
         return repaired
 
     def samples(self, sums: Tensor, number: int, random: np.random.Generator) -> RowExamples:
-        """Return so many samples of each class from normal distributions with the released moments."""
+        """Draw samples of each class from normal distributions with the released moments.
+
+        Parameters
+        ----------
+        sums
+            The result of `released`.
+        number
+            Number of samples of each class.
+        random
+            Generator of the samples.
+        """
         means = self.means(sums)
         drawn = means.repeat_interleave(number, dim=0)
         if self.directions is not None:
             values, axes = torch.linalg.eigh(self.covariances(sums))
             roots = axes * values.clamp_min(0).sqrt()[:, None]
             normal = torch.from_numpy(random.standard_normal((self.classes, number, self.directions.shape[1])))
-            # Directions need not be orthonormal: back to features by the pseudo-inverse.
+            # The pseudo-inverse leads back to features, because directions need not be orthonormal.
             back = torch.linalg.pinv(self.directions.double())
             drawn = drawn + (normal @ roots.mT @ back).flatten(0, 1)
         labels = torch.eye(self.classes).repeat_interleave(number, dim=0)
@@ -115,7 +144,13 @@ class ClassMoments:
 
 
 def nearest_mean(means: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of the head whose scores fall with the squared distance to class means."""
+    """Return weight and bias of the head that chooses the class with the nearest mean.
+
+    Parameters
+    ----------
+    means
+        Class means, shape (class, component).
+    """
     return means, -0.5 * means.square().sum(dim=1)
 
 
@@ -127,16 +162,25 @@ def noisy_sums(
     mu: float,
     random: np.random.Generator,
 ) -> Tensor:
-    """Return what people of each class add up to, with noise, shape (class, number): a mu-GDP release.
+    """Release the noisy sum of contributions of each class, with mu-GDP.
 
     Parameters
     ----------
     contributions
-        Returns the vector of each person, of norm at most one.
+        Returns one vector per person, of norm at most one, for features of shape (person, component).
     features, labels, classes
-        Of the people, shapes (person, component) and (person,), and the number of classes.
+        Features of shape (person, component), classes from 0 of shape (person,), and the number of classes.
     mu, random
-        As of `ClassMoments.released`.
+        Same as for `ClassMoments.released`.
+
+    Returns
+    -------
+    float64, shape (class, number).
+
+    Raises
+    ------
+    ValueError
+        If mu is not positive.
     """
     if not mu > 0:
         raise ValueError(f"Expected mu > 0, found {mu}.")
@@ -147,19 +191,19 @@ def noisy_sums(
 
 
 def clipped(vectors: Tensor, norm: float = 1.0) -> Tensor:
-    """Return real or complex vectors, shape (person, component), shortened to a norm where they are longer."""
+    """Clip real or complex vectors of shape (person, component) to a norm."""
     shortened: Tensor = vectors / (torch.linalg.vector_norm(vectors, dim=1, keepdim=True) / norm).clamp_min(1)
     return shortened
 
 
 def _weights(side: int) -> Tensor:
-    """Return one for the diagonal and the root of two above it: the vector then has the matrix's Frobenius norm."""
+    """Return 1 for the diagonal and sqrt(2) above it: upper triangles then have the Frobenius norm of the matrix."""
     row, column = torch.triu_indices(side, side)
     return torch.where(row == column, 1.0, math.sqrt(2))
 
 
 def _products(vectors: Tensor) -> Tensor:
-    """Return products of each vector with itself: upper triangles, whose norm is that of the whole matrix."""
+    """Return the outer product of each vector with itself: the upper triangle, with the norm of the whole matrix."""
     side = vectors.shape[1]
     row, column = torch.triu_indices(side, side)
     return vectors[:, row] * vectors[:, column] * _weights(side)

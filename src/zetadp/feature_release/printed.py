@@ -1,13 +1,14 @@
-r"""What the paper behind the feature release prints about privacy. Nothing here is a guarantee.
+r"""Privacy formulas of the paper behind the feature release. Nothing in this module is a guarantee.
 
 Li, Cao and Yao, *NeuroMixGDP: A Neural Collapse-Inspired Random Mixup for Private Data Release* (arXiv:2202.06467v2),
-release `rounds` rows. Each row is the sum of about `mixed` of `records` records divided by `mixed`, plus Gaussian noise
-on the features (multiplier :math:`\sigma_x`) and on the label (:math:`\sigma_y`). The paper gets its noise from the
-central limit of many rounds, which falls short of the truth at small delta. For Hierarchical Sampling its Proposition
-E.3 assumes that a record is drawn independently of the other records of its class, which is false.
+release `rounds` rows. Each row is the sum of about `mixed` of `records` records, divided by `mixed`, plus Gaussian
+noise on the features (multiplier :math:`\sigma_x`) and on the label (:math:`\sigma_y`). The paper's privacy figures
+have two faults. First, the noise is calibrated with the central limit of many rounds, which understates epsilon at
+small delta. Second, Proposition E.3 on Hierarchical Sampling assumes that a record is drawn independently of the other
+records of its class, which is false.
 
-The functions here repeat these formulas, so that tables can show what is printed next to what is true. The true figures
-are those of `zetadp.privacy.accounting` for `PrintedRelease.mechanisms`.
+The functions here repeat the paper's formulas, so that tables can compare printed figures with true ones. For true
+figures use `zetadp.privacy.accounting` with `PrintedRelease.mechanisms`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from zetadp.privacy.sampling import sampled_moment
 from zetadp.validation import in_range, positive
 
 ORDERS = range(2, 257)
-"""Orders of the Renyi bound; the paper names none."""
+"""Orders of the Renyi bound. The paper does not state its orders."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,19 @@ class PrintedRelease:
     Attributes
     ----------
     records
-        Private records n.
+        Number n of private records.
     mixed
-        Records m that a row holds on average, and the constant divisor of every row.
+        Expected number m of records in a row. It is also the constant divisor of every row.
     rounds
-        Released rows T.
+        Number T of released rows.
     class_rate
-        Chance p that a class is active in a row, equal for all classes. One is Poisson sampling, less is Hierarchical
-        Sampling: the records of an active class are drawn with chance :math:`q = m / (n p)`.
+        Chance p that a class is active in a row, equal for all classes. One means Poisson sampling. Less than one means
+        Hierarchical Sampling: the records of an active class are drawn with chance :math:`q = m / (n p)`.
+
+    Raises
+    ------
+    ValueError
+        If the sizes are not positive, or if a row would need more records than the active classes have.
     """
 
     records: int
@@ -49,7 +55,7 @@ class PrintedRelease:
     class_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no release can have."""
+        """Refuse impossible sizes."""
         positive(mixed=self.mixed, rounds=self.rounds)
         in_range(0, 1, class_rate=self.class_rate)
         if not self.mixed <= self.records * self.class_rate:
@@ -60,46 +66,49 @@ class PrintedRelease:
 
     @property
     def marginal_rate(self) -> float:
-        """The chance m/n of a record to be in a row."""
+        """The chance m/n that a record is in a row."""
         return self.mixed / self.records
 
     @property
     def rate_in_class(self) -> float:
-        """The chance q of a record to be in a row in which its class is active."""
+        """The chance q that a record is in a row in which its class is active."""
         return self.marginal_rate / self.class_rate
 
     @property
     def active_rounds(self) -> int:
-        """The rows in which a class is active, where a schedule fixes them."""
+        """The number of rows in which a class is active under a fixed schedule, T p."""
         return round(self.class_rate * self.rounds)
 
     def printed_mechanisms(self, noise_multiplier: float) -> Mechanisms:
-        """Return the rounds that the paper accounts for: Proposition E.3 amplifies by the marginal rate."""
+        """Return the rounds that the paper accounts for: T rounds at the marginal rate m/n (Proposition E.3)."""
         return {(self.marginal_rate, noise_multiplier): self.rounds}
 
     def mechanisms(self, noise_multiplier: float) -> Mechanisms:
-        """Return the rounds that count: active classes may be known, so only the draw inside a class hides a record."""
+        """Return the rounds that must be accounted for: T p rounds at the rate q.
+
+        An attacker may know which classes are active, so only the draw within a class hides a record.
+        """
         return {(self.rate_in_class, noise_multiplier): self.active_rounds}
 
     def nominal_mu(self, noise_multiplier: float) -> float:
-        r"""Return mu as printed: :math:`(m \sqrt{T} / n) \sqrt{e^{1/\sigma_c^2} - 1}`, with or without classes."""
+        r"""Return the printed mu, :math:`(m \sqrt{T} / n) \sqrt{e^{1/\sigma_c^2} - 1}`. It ignores the class rate."""
         return central_limit_mu(self.marginal_rate, noise_multiplier, self.rounds)
 
     def safe_mu(self, noise_multiplier: float) -> float:
-        r"""Return the central limit of the rounds that count: `nominal_mu` divided by :math:`\sqrt{p}`."""
+        r"""Return the central limit of the rounds in `mechanisms`: `nominal_mu` divided by :math:`\sqrt{p}`."""
         return central_limit_mu(self.rate_in_class, noise_multiplier, self.active_rounds)
 
     def nominal_noise(self, mu: float) -> float:
-        r"""Return the combined multiplier :math:`\sigma_c` of Theorem 3.1, with or without classes."""
+        r"""Return the combined multiplier :math:`\sigma_c` of Theorem 3.1, which ignores the class rate."""
         return central_limit_noise(mu, self.marginal_rate, self.rounds)
 
     def safe_noise(self, mu: float) -> float:
-        r"""Return the combined multiplier at which `safe_mu` is mu; for real noise calibrate by the accountant."""
+        r"""Return the combined multiplier at which `safe_mu` is mu. Calibrate real releases with the accountant."""
         return central_limit_noise(mu, self.rate_in_class, self.active_rounds)
 
 
 def split_noise(noise_multiplier: float, balance: float = 1.0) -> tuple[float, float]:
-    r"""Return :math:`\sigma_x` and :math:`\sigma_y = \lambda \sigma_x` of a combined multiplier (Theorem 3.1).
+    r"""Split a combined multiplier into :math:`\sigma_x` and :math:`\sigma_y = \lambda \sigma_x` (Theorem 3.1).
 
     Parameters
     ----------
@@ -119,12 +128,12 @@ def split_noise(noise_multiplier: float, balance: float = 1.0) -> tuple[float, f
 
 
 def uniform_mu(sampling_probability: float, noise_multiplier: float, rounds: int) -> float:
-    r"""Return the central limit for samples of fixed size: an approximation, NOT a bound.
+    r"""Return the central limit of mu for samples of fixed size: an approximation, NOT a bound.
 
     .. math:: \sqrt{2} p \sqrt{T} \sqrt{e^{1/\sigma^2} \Phi(1.5/\sigma) + 3 \Phi(-0.5/\sigma) - 2}
 
-    (Dong, Roth and Su 2022, doi:10.1111/rssb.12454). Neighbours differ in the value of one record. The paper compares
-    with it and does not use it.
+    The formula is from Dong, Roth and Su 2022 (doi:10.1111/rssb.12454). Neighbours differ in the value of one record.
+    The paper behind the feature release mentions it for comparison only.
     """
     positive(sampling_probability=sampling_probability, noise_multiplier=noise_multiplier, rounds=rounds)
     inverse = 1 / noise_multiplier
@@ -137,21 +146,22 @@ def renyi_epsilon(
 ) -> float:
     r"""Return epsilon by the Renyi bound of Theorem E.5, over `ORDERS`.
 
-    With :math:`\epsilon(l) = l / (2 \sigma_c^2)` the bound at order :math:`\alpha` is
+    With :math:`\epsilon(l) = l / (2 \sigma_c^2)`, the bound at order :math:`\alpha` is the sum of
+    :math:`\log(1/\delta) / (\alpha - 1)` and
 
     .. math:: \frac{T}{\alpha - 1} \log \Big( (1-p)^{\alpha-1} (\alpha p - p + 1)
-              + \sum_{l=2}^{\alpha} \binom{\alpha}{l} (1-p)^{\alpha-l} p^l e^{(l-1) \epsilon(l)} \Big),
+              + \sum_{l=2}^{\alpha} \binom{\alpha}{l} (1-p)^{\alpha-l} p^l e^{(l-1) \epsilon(l)} \Big).
 
-    and :math:`\log(1/\delta) / (\alpha - 1)` is added. `accounting.epsilon_rdp` has the same Renyi divergence, more
-    orders and a tighter conversion.
+    `accounting.epsilon_rdp` uses the same Renyi divergence, with more orders and a tighter conversion.
 
     Parameters
     ----------
     sampling_probability, noise_multiplier, rounds, delta
-        Rate m/n, combined multiplier, rows, and the delta of epsilon.
+        Rate m/n, combined multiplier, number of rows, and delta.
     misprint
-        Take :math:`\epsilon(\alpha)` for :math:`\epsilon(l)`, as printed. The paper also prints :math:`1 - \alpha`
-        below :math:`\log(1/\delta)`, which would make epsilon negative; that slip is corrected here too.
+        Whether to use :math:`\epsilon(\alpha)` instead of :math:`\epsilon(l)`, as printed. The paper also prints
+        :math:`1 - \alpha` as the denominator of :math:`\log(1/\delta)`, which would make epsilon negative. That error
+        is always corrected here.
     """
     positive(sampling_probability=sampling_probability, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta)
     positive(chance_to_be_left_out=1 - sampling_probability)
@@ -163,7 +173,7 @@ def renyi_epsilon(
 
 
 def _log_moment(order: int, rate: float, noise_multiplier: float, *, misprint: bool) -> float:
-    """Return the logarithm in Theorem E.5."""
+    """Return the logarithm in the formula of Theorem E.5."""
     drawn = np.arange(2, order + 1)
     shift = order if misprint else drawn
     return sampled_moment(order, rate, (drawn - 1) * shift / (2 * noise_multiplier**2))

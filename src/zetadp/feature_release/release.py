@@ -1,4 +1,4 @@
-"""One's own features, released as mixed rows: plan, noise, ledger, statement and file in one call."""
+"""Release your own features as mixed rows. One call makes the plan, noise, ledger, statement and file."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ HOLDER = "central"
 
 @dataclass(frozen=True)
 class ReleaseSettings:
-    """What a release is to be: public constants, chosen without a look at the data.
+    """Settings of a release. All are public constants: choose them without looking at the data.
 
     Attributes
     ----------
     epsilon, delta
         The guarantee for each person.
     people
-        Declared number of people, each of whom has one row of features.
+        Declared number of people. Each has one row of features.
     classes
         Number of classes.
     rows
-        Rows to release; None for as many as there are people.
+        Number of rows to release. None releases as many rows as there are people.
     degree
-        People expected in a row; None for what the theorem says (`zetadp.feature_release.degree`).
+        Expected number of people in a row. None chooses it by a theorem (`zetadp.feature_release.degree`).
     active
         Share of the rows that are open to each class (`zetadp.core.settings.MixingSettings`).
     norm
-        Norm that features are clipped to.
+        Norm to which features are clipped.
     cohort
-        Name that stands for these people in ledgers.
+        Name of this group of people in ledgers.
     cap
-        The most that all releases and trainings recorded in the ledger's folder may cost a person, at ``delta``; None
-        sets no limit.
+        Largest epsilon, at ``delta``, that all releases and runs recorded in the ledger's folder may cost a person
+        together. None sets no limit.
     """
 
     epsilon: float
@@ -69,7 +69,20 @@ class ReleaseSettings:
     cap: float | None = None
 
     def plan(self, *, real: bool, noise: str = "os") -> Plan:
-        """Return the plan, with the noise that the guarantee needs."""
+        """Return the plan of the release, with the noise that the guarantee needs.
+
+        Parameters
+        ----------
+        real
+            Whether features are real.
+        noise
+            Same as for `release_features`.
+
+        Raises
+        ------
+        UserError
+            If the settings contradict each other or the guarantee cannot be met.
+        """
         rows = self.rows or usual_rows(self.people, self.active)
         mixing = MixingSettings(rows, active=self.active, real=real, learn=False)
         degree = self.degree or best_degree(
@@ -94,32 +107,36 @@ class ReleaseSettings:
 def release_features(
     features: np.ndarray, labels: np.ndarray, settings: ReleaseSettings, *, ledger: Path, file: Path, noise: str = "os"
 ) -> dict[str, Any]:
-    """Release features as rows that mix people, and return the privacy statement, which stands in the file as well.
+    """Release features as rows that mix people, and return the privacy statement.
 
-    Interrupted, it goes on where it was when called again: what was drawn is sent, and nothing is drawn anew. Released
-    once, it is not released again unless the ledger permits it (``zetadp permit``).
+    If a release was interrupted, call this function again: it continues with the rows that were already drawn and draws
+    none of them again. A finished release cannot be repeated unless the ledger permits it (``zetadp permit``).
 
     Parameters
     ----------
     features
-        One row a person, shape (person, component), complex or real, computed of this person alone by something that
-        saw none of these people.
+        One row per person, shape (person, component), complex or real. Each row must be computed from this person
+        alone, by a method that has not seen any of these people.
     labels
         Class of each person, from 0, shape (person,).
     settings
-        What the release is to be.
+        Settings of the release.
     ledger
-        File where the release is recorded before it is made; keep it with the data.
+        File that records the release before it is made. Store it with the data.
     file
         The HDF5 file to write (`zetadp.feature_release.file`).
     noise
-        ``os``: exact noise of the operating system. ``seeded`` is a simulation and protects nobody.
+        ``os`` takes exact noise from the operating system's generator. ``seeded`` is a simulation and protects nobody.
+
+    Returns
+    -------
+    The privacy statement, which the file contains as well.
 
     Raises
     ------
     UserError
-        If the data are not as declared, if the guarantee cannot be met, or if the release would cross the cap. Nothing
-        is released then.
+        If the data do not match the settings, if the guarantee cannot be met, or if the release would exceed the cap.
+        Nothing is released in these cases.
 
     Examples
     --------

@@ -1,14 +1,15 @@
-r"""Rows that mix with random weights: RW-Mix, for comparison with the mean of `zetadp.feature_release.mixture`.
+r"""Rows that mix people with random weights (RW-Mix), for comparison with the mean of `zetadp.feature_release.mixture`.
 
-Li, Cao and Yao (arXiv:2202.06467, Section 3) draw the weights of a row from a Dirichlet law and clip them to
-:math:`C_w`. Weights that add up to one depend on how many people are drawn: one more person changes everybody's weight,
-and :math:`C_w C` does not bound what a row changes by. So weights are drawn for each person independently here: Gamma
-variables with mean 1/m, whose shares of their sum have the Dirichlet law, clipped to :math:`C_w` and not rescaled.
+Li, Cao and Yao (arXiv:2202.06467, Section 3) draw the weights of a row from a Dirichlet distribution and clip them to
+:math:`C_w`. These weights add up to one, so one more person changes the weights of everybody in the row. The change of
+the row can then exceed :math:`C_w C`, the paper's bound. This module therefore draws the weight of each person
+independently, from a Gamma distribution with mean 1/m. Weights are clipped to :math:`C_w` and not rescaled. (Gamma
+variables divided by their sum follow the Dirichlet distribution.)
 
-One person then moves a row by at most :math:`C_w C`. A row with a smaller weight is a row with the largest one, shrunk
-and given more noise, so the Poisson-sampled Gaussian with sensitivity :math:`C_w C` accounts for it. At equal
-guarantee the noise is :math:`m C_w \ge 1` times that of the mean, whose weights are all 1/m. Nothing in the pipeline
-mixes in this way, since it never helped (docs/release_experiments.md).
+One person now changes a row by at most :math:`C_w C`. A person with a smaller weight is as well hidden as one with the
+largest weight and more noise, so the Poisson-sampled Gaussian with sensitivity :math:`C_w C` bounds the privacy loss.
+At an equal guarantee the noise is :math:`m C_w \ge 1` times that of the mean, whose weights are all 1/m. The pipeline
+does not use random weights: they never helped (docs/release_experiments.md).
 """
 
 from __future__ import annotations
@@ -26,16 +27,22 @@ from zetadp.validation import positive
 
 @dataclass(frozen=True)
 class RandomWeights:
-    """A law of weights.
+    r"""A distribution of weights.
 
     Attributes
     ----------
     mixed
-        People expected in a row, m.
+        Expected number m of people in a row.
     concentration
-        Shape of the Gamma law, which is the Dirichlet law's alpha; infinite for equal weights.
+        Shape parameter of the Gamma distribution, which is the alpha of the Dirichlet distribution. Infinity gives
+        equal weights.
     most
-        What weights are clipped to, in units of 1/m: :math:`m C_w`, at least one.
+        Largest weight in units of 1/m, :math:`m C_w`; at least one.
+
+    Raises
+    ------
+    ValueError
+        If a setting is not positive, or if `most` is infinite or below one.
     """
 
     mixed: float
@@ -43,7 +50,7 @@ class RandomWeights:
     most: float
 
     def __post_init__(self) -> None:
-        """Refuse laws that are none, and clips below the mean."""
+        """Check every setting."""
         positive(mixed=self.mixed)
         if not self.concentration > 0:
             raise ValueError(f"Expected concentration > 0, found {self.concentration}.")
@@ -51,7 +58,7 @@ class RandomWeights:
             raise ValueError(f"Expected weights clipped to at least 1/m, and finite, found {self.most}/m.")
 
     def drawn(self, number: int, random: np.random.Generator) -> np.ndarray:
-        """Return so many independent weights, none above `most` / m."""
+        """Draw independent weights, shape (number,), none above `most` / m."""
         if self.concentration == math.inf:
             return np.full(number, 1 / self.mixed)
         weights = random.gamma(self.concentration, 1 / self.concentration, number)
@@ -59,18 +66,22 @@ class RandomWeights:
         return found
 
     def rows(self, vectors: Tensor, number: int, noise_multiplier: float, random: np.random.Generator) -> Tensor:
-        """Return released rows, with seeded draws and noise: a simulation that protects nobody.
+        """Simulate released rows. Draws and noise come from a seed, so this protects nobody.
 
         Parameters
         ----------
         vectors
-            What people contribute, of norm at most one, shape (person, dimension).
+            Contributions of N people, of norm at most one, shape (person, dimension).
         number
-            How many rows.
+            Number of rows.
         noise_multiplier
-            Of the Poisson-sampled Gaussian with rate m / N that accounts for every row.
+            Noise multiplier of the Poisson-sampled Gaussian with rate m / N, which accounts for every row.
         random
             Generator of draws, weights and noise.
+
+        Returns
+        -------
+        float32, shape (number, dimension).
         """
         chosen = random.random((number, len(vectors))) < self.mixed / len(vectors)
         row, person = np.nonzero(chosen)
