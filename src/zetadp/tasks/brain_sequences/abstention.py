@@ -1,10 +1,12 @@
-r"""When a head on the shipped backbone should not answer: it is unsure, or its input is like nothing that it knows.
+r"""Abstention: when a head on the shipped backbone should not answer.
 
-Both thresholds come from simulated patients whom nothing was trained on; no patient of a cohort takes part. *Unsure*
-is the largest softmax of a volume's mean scores, after temperature scaling (Guo et al. 2017, On calibration of modern
-neural networks, eq. 9). Temperature and threshold are fitted to the head at hand. *Unlike* is the smallest Mahalanobis
-distance of a volume's mean features to a class (Lee et al. 2018, A simple unified framework for detecting
-out-of-distribution samples, eq. 2), which the head does not change.
+There are two reasons. The head is *unsure* of its answer, or the volume is *unlike* all volumes that are known. Both
+thresholds come from simulated patients on whom no network was trained. No patient of a cohort is used.
+
+A volume is *unsure* if the largest softmax of its mean scores is below a threshold, after temperature scaling (Guo et
+al. 2017, On calibration of modern neural networks, eq. 9). Temperature and threshold are fitted to each head. A volume
+is *unlike* if the smallest Mahalanobis distance of its mean features to a class is above a threshold (Lee et al. 2018,
+A simple unified framework for detecting out-of-distribution samples, eq. 2). The head does not change this threshold.
 """
 
 from __future__ import annotations
@@ -29,37 +31,37 @@ FILES = {
     "layers": "abstention_layers.safetensors",
     STUDY: "abstention_study.safetensors",
 }
-"""File of the package for heads of each domain."""
+"""Name of the package's file of public features, for heads of each domain."""
 UNSURE, UNLIKE = "unsure", "unlike"
 COMPONENTS = 16
-"""Complex components in which distances are measured."""
+"""Number of complex components in which distances are measured."""
 RIGHT = 0.95
-"""Share of the answers that must be right on the simulated patients to whom the threshold is fitted."""
+"""Share of correct answers that the threshold must reach on the simulated patients to whom it is fitted."""
 KNOWN = 0.99
-"""Share of their volumes that must count as known."""
+"""Share of the volumes of these patients that must count as known."""
 FEWEST = 20
-"""Answers without which a share says too little."""
+"""Smallest number of answers from which a share of correct answers is computed."""
 _TEMPERATURES = np.geomspace(0.05, 20, 300)
 
 
 @dataclass(frozen=True)
 class Public:
-    """What is known of simulated patients' volumes; features are means over a volume's slices.
+    """Public features of simulated patients' volumes. A volume's features are means over its slices.
 
     Attributes
     ----------
     features
-        Of the patients to whom thresholds are fitted, complex, shape (volume, component).
+        Features of the volumes to which thresholds are fitted, complex, shape (volume, component).
     labels
-        Their classes, shape (volume,).
+        Classes of these volumes, shape (volume,).
     means
-        Means of the classes in the first components, real parts first, shape (class, 2 * `COMPONENTS`).
+        Class means in the first components, real parts first, shape (class, 2 * `COMPONENTS`).
     precision
         Inverse covariance within classes, shape (2 * `COMPONENTS`, 2 * `COMPONENTS`).
     farthest
-        Distance from the nearest class that the share `KNOWN` of the volumes does not exceed.
+        Largest distance of a known volume from its nearest class. The share `KNOWN` of these volumes is known.
     about
-        How it was made, and the hash of the backbone.
+        How the features were made, and the hash of the backbone.
     """
 
     features: Tensor
@@ -71,14 +73,15 @@ class Public:
 
     @classmethod
     def fit(cls, first: np.ndarray, second: np.ndarray, about: dict[str, Any]) -> Self:
-        """Learn the classes from the first patients and the thresholds from the second.
+        """Fit the classes to one group of patients and the distance threshold to another.
 
         Parameters
         ----------
         first, second
-            Complex mean features, shape (patient, class, component).
+            Complex mean features, shape (patient, class, component). Class means and precision come from the first
+            group, the threshold from the second.
         about
-            How they were made.
+            How the features were made, and the hash of the backbone.
         """
         vectors = _vectors(torch.from_numpy(first))
         means = vectors.mean(dim=0)
@@ -92,7 +95,15 @@ class Public:
         return cls(features, found.labels, means, precision, farthest, about)
 
     def distances(self, features: Tensor) -> Tensor:
-        """Return distances of volumes from the nearest class, shape (volume,), in standard deviations a dimension."""
+        """Return the Mahalanobis distance of each volume from its nearest class, shape (volume,).
+
+        Distances are divided by the square root of the number of real dimensions.
+
+        Parameters
+        ----------
+        features
+            Complex mean features, shape (volume, component).
+        """
         apart = _vectors(features)[:, None] - self.means
         squares = torch.einsum("vci,ij,vcj->vc", apart, self.precision, apart)
         return (squares.amin(dim=1) / self.means.shape[1]).sqrt()
@@ -114,16 +125,17 @@ class Public:
 
 @dataclass(frozen=True)
 class Abstention:
-    """When one model should not answer.
+    """The thresholds of one model.
 
     Attributes
     ----------
     public
-        What it is fitted to.
+        Public features to which the thresholds are fitted.
     temperature
-        What scores are divided by before the softmax.
+        Divisor of scores before the softmax.
     least
-        Answers with a smaller largest probability are unsure; infinite where no threshold gives the share `RIGHT`.
+        Smallest probability of a sure answer. Infinite if no threshold reaches the share `RIGHT`: then no answer is
+        sure.
     """
 
     public: Public
@@ -140,18 +152,26 @@ class Abstention:
         return cls(public, temperature, threshold(sure.numpy(), (told == public.labels).numpy()))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Return calibrated probabilities of volumes from their mean scores, shape (volume, class)."""
+        """Return calibrated probabilities from the mean scores of volumes, both of shape (volume, class)."""
         return (scores / self.temperature).softmax(dim=1)
 
     def verdicts(self, features: Tensor, probabilities: Tensor) -> list[str]:
-        """Return for each volume `UNLIKE`, `UNSURE` or an empty text, from mean features and probabilities."""
+        """Return `UNLIKE`, `UNSURE` or an empty text for each volume. `UNLIKE` takes precedence.
+
+        Parameters
+        ----------
+        features
+            Complex mean features, shape (volume, component).
+        probabilities
+            Result of `probabilities`, shape (volume, class).
+        """
         far = self.public.distances(features) > self.public.farthest
         weak = probabilities.amax(dim=1) < self.least
         return [UNLIKE if f else UNSURE if w else "" for f, w in zip(far.tolist(), weak.tolist(), strict=True)]
 
 
 def abstention_for(model: FinishedModel) -> Abstention | None:
-    """Return when a model should not answer; None where nothing is known: it is no head on the shipped backbone."""
+    """Return the thresholds of a model, or None if the model is not a head on the shipped backbone."""
     if not isinstance(model.backbone, Backbone) or model.settings.family != "head":
         return None
     public = _shipped(model.settings.domain)
@@ -161,13 +181,21 @@ def abstention_for(model: FinishedModel) -> Abstention | None:
 
 
 def threshold(sure: np.ndarray, right: np.ndarray) -> float:
-    """Return the least probability at and above which the share `RIGHT` of the answers is right.
+    """Return the smallest threshold at which the share of correct answers is at least `RIGHT`.
 
-    It is infinite where no probability has this property with at least `FEWEST` answers.
+    Answers whose probability is at or above the threshold count. The result is infinite if no threshold reaches the
+    share with at least `FEWEST` answers.
+
+    Parameters
+    ----------
+    sure
+        Probability of each answer, shape (answer,).
+    right
+        Whether each answer is correct, shape (answer,).
     """
     order = np.argsort(-sure, kind="stable")
     numbers = np.arange(1, len(order) + 1)
-    # Of equal probabilities all are answered or none.
+    # A threshold includes either all answers of equal probability or none of them.
     last = np.append(np.diff(sure[order]) != 0, True)
     enough = np.flatnonzero((np.cumsum(right[order]) / numbers >= RIGHT) & last & (numbers >= FEWEST))
     return float(sure[order[enough[-1]]]) if len(enough) else float("inf")
@@ -185,6 +213,6 @@ def _vectors(features: Tensor) -> Tensor:
 
 
 def _scores(network: nn.Module, features: Tensor) -> Tensor:
-    """Return a head's scores: it is affine, so the scores of mean features are the mean scores."""
+    """Return the mean scores of volumes. A head is affine, so these are the scores of the mean features."""
     with torch.no_grad():
         return network(features[:, None, None])  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Classify the pulse sequences of any volume with a finished model, and say where it should not be believed."""
+"""Classify the pulse sequences of any volume with a finished model, and report doubtful answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from zetadp.validation import UserError
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     """Classify the pulse sequence of every channel of a volume by a vote of its centre slices.
 
-    A model that classifies the images of a slice together does so where there are as many channels as sequences.
+    A model that classifies the images of a slice together does so only if the volume has one channel per sequence.
+    Otherwise it classifies each image by itself.
 
     Parameters
     ----------
@@ -38,16 +39,21 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
 
     Returns
     -------
-    Table with one row a channel: ``channel`` (from zero), ``sequence`` with most votes, ``votes`` (share of the
-    slices), ``probability`` (its mean over the slices), ``alternative`` (the sequence with the next most votes) and
-    ``doubt``: empty, or `abstention.UNSURE` or `abstention.UNLIKE`, where the model should not be believed. It is None
-    where `abstention.abstention_for` knows no thresholds for the model.
+    Table with one row per channel and these columns:
+
+    - ``channel``: number of the channel, from zero
+    - ``sequence``: the sequence with most votes
+    - ``votes``: share of the slices that vote for it
+    - ``probability``: its mean probability over the slices
+    - ``alternative``: the sequence with the next most votes
+    - ``doubt``: why not to trust the answer, `abstention.UNSURE` or `abstention.UNLIKE`. Empty for a trusted answer,
+      None if `abstention.abstention_for` has no thresholds for the model.
 
     Raises
     ------
     UserError
-        If the model learnt another task, or if the file is not such a volume, has too few slices or empty ones, or
-        lacks a sequence that a model of domain ``study`` needs.
+        If the model is of another task. If the file is not a NIfTI volume, has too few slices, or has an empty slice.
+        If a sequence is missing that a model of domain ``study`` needs.
     """
     task = model.task
     if not isinstance(task, BrainSequences):
@@ -93,7 +99,7 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
 
 
 def _doubts(model: FinishedModel, inputs: Tensor, outputs: Tensor, channels: int) -> Sequence[str | None]:
-    """Return for each channel why the model should not be believed, None where that is not known."""
+    """Return the doubt about each channel, as `Abstention.verdicts`. None if the model has no thresholds."""
     abstention = abstention_for(model)
     if abstention is None:
         return [None] * channels
@@ -103,7 +109,15 @@ def _doubts(model: FinishedModel, inputs: Tensor, outputs: Tensor, channels: int
 
 
 def answers(table: pd.DataFrame, *, anyway: bool = False) -> pd.DataFrame:
-    """Return what to print of `predict_volume`: no sequence where the model should not be believed, unless anyway."""
+    """Return the columns of `predict_volume` to print.
+
+    Parameters
+    ----------
+    table
+        The result of `predict_volume`.
+    anyway
+        Whether to show the sequences of doubtful answers, too. By default they are None.
+    """
     shown = table.drop(columns="alternative")
     if table["doubt"].isna().all():
         return shown.drop(columns="doubt")
@@ -114,7 +128,7 @@ def answers(table: pd.DataFrame, *, anyway: bool = False) -> pd.DataFrame:
 
 
 def doubts(table: pd.DataFrame) -> list[str]:
-    """Return a sentence for each channel in which the model should not be believed, or one that this is not known."""
+    """Return one sentence for each doubtful channel of `predict_volume`, or one sentence if there are no thresholds."""
     if table["doubt"].isna().all():
         return ["No thresholds are known for this model, so it always answers, also where it is unsure."]
     found = []
@@ -127,7 +141,7 @@ def doubts(table: pd.DataFrame) -> list[str]:
 
 
 def origin(model: FinishedModel) -> str:
-    """Return what a model was trained on, in sentences, with a warning where that was a simulation."""
+    """Describe in sentences what a model was trained on, with a warning if the training was a simulation."""
     about = model.trained_on
     if not about:
         return "The file of the model does not say what it was trained on: an earlier version of zetadp wrote it."
@@ -171,7 +185,7 @@ def _canonical_channels(path: Path) -> np.ndarray:
 
 
 def _check_whole(path: Path) -> None:
-    """Decompress a gzip file to its end, where its checksum stands: who reads voxels alone stops before it."""
+    """Decompress a gzip file to its end, where its checksum is. Reading the voxels alone stops before the checksum."""
     from isal import igzip
 
     if path.suffix == ".gz":

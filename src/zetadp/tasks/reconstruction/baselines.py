@@ -1,4 +1,4 @@
-"""Reconstruction without a trained network: zero-filling, and compressed sensing by the library sigpy."""
+"""Reconstruction without a trained network: zero-filling, and compressed sensing with the library sigpy."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from zetadp.validation import UserError
 
 ITERATIONS = 100
 SQUARED_NORM = 9
-"""Squared norm of what measures an image (1, as the Fourier transform is unitary) and takes its differences along two
-axes (8). Left to itself, sigpy estimates it from a random start, and gives another image each time."""
+"""Squared norm of the linear operator of compressed sensing: 1 for the unitary Fourier transform, 8 for the differences
+along two axes. By default, sigpy estimates it from a random start, which gives a different image each time."""
 
 
 def zero_filled(kspace: np.ndarray) -> np.ndarray:
-    """Return the magnitude of the inverse transform of k-space (..., ky, kx) whose missing lines are zero."""
+    """Return the magnitude of the inverse Fourier transform of k-space (..., ky, kx) whose missing lines are zero."""
     return np.asarray(np.abs(to_image(kspace)))
 
 
 def compressed_sensing(kspace: np.ndarray, weight: float, iterations: int = ITERATIONS) -> np.ndarray:
-    """Return magnitudes of images of small total variation that agree with the measured lines.
+    """Reconstruct images with small total variation that agree with the measured lines.
 
     Parameters
     ----------
     kspace
         Shape (slice, ky, kx), missing lines zero.
     weight
-        Weight of the total variation, for images whose zero-filled reconstruction has maximum one.
+        Weight of the total variation. Each image is first scaled so that its zero-filled reconstruction has maximum
+        one.
     iterations
-        Steps of the primal-dual algorithm.
+        Number of steps of the primal-dual algorithm.
+
+    Returns
+    -------
+    Magnitudes in the scale of the input, float32, shape (slice, row, column).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a group of simulated examinations has in common: settings alone, so that a task needs no atlas to be checked."""
+"""Settings shared by a group of simulated examinations. This module can check them without the atlas."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Examinations:
-    """The settings. Names of populations and sequences are checked by the simulation.
+    """Settings of simulated examinations. The simulation checks the names of populations and sequences.
 
     Attributes
     ----------
     population
-        Whose brains they are (`zetadp.cohort.populations.POPULATIONS`).
+        Population of the patients (`zetadp.cohort.populations.POPULATIONS`).
     sequences
-        Pulse sequences (`zetadp.cohort.scanners.CHANNELS`), of which each patient has one.
+        Pulse sequences (`zetadp.cohort.scanners.CHANNELS`). Each patient gets one of them at random.
     size
-        Rows and columns of an image; k-space has twice as many rows, as scanners sample them.
+        Rows and columns of an image. K-space has twice as many rows, because scanners oversample the readout.
     slices
-        Slices of an examination.
+        Slices per examination.
     noise
         Standard deviation of the noise in each part of an image, relative to the mean signal of the head.
     phase
@@ -32,7 +32,12 @@ class Examinations:
     shading
         Standard deviation of the logarithm of the coil's smooth sensitivity.
     scalp
-        Brightness of the scalp relative to the mean signal of the brain; 0 shows brains alone.
+        Brightness of the scalp relative to the mean signal of the brain. 0 leaves the scalp out.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
     """
 
     population: str = "standard"

@@ -1,4 +1,4 @@
-"""Which lines of k-space an accelerated scan measures, as fastMRI draws them (Zbontar et al., arXiv:1811.08839)."""
+"""Masks of the k-space lines that an accelerated scan measures, drawn as in fastMRI (Zbontar, arXiv:1811.08839)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ KINDS = ("random", "equispaced")
 
 @dataclass(frozen=True)
 class MaskSettings:
-    """How lines are left out.
+    """Settings of the masks.
 
     Attributes
     ----------
     kind
-        ``random``: each line outside the centre is measured with the same probability. ``equispaced``: lines at equal
-        distances from a random first one.
+        ``random`` measures each line outside the centre with the same probability. ``equispaced`` measures lines at
+        equal distances, from a random first line.
     acceleration
-        How many times fewer lines are measured; exactly for equispaced lines, on average for random ones.
+        Number of all lines divided by the number of measured lines. It is exact for equispaced lines and an average for
+        random lines.
     centre
-        Share of the lines, in the middle, that are always measured.
+        Share of the lines that are always measured, in the middle of k-space.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
     """
 
     kind: str = "random"
@@ -38,12 +44,20 @@ class MaskSettings:
         in_range(0, 1 / self.acceleration, centre=self.centre)
 
     def draw(self, lines: int, random: np.random.Generator) -> np.ndarray:
-        """Return which of some lines are measured, shape (line,)."""
+        """Draw a mask: which lines are measured, boolean of shape (line,).
+
+        Parameters
+        ----------
+        lines
+            Number of lines of k-space.
+        random
+            Generator of the mask.
+        """
         middle = round(lines * self.centre)
         if self.kind == "random":
             found = random.random(lines) < (lines / self.acceleration - middle) / (lines - middle)
         else:
-            # The centre has its lines already, so the others lie further apart than the acceleration says.
+            # The centre adds measured lines, so the others must lie further apart to reach the acceleration.
             step = self.acceleration * (middle - lines) / (middle * self.acceleration - lines)
             found = np.zeros(lines, dtype=bool)
             found[np.rint(np.arange(random.integers(0, round(step)), lines - 1, step)).astype(int)] = True
@@ -52,6 +66,6 @@ class MaskSettings:
         return np.asarray(found)
 
     def of_volume(self, name: str, lines: int) -> np.ndarray:
-        """Return the mask of a volume, which follows from its name alone, as in the validation of fastMRI."""
+        """Return the mask of a volume. It depends on the volume's name alone, as in the validation of fastMRI."""
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
         return self.draw(lines, np.random.default_rng(seed))

@@ -29,11 +29,15 @@ def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> Publ
     Parameters
     ----------
     settings
-        How.
+        Settings of the networks, the patients and the training.
     masks
-        How lines are left out, as for the private patients.
+        Settings of the masks, the same as for the private patients.
     size
         Rows and columns of a slice.
+
+    Returns
+    -------
+    One network for each family in the settings.
     """
     kspace, target = public_slices(settings, size)
     found = {family: _fitted(settings, family, masks, kspace, target) for family in settings.families}
@@ -41,7 +45,7 @@ def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> Publ
 
 
 def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, Tensor]:
-    """Return complete k-space and targets of all public patients, both of shape (slice, size, size)."""
+    """Return complete k-space (complex64) and targets (float32) of all public patients, shape (slice, size, size)."""
     common = replace(Examinations(**settings.examinations), size=size)
     made = [examination(common, settings.seed, number, "public").slices(size) for number in range(settings.patients)]
     logger.info("simulated %d public patients", settings.patients)
@@ -52,7 +56,7 @@ def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, T
 def _fitted(
     settings: PublicNetworkSettings, family: str, masks: MaskSettings, kspace: Tensor, target: Tensor
 ) -> dict[str, Tensor]:
-    """Return the weights of a network that learnt of some slices, each seen with ever new masks."""
+    """Train a network on slices, with a new mask for each slice in each pass, and return its weights."""
     random = stream(settings.seed, Purpose.PRETRAINING)
     model = build(settings.network(family), 1, kspace.shape[-1], random)
     steps = len(kspace) // settings.batch

@@ -1,4 +1,4 @@
-"""Public networks: U-Nets that learnt to reconstruct simulated patients of another population than the private ones."""
+"""Public networks: U-Nets trained to reconstruct simulated patients of another population than the private patients."""
 
 from __future__ import annotations
 
@@ -18,31 +18,36 @@ if TYPE_CHECKING:
 
 FAMILIES = ("unet", "real_unet")
 SHAPE = ("widths", "convolutions", "activation")
-"""Settings of a network in which it must agree with the public one that it starts from."""
+"""Settings that a network must share with the public network from which it starts."""
 
 
 @dataclass(frozen=True)
 class PublicNetworkSettings:
-    """How the public networks are made.
+    """Settings of the public networks and of their training.
 
     Attributes
     ----------
     families
-        Families of the networks.
+        Families of the networks, from `FAMILIES`.
     widths, convolutions, activation
-        As of `zetadp.nn.settings.NetworkSettings`.
+        Same as in `zetadp.nn.settings.NetworkSettings`.
     patients
         Number of public patients.
     passes
-        How often each slice is seen, each time with another mask.
+        Number of passes over all slices. Each pass draws new masks.
     batch
-        Slices of a step.
+        Slices per step.
     learning_rate
-        The highest rate of AdamW.
+        Highest learning rate of AdamW.
     seed
         Seed of patients, masks and starting weights.
     examinations
-        What the public patients are (`zetadp.tasks.reconstruction.examinations.Examinations`).
+        Settings of the public patients (`zetadp.tasks.reconstruction.examinations.Examinations`).
+
+    Raises
+    ------
+    ValueError
+        If a family is unknown or a number is not positive.
     """
 
     families: Sequence[str] = ("unet",)
@@ -70,14 +75,14 @@ class PublicNetworkSettings:
 
 @dataclass(frozen=True)
 class PublicNetworks:
-    """Public networks, one a family.
+    """Public networks, one per family.
 
     Attributes
     ----------
     settings
-        What they were made by.
+        Settings with which the networks were trained.
     weights
-        Weights of the network of each family.
+        Weights by family, then by the name of the parameter.
     """
 
     settings: PublicNetworkSettings
@@ -89,7 +94,7 @@ class PublicNetworks:
         Raises
         ------
         UserError
-            If there is no public network of its family and shape.
+            If there is no public network of this family and shape.
         """
         own = self.settings.network(network.family if network.family in FAMILIES else FAMILIES[0])
         other = [name for name in SHAPE if getattr(network, name) != getattr(own, name)]
@@ -103,11 +108,11 @@ class PublicNetworks:
         return dict(self.weights[network.family])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all weights."""
+        """Return all weights, by family and name of the parameter."""
         return {f"{family}.{name}": value for family, own in self.weights.items() for name, value in own.items()}
 
     def save(self, path: Path) -> None:
-        """Write the networks to a safetensors file, whole or not at all."""
+        """Write the networks to a safetensors file, completely or not at all."""
         content = {"public": {**asdict(self.settings), "examinations": dict(self.settings.examinations)}}
         save_tensors(path, self.tensors(), content)
 
@@ -118,7 +123,7 @@ class PublicNetworks:
         Raises
         ------
         UserError
-            If the file is absent, damaged or another one.
+            If the file is missing or damaged, or does not contain public networks.
         """
         tensors, content = load_tensors(path, device)
         try:

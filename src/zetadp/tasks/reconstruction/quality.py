@@ -1,6 +1,7 @@
-"""How near a reconstructed volume is to its target: NMSE, PSNR and SSIM as fastMRI defines them.
+"""Quality of a reconstructed volume: NMSE, PSNR and SSIM, as defined by fastMRI (arXiv:1811.08839).
 
-All three are of a volume (slice, row, column). PSNR and SSIM are scaled by the largest intensity of the target volume.
+All three compare volumes of shape (slice, row, column). PSNR and SSIM are relative to the largest intensity of the
+target volume.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ WINDOW = 7
 
 
 def nmse(target: np.ndarray, found: np.ndarray) -> float:
-    """Return the squared error in units of the target's squared norm."""
+    """Return the squared error divided by the squared norm of the target. Zero is best."""
     return float(np.square(target - found).sum() / np.square(target).sum())
 
 
@@ -24,18 +25,18 @@ def psnr(target: np.ndarray, found: np.ndarray, peak: float | None = None) -> fl
 
 
 def ssim(target: np.ndarray, found: np.ndarray, peak: float | None = None) -> np.ndarray:
-    """Return the structural similarity of each slice; a volume's is their mean.
+    """Return the structural similarity of each slice. The SSIM of a volume is the mean over its slices.
 
     Parameters
     ----------
     target, found
-        Shape (slice, row, column).
+        Magnitude images, shape (slice, row, column).
     peak
-        Largest intensity; by default that of the target.
+        Largest intensity. By default that of the target.
 
     Returns
     -------
-    Shape (slice,): means over all windows that lie inside the image, with sample covariances.
+    Shape (slice,), at most one. Each value is the mean over all windows inside the image, with sample covariances.
     """
     peak = float(target.max()) if peak is None else peak
     x, y = (np.asarray(values, dtype=np.float64) for values in (target, found))

@@ -1,7 +1,7 @@
-"""Simulated examinations: complex images of the repository's phantom, with receiver phase, coil shading and noise.
+"""Simulated examinations: complex images of the simulated cohort's brains, with receiver phase, coil shading and noise.
 
-Brains, lesions, tissues and protocols are those of the simulated cohort (`zetadp.cohort.phantom`). Unlike its volumes,
-an examination here is what a scanner measures: k-space of a complex image, before any magnitude is taken.
+Brains, lesions, tissues and protocols are those of the simulated cohort (`zetadp.cohort.phantom`). The cohort's volumes
+are magnitudes. An examination here holds the data that a scanner measures: k-space of a complex image.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from zetadp.tasks.reconstruction.examinations import Examinations
 
 PLACE = 11
-"""Tells the streams of these patients from those of other simulated cohorts."""
+"""Number that separates the random streams of these patients from those of other simulated cohorts."""
 APART = 4
-"""Millimetres between two slices."""
+"""Distance between two slices in millimetres."""
 PHASE_SPACING = 120.0
 COIL_SPACING = 150.0
 
@@ -41,15 +41,20 @@ def examination(common: Examinations, seed: int, number: int, name: str = "phant
     Parameters
     ----------
     common
-        What all examinations have in common.
+        Settings of all examinations.
     seed, number
-        Seed of all of them, and number of the patient.
+        Seed of all examinations, and number of the patient.
     name
-        Begins the names of all patients.
+        Prefix of the patient's name.
 
     Returns
     -------
-    The same on every call.
+    The volume. The same parameters always give the same volume.
+
+    Raises
+    ------
+    UserError
+        If the population or a sequence is unknown.
     """
     try:
         one_of(POPULATIONS, population=common.population)
@@ -108,13 +113,25 @@ def _ring(inside: np.ndarray, skull: float, skin: float, pixel: float) -> np.nda
 
 
 def _oversampled(images: np.ndarray) -> np.ndarray:
-    """Return images between empty rows, twice as many in all."""
+    """Pad images with empty rows above and below, to twice as many rows."""
     rows = images.shape[1]
     return np.pad(images, ((0, 0), (rows // 2, rows - rows // 2), (0, 0)))
 
 
 def examinations(common: Examinations, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, KspaceVolume]]:
-    """Yield part and volume of simulated patients: those of training first, then those of testing."""
+    """Simulate the patients of a cohort.
+
+    Parameters
+    ----------
+    common, seed
+        Same as for `examination`.
+    sizes
+        Number of patients in each part, ``train`` and ``test``.
+
+    Yields
+    ------
+    The part and the volume of each patient, part after part in the order of `sizes`.
+    """
     number = 0
     for part, count in sizes.items():
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""From the volumes of a cohort to what networks see of them: undersampled k-space, targets, and whose they are."""
+"""Turn the volumes of a cohort into the input of networks: undersampled k-space, targets, and a table of patients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Slices(NamedTuple):
     Attributes
     ----------
     table
-        One row a slice: patient, record (the volume), part (train or test), slice.
+        One row per slice: patient, record (the volume), part (train or test), slice.
     kspace
         complex64, shape (slice, ky, kx), in units of the volume's largest intensity; missing lines are zero.
     targets
@@ -39,7 +39,22 @@ class Slices(NamedTuple):
 
     @classmethod
     def of(cls, volumes: Iterable[tuple[str, KspaceVolume]], masks: MaskSettings, size: int) -> Self:
-        """Leave out lines of volumes, each by the mask that follows from its name."""
+        """Undersample volumes. The mask of a volume depends on its name alone.
+
+        Parameters
+        ----------
+        volumes
+            Part (train or test) and volume of each examination.
+        masks
+            Settings of the masks.
+        size
+            Rows and columns to which slices are cut.
+
+        Raises
+        ------
+        UserError
+            If a volume is smaller than `size`.
+        """
         rows: list[tuple[str, str, str, int]] = []
         seen, wanted = [], []
         for part, volume in volumes:
@@ -51,12 +66,18 @@ class Slices(NamedTuple):
         return cls(table, np.concatenate(seen), np.concatenate(wanted))
 
     def cohort(self, declared: Mapping[str, int]) -> pd.DataFrame:
-        """Return one row a volume, or refuse another cohort than the declared one.
+        """Return a table with one row per volume, and check it against the declared cohort.
 
         Parameters
         ----------
         declared
-            Number of patients of each part.
+            Declared number of patients in each part.
+
+        Raises
+        ------
+        UserError
+            If a volume's name occurs twice, a patient is in both parts, or a number of patients differs from the
+            declared number.
         """
         found = self.table[list(COLUMNS)].drop_duplicates(ignore_index=True)
         twice = found["record"][found["record"].duplicated()]
@@ -91,7 +112,7 @@ class Slices(NamedTuple):
         Raises
         ------
         UserError
-            If the file is absent, damaged or another one.
+            If the file is missing or damaged, or does not contain slices.
         """
         (kspace, targets, numbers), names = read_arrays(path, "slices", ("kspace", "targets", "slice"), COLUMNS)
         return cls(pd.DataFrame(dict(zip(COLUMNS, names, strict=True))).assign(slice=numbers), kspace, targets)

@@ -1,6 +1,7 @@
 """Reconstruct images from accelerated single-coil k-space (Ziller et al., section 5.5). The unit is the patient.
 
-The paper protects a slice. A patient has many, so here all slices of a patient make one contribution, clipped once.
+The paper protects single slices, but a patient has many slices. Here all slices of a patient make one contribution,
+which is clipped once.
 """
 
 from __future__ import annotations
@@ -31,18 +32,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Magnitude images from k-space with missing lines, learnt by absolute error.
+    """Reconstruction of magnitude images from k-space with missing lines. The loss is the mean absolute error.
 
     Attributes
     ----------
     size
-        Rows and columns of a slice; larger ones are cut.
+        Rows and columns of a slice. Larger slices are cut to their middle.
     mask
-        How lines are left out (`zetadp.tasks.reconstruction.masks.MaskSettings`).
+        Settings of the masks (`zetadp.tasks.reconstruction.masks.MaskSettings`).
     examinations
-        What simulated patients are (`zetadp.tasks.reconstruction.examinations.Examinations`).
+        Settings of simulated patients (`zetadp.tasks.reconstruction.examinations.Examinations`).
     public
-        How the public networks are made (`zetadp.tasks.reconstruction.public.PublicNetworkSettings`).
+        Settings of the public networks (`zetadp.tasks.reconstruction.public.PublicNetworkSettings`).
+
+    Raises
+    ------
+    ValueError
+        If a setting is unknown or out of range.
     """
 
     size: int = 96
@@ -61,11 +67,11 @@ class Reconstruction:
         self.common()
 
     def masks(self) -> MaskSettings:
-        """Return how lines are left out."""
+        """Return the checked settings of the masks."""
         return settings_of(MaskSettings, self.mask, "mask")
 
     def common(self) -> Examinations:
-        """Return what simulated patients are."""
+        """Return the checked settings of simulated patients."""
         return settings_of(Examinations, {**self.examinations, "size": self.size}, "examinations")
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -82,7 +88,11 @@ class Reconstruction:
         return torch.from_numpy(found).float().to(outputs.device)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
-        """Return structural similarity of each slice, squared error, the target's square, and number of pixels."""
+        """Return columns of predictions, one value per slice.
+
+        They are ``ssim``; ``error``, the sum of squared errors; ``square``, the sum of the target's squares; and
+        ``pixels``, the number of pixels.
+        """
         wanted, found = targets.cpu().double(), outputs.cpu().double()
         return {
             "ssim": self.scores(outputs, targets).cpu().numpy(),
@@ -92,9 +102,14 @@ class Reconstruction:
         }
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
-        """Return SSIM, NMSE and PSNR as fastMRI has them, means over volumes, with intervals over patients.
+        """Return SSIM, NMSE and PSNR as defined by fastMRI: means over volumes, with intervals over patients.
 
-        Targets have largest intensity one in each volume, so that a volume's PSNR follows from its squared error.
+        The targets of each volume have largest intensity one, so the squared error alone determines the PSNR.
+
+        Raises
+        ------
+        UserError
+            If there are no predictions, or some are not finite.
         """
         if predictions.empty or not np.isfinite(predictions["error"]).all():
             raise UserError("Expected finite images of at least one volume, found others. Train the run again.")
@@ -148,7 +163,7 @@ class Reconstruction:
         return PublicNetworks.load(file, device)
 
     def words(self, network: Mapping[str, Any]) -> Words:
-        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        """Return the texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
         kind = "complex" if network["family"] == "unet" else "real-valued"
         return Words(
             title="Reconstruction of accelerated MRI",

@@ -1,8 +1,11 @@
 """Single-coil volumes of k-space in the HDF5 layout of fastMRI (Knoll et al., doi:10.1148/ryai.2020190007).
 
-A file is one examination. It holds ``kspace`` (slice, ky, kx), complex64, fully sampled; ``reconstruction_esc`` (slice,
-row, column), float32, the magnitude image that a network should reconstruct; ``ismrmrd_header``, XML with the sizes
-of both; and the attributes ``patient_id``, ``acquisition``, ``max`` and ``norm``.
+A file holds one examination, in these arrays and attributes:
+
+- ``kspace``: fully sampled k-space, complex64, shape (slice, ky, kx)
+- ``reconstruction_esc``: the magnitude image that a network should reconstruct, float32, shape (slice, row, column)
+- ``ismrmrd_header``: XML with the sizes of both
+- the attributes ``patient_id``, ``acquisition``, ``max`` and ``norm``
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTS = {"train": "singlecoil_train", "test": "singlecoil_val"}
-"""Folder of the volumes of each part. The official test folder holds no complete k-space, so nothing can be tested."""
+"""Folder of each part. The official test folder has no complete k-space, so the official validation folder tests."""
 _SIZE = r"<{0}>.*?<matrixSize>\s*<x>\s*(\d+)\s*</x>\s*<y>\s*(\d+)\s*</y>"
 
 
@@ -35,14 +38,14 @@ class KspaceVolume:
     name
         Name of the file without its ending.
     patient
-        Key of the patient; examinations of one patient share it.
+        Identifier of the patient, the same for all examinations of one patient.
     acquisition
         Name of the pulse sequence.
     kspace
-        complex64, shape (slice, ky, kx), in the convention of `zetadp.kspace.fourier`. The readout direction ``ky``
-        is sampled finely for free; ``kx`` counts the lines that take time.
+        complex64, shape (slice, ky, kx), in the convention of `zetadp.kspace.fourier`. ``ky`` is the readout direction,
+        which costs no scan time. ``kx`` counts the lines that an accelerated scan leaves out.
     target
-        float32, shape (slice, row, column): magnitude of the image, cut to the size that is shown.
+        Magnitude of the image, cut to the size that is shown, float32, shape (slice, row, column).
     """
 
     name: str
@@ -53,7 +56,7 @@ class KspaceVolume:
 
     @property
     def maximum(self) -> float:
-        """Largest intensity of the target, by which PSNR and SSIM are scaled."""
+        """Largest intensity of the target, the reference of PSNR and SSIM."""
         return float(self.target.max())
 
     def slices(self, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,9 +69,14 @@ class KspaceVolume:
 
         Returns
         -------
-        k-space, complex64, and target, float32, both of shape (slice, size, size), in units of `maximum`. Cutting
-        the image and transforming it back gives the k-space of a scan with a smaller field of view, whose lines can
-        be left out one by one.
+        k-space (complex64) and target (float32), both of shape (slice, size, size), in units of `maximum`. The k-space
+        is the Fourier transform of the cut image, like that of a scan with a smaller field of view. Its lines can
+        therefore be left out one by one.
+
+        Raises
+        ------
+        UserError
+            If the target is smaller than `size`.
         """
         if min(self.target.shape[1:]) < size:
             raise UserError(
@@ -79,7 +87,7 @@ class KspaceVolume:
         return to_kspace(image).astype(np.complex64), cut(self.target, size, size) / np.float32(self.maximum)
 
     def write(self, folder: Path) -> None:
-        """Write the volume to a folder, whole or not at all."""
+        """Write the volume to a folder as ``<name>.h5``, completely or not at all."""
         import h5py
 
         with hdf5_written_whole(folder / f"{self.name}.h5") as file:
@@ -96,13 +104,13 @@ class KspaceVolume:
 
 
 def cut(images: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Return the middle of images of shape (..., row, column)."""
+    """Return the middle of images of shape (..., row, column), as a view of shape (..., rows, columns)."""
     top, left = (images.shape[-2] - rows) // 2, (images.shape[-1] - columns) // 2
     return images[..., top : top + rows, left : left + columns]
 
 
 def header(encoded: tuple[int, ...], shown: tuple[int, ...]) -> str:
-    """Return the part of an ISMRMRD header that says the sizes of k-space and image, each as (rows, columns)."""
+    """Return an ISMRMRD header with nothing but the sizes of k-space and image, each given as (rows, columns)."""
 
     def space(name: str, size: tuple[int, ...]) -> str:
         return f"<{name}><matrixSize><x>{size[0]}</x><y>{size[1]}</y><z>1</z></matrixSize></{name}>"
@@ -115,8 +123,8 @@ def header(encoded: tuple[int, ...], shown: tuple[int, ...]) -> str:
 
 
 def sizes(text: str) -> dict[str, tuple[int, int]]:
-    """Return ``encodedSpace`` and ``reconSpace``, as (rows, columns), of an ISMRMRD header; those that it has."""
-    # Two numbers are all that is needed of a file from elsewhere: an XML parser would expand its entities.
+    """Return ``encodedSpace`` and ``reconSpace`` of an ISMRMRD header as (rows, columns), if the header has them."""
+    # A regular expression is safe on untrusted files. An XML parser would expand their entities.
     found = {name: re.search(_SIZE.format(name), text, re.DOTALL) for name in ("encodedSpace", "reconSpace")}
     return {name: (int(match[1]), int(match[2])) for name, match in found.items() if match}
 
@@ -127,7 +135,7 @@ def read_volume(path: Path) -> KspaceVolume:
     Raises
     ------
     UserError
-        If the file is absent, damaged, of another layout, or if it holds values that are not finite.
+        If the file is missing or damaged, has another layout, or contains values that are not finite.
     """
     import h5py
 
@@ -149,7 +157,7 @@ def read_volume(path: Path) -> KspaceVolume:
 
 
 def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | None) -> str | None:
-    """Return what is wrong with the arrays of a file."""
+    """Return the problem with the arrays of a file, or None."""
     if kspace.ndim != 3 or target.ndim != 3 or len(kspace) != len(target):
         return (
             f"expected kspace (slice, ky, kx) of one coil and as many slices of reconstruction_esc, found shapes "
@@ -165,12 +173,16 @@ def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | No
 
 
 def read_folder(folder: Path) -> Iterator[tuple[str, KspaceVolume]]:
-    """Yield part (``train`` or ``test``) and volume of each file of a folder with the official names of `PARTS`.
+    """Read all volumes of a folder with the official subfolders (`PARTS`).
+
+    Yields
+    ------
+    The part (``train`` or ``test``) and the volume of each file.
 
     Raises
     ------
     UserError
-        If a part has no files, or as `read_volume`.
+        If a part has no files, or for the reasons of `read_volume`.
     """
     for part, name in PARTS.items():
         files = sorted((folder / name).glob("*.h5"))
