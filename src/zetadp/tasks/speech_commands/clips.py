@@ -1,7 +1,7 @@
-"""Read clips of spoken words from the official folder layout or archive, and divide them by speaker.
+"""Read clips of spoken words from the official folder or archive, and split them by speaker.
 
-The official data set is Speech Commands (Warden 2018, arXiv:1804.03209). The eight words are those of the excerpt that
-TensorFlow's audio tutorial uses, whose numbers fit what Ziller et al. print.
+The official data set is Speech Commands (Warden 2018, arXiv:1804.03209). The eight words are those of TensorFlow's
+audio tutorial. The size of the tutorial's excerpt matches the numbers that Ziller et al. print.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 WORDS = ("down", "go", "left", "no", "right", "stop", "up", "yes")
 RATE = 16_000
 LENGTH = 16_000
-"""Samples of a clip; shorter ones are padded with zeros at their end."""
+"""Samples per clip. Shorter clips are padded with zeros at their end."""
 ARCHIVE = "speech_commands_v0.02.tar.gz"
 OFFICIAL_URL = f"https://storage.googleapis.com/download.tensorflow.org/data/{ARCHIVE}"
 OFFICIAL_MD5 = "6b74f3901214cb2c2934e98196829835"
 TESTED = 5
-"""One speaker in so many only tests, about."""
+"""About one in this many speakers is a test speaker."""
 NAME = re.compile(r"([0-9a-z]+)_nohash_(\d+)\.wav")
 SHOWN = 20
-"""Problems that a message lists."""
+"""Largest number of problems in a message."""
 
 
 @dataclass(frozen=True)
 class Clips:
-    """Clips of spoken words, in the order of their names.
+    """Clips of spoken words, sorted by name.
 
     Attributes
     ----------
@@ -50,9 +50,9 @@ class Clips:
     labels
         Position of each clip's word in `WORDS`.
     speakers
-        Who speaks, as the file's name says.
+        Identifier of each clip's speaker, from the file name.
     names
-        Name of each clip, made of word, speaker and number.
+        Name of each clip: word, speaker and number.
     """
 
     waves: np.ndarray
@@ -61,7 +61,7 @@ class Clips:
     names: np.ndarray
 
     def part(self, wanted: np.ndarray) -> Clips:
-        """Return some of the clips, by positions or by a mask."""
+        """Select clips by positions or by a boolean mask."""
         return Clips(self.waves[wanted], self.labels[wanted], self.speakers[wanted], self.names[wanted])
 
 
@@ -71,14 +71,14 @@ def read_clips(source: Path) -> Clips:
     Parameters
     ----------
     source
-        Folder with one folder a word, whose files are called ``<speaker>_nohash_<number>.wav``, or the official
-        archive. Other words are left aside.
+        The official archive, or a folder with one subfolder per word. Files are called
+        ``<speaker>_nohash_<number>.wav``. Other words are ignored.
 
     Raises
     ------
     UserError
-        One message with everything that is wrong: words without clips, names, and files that are not 16 kHz mono
-        clips of 16 bits and at most a second.
+        If the source is missing or cannot be read. Also if words have no clips, names are wrong, or files are not mono
+        clips of 16 bits at 16 kHz and at most a second: one message then lists these problems.
     """
     if not source.exists():
         raise UserError(f"Expected a folder or an archive of spoken commands at {source}, found nothing.")
@@ -107,14 +107,21 @@ def read_clips(source: Path) -> Clips:
 
 
 def is_tested(speaker: str) -> bool:
-    """Return whether a speaker only tests: a function of the speaker's key alone."""
+    """Return whether a speaker is a test speaker. This depends on the speaker's identifier alone."""
     return int(hashlib.sha256(f"speech commands {speaker}".encode()).hexdigest()[:8], 16) % TESTED == 0
 
 
 def capped(clips: Clips, most: int) -> Clips:
-    """Drop clips of speakers who have more than a number: those whose names have the largest hashes.
+    """Limit the number of clips per speaker.
 
-    Which clips of a speaker stay depends on this speaker's names alone.
+    A speaker keeps the clips whose names have the smallest hashes. The choice depends on this speaker's clips alone.
+
+    Parameters
+    ----------
+    clips
+        The clips.
+    most
+        Largest number of clips per speaker.
     """
     order = np.argsort([hashlib.sha256(name.encode()).hexdigest() for name in clips.names])
     seen: Counter[str] = Counter()
@@ -128,14 +135,19 @@ def capped(clips: Clips, most: int) -> Clips:
 
 
 def fetch_archive(target: Path, *, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
-    """Download the official archive, 2.4 GB, resumed where it broke, and check it.
+    """Download the official archive (2.4 GB) and verify it. An interrupted download is resumed.
 
-    The checksum is the one that torchaudio published for the archive.
+    Parameters
+    ----------
+    target
+        Where the archive goes.
+    url, md5
+        Address and checksum of the archive. The default checksum is the one that torchaudio publishes.
 
     Raises
     ------
     UserError
-        If the archive cannot be had.
+        If the archive cannot be downloaded or has another checksum.
     """
     download(url, target, md5)
 
@@ -159,7 +171,7 @@ def _files(source: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _samples(content: bytes) -> np.ndarray | str:
-    """Return the samples of a file, padded to one second, or what is wrong with it."""
+    """Return the samples of a file, padded to one second, or a text that names the problem."""
     try:
         with wave.open(BytesIO(content)) as file:
             found = (file.getnchannels(), file.getsampwidth(), file.getframerate())

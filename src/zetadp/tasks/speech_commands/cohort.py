@@ -1,4 +1,4 @@
-"""Which clips are used, whose they are, and who only tests."""
+"""The cohort of spoken commands: the clips in use, their units, and the division into training and test."""
 
 from __future__ import annotations
 
@@ -18,28 +18,33 @@ if TYPE_CHECKING:
 
 
 def chosen(clips: Clips, most: int) -> Clips:
-    """Return all clips of speakers who test, and at most some number of every other speaker's."""
+    """Return all clips of test speakers, and at most a given number of clips of every training speaker."""
     tested = np.array([is_tested(speaker) for speaker in clips.speakers])
     train = capped(clips.part(~tested), most)
     return clips.part(np.isin(clips.names, [*train.names, *clips.names[tested]]))
 
 
 def index(clips: Clips, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
-    """Return one row a unit: ``patient``, ``record``, ``part``, ``scanner`` and ``sha256``.
+    """Return the index of a cohort: one row per unit.
 
     Parameters
     ----------
     clips
-        The clips that are used.
+        The clips in use.
     unit
         ``clip`` or ``speaker``.
     sizes
-        Declared number of units that train and that test.
+        Declared number of units in each part, ``train`` and ``test``.
+
+    Returns
+    -------
+    Table with columns ``patient``, ``record`` (both name the unit), ``part``, ``scanner`` (empty) and ``sha256`` (of
+    the unit's samples).
 
     Raises
     ------
     UserError
-        If the clips are not as many as declared.
+        If a number of units differs from the declared number.
     """
     owners = clips.names if unit == "clip" else clips.speakers
     rows = []
@@ -66,12 +71,12 @@ def write_clips(path: Path, clips: Clips) -> None:
 
 
 def read_written(path: Path) -> Clips:
-    """Read what `write_clips` wrote."""
+    """Read clips that `write_clips` wrote."""
     (waves, labels), names = read_arrays(path, "clips", ("waves", "labels"), ("speaker", "clip"))
     speakers, clips = (np.array(column).astype(str) for column in names)
     return Clips(waves, labels, speakers, clips)
 
 
 def names_of(clips: Clips) -> pd.DataFrame:
-    """Return columns ``clip`` and ``speaker``."""
+    """Return a table of the clips with columns ``clip`` and ``speaker``."""
     return pd.DataFrame({"clip": clips.names, "speaker": clips.speakers})

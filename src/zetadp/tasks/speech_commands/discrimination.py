@@ -1,4 +1,4 @@
-"""Areas under ROC curves of a word against all others, their mean, and its interval over speakers."""
+"""The area under the ROC curve for each word against all others, its mean over words, and an interval over speakers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ REPLICATES = 1000
 
 
 def macro_auc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return the macro one-vs-rest area under the ROC curve; ties count half.
+    """Return the macro-averaged one-vs-rest area under the ROC curve. Ties count half.
 
     Parameters
     ----------
@@ -17,11 +17,12 @@ def macro_auc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None
     scores
         Score of each class, shape (item, class).
     weights
-        How often each item counts, shape (replicate, item); once by default.
+        How often each item counts, shape (replicate, item). By default each item counts once, in one replicate.
 
     Returns
     -------
-    Shape (replicate,). Classes without an item, or with all items, are left out; NaN where none is left.
+    Shape (replicate,). The mean leaves out classes with no item and classes with all items. It is NaN if no class
+    remains.
     """
     times = np.ones((1, len(labels))) if weights is None else weights
     found = np.full((scores.shape[1], len(times)), np.nan)
@@ -41,16 +42,20 @@ def macro_auc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None
 
 
 def auc_shares(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return numbers, one an item, whose mean is `macro_auc`, and whose spread over items is that of the area.
+    """Return one number per item. The mean of these numbers is `macro_auc`.
 
-    An item's number is the area plus the item's influence on it (the first-order term of Hoeffding, as of DeLong,
-    doi:10.2307/2531595). Means of these numbers over resampled items therefore vary as the area does, to first order;
-    a single one may be below zero or above one.
+    An item's number is the area plus the item's influence on the area: the first-order term of Hoeffding's
+    decomposition, as used by DeLong (doi:10.2307/2531595). If items are resampled, the mean of the numbers varies like
+    the area, to first order. A single number can be below zero or above one.
 
     Parameters
     ----------
     labels, scores
-        As of `macro_auc`.
+        Same as for `macro_auc`.
+
+    Returns
+    -------
+    Shape (item,).
     """
     area = float(macro_auc(labels, scores)[0])
     total, classes = np.zeros(len(labels)), 0
@@ -70,18 +75,22 @@ def auc_shares(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
 def auc_interval(
     labels: np.ndarray, scores: np.ndarray, owners: np.ndarray, generator: np.random.Generator, level: float
 ) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of `macro_auc`, with owners as the units that are resampled.
+    """Return the percentile bootstrap interval of `macro_auc` over owners.
 
     Parameters
     ----------
     labels, scores
-        As of `macro_auc`.
+        Same as for `macro_auc`.
     owners
-        Whose each item is, shape (item,); an owner is drawn with all items.
+        Owner of each item, such as a speaker, shape (item,). Owners are resampled with all of their items.
     generator
-        Source of the resamples.
+        Generator of the resamples.
     level
-        Share of intervals that are to cover the area.
+        Confidence level, between zero and one.
+
+    Returns
+    -------
+    Lower and upper end. Both are NaN with fewer than two owners.
     """
     names, place = np.unique(owners, return_inverse=True)
     if len(names) < 2:

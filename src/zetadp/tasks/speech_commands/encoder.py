@@ -1,4 +1,4 @@
-"""The public encoder of clips: scattering, and a network that learnt to tell simulated words. It heard no recording."""
+"""The public encoder of clips: scattering, and a network that was trained on simulated words only."""
 
 from __future__ import annotations
 
@@ -24,20 +24,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WordEncoderSettings:
-    """What defines an encoder.
+    """Settings of an encoder.
 
     Attributes
     ----------
     words
-        Simulated words that the network learns from; a multiple of 640.
+        Number of simulated words that train the network, a multiple of 640.
     passes
-        How often it hears each.
+        Number of passes over these words.
     axes_from
-        Simulated words that principal axes are computed of.
+        Number of further simulated words from which the principal axes are computed.
     scattering, learned
-        Components of the scattering coefficients, and of the network's hidden layer; together an even number.
+        Number of real components from the scattering coefficients, and from the network's hidden layer. Their sum must
+        be even.
     seed
         Seed of words and weights.
+
+    Raises
+    ------
+    UserError
+        If `words` is not a multiple of 640, or the number of components is odd.
     """
 
     words: int = 9600
@@ -58,7 +64,7 @@ class WordEncoderSettings:
 
 
 class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
-    """An encoder of clips: of scattering coefficients, and of the hidden layer of a network that tells words."""
+    """An encoder of clips: scattering coefficients, and the hidden layer of a network that classifies words."""
 
     of = "words"
     key = "word_encoder"
@@ -66,7 +72,7 @@ class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
 
     @staticmethod
     def maps(network: WordNetwork) -> tuple[Extract, ...]:
-        """Return scattering and the network's hidden layer."""
+        """Return the functions that compute scattering coefficients and the network's hidden layer."""
         return _scattered, lambda waves: network.features(log_mel(waves.numpy()))
 
     @classmethod
@@ -89,26 +95,32 @@ class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
         return (self.settings.scattering + self.settings.learned) // 2
 
     def features(self, waves: np.ndarray) -> np.ndarray:
-        """Return complex features of clips of norm one, shape (clip, 1, component); each of its own clip alone.
+        """Return complex features of norm one, complex64, shape (clip, 1, component).
 
-        Real components are taken two by two as real and imaginary part.
+        The features of a clip depend on this clip alone. Each pair of real components gives the real and the imaginary
+        part of one complex component.
+
+        Parameters
+        ----------
+        waves
+            int16 samples, shape (clip, sample).
         """
         found = self.joined(torch.from_numpy(waves), self.settings.scattering, self.settings.learned)
         pairs = found.unflatten(1, (-1, 2))  # type: ignore[no-untyped-call]
         return np.asarray(torch.view_as_complex(pairs.contiguous())[:, None].numpy())
 
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:
-        r"""Return the network's own head as starting weights of a head on `features`.
+        r"""Return the encoder network's own head as starting weights for a head on `features`.
 
-        The hidden layer is :math:`c + V D^{1/4} n u`, up to axes that are left out, with centre :math:`c`, axes
-        :math:`V`, variances :math:`D`, and :math:`u` of norm one, of which features hold :math:`u / \sqrt 2`. Its norm
-        :math:`n` differs from clip to clip and is not among the features, so its root mean square over public words
-        stands for it.
+        The hidden layer equals :math:`c + V D^{1/4} n u`, apart from axes that were left out. Here :math:`c` is the
+        centre, :math:`V` are the axes, :math:`D` the variances, and :math:`u` has norm one. The features contain
+        :math:`u / \sqrt 2`. The norm :math:`n` differs between clips and is not part of the features, so it is replaced
+        by its root mean square over public words.
 
         Raises
         ------
         UserError
-            If the head takes only some of the features.
+            If the head uses only some of the features.
         """
         if network.components not in (0, self.components):
             raise UserError(
@@ -120,7 +132,7 @@ class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
         size = (2 * spread.sum()).sqrt()
         learned = head.weight @ part.axes[:, : own.learned] * spread.sqrt() * size
         real = torch.cat((torch.zeros(len(learned), own.scattering), learned), dim=1)
-        # The score is the real part of a complex product, so imaginary parts count with the other sign.
+        # The score is the real part of a complex product, so imaginary parts need the opposite sign.
         weight = torch.complex(real[:, ::2], -real[:, 1::2])
         bias = torch.complex(head.bias + head.weight @ part.centre, torch.zeros(len(head.bias)))
         return {"affine.weight": weight, "affine.bias": bias}

@@ -1,8 +1,8 @@
-"""Scattering of sound over time: features of a clip that are computed, not learnt, so that they cost no privacy.
+"""Scattering of sound over time: features of a clip from a fixed formula. Nothing is learnt, so they cost no privacy.
 
-Moduli of a complex wavelet transform (first order), and moduli of a second one of those over time (second order), both
-averaged over windows (Anden and Mallat 2014, doi:10.1109/TSP.2014.2326991). The second order is divided by the first,
-and logarithms are taken of both.
+The first order is the modulus of a complex wavelet transform of the sound. The second order is the modulus of another
+wavelet transform over time, applied to the first order. Both are averaged over windows (Anden and Mallat 2014,
+doi:10.1109/TSP.2014.2326991). The second order is divided by the first. The features are the logarithms of both.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from torch import Tensor
 from zetadp.tasks.speech_commands.clips import RATE
 
 SAMPLES = 1 << 14
-"""Samples that a clip is padded to."""
+"""Samples of a padded clip."""
 HIGHEST, LOWEST, PER_OCTAVE = 7000.0, 180.0, 8
-"""Centre frequencies of the first order in Hz, and how many of them an octave has."""
+"""Highest and lowest centre frequency of the first order in Hz, and number of centre frequencies per octave."""
 BROAD = 0.06
 """Standard deviation of a first-order filter in frequency, as a share of its centre."""
 MODULATIONS = (4.0, 8.0, 16.0, 32.0, 64.0)
 """Centre frequencies of the second order in Hz."""
 BAND = 1 << 12
-"""Frequencies that are kept about each first-order filter: 4 kHz."""
+"""Number of frequencies that are kept around the centre of each first-order filter: a band of 4 kHz."""
 SLOW = 1 << 9
-"""Frequencies that are kept of moduli: up to 256 Hz."""
+"""Number of frequencies that are kept of the moduli: up to 256 Hz."""
 WINDOWS = (16, 8)
-"""Places in time, of each order, over the 1.024 s of a padded clip."""
+"""Number of windows for each order, over the 1.024 s of a padded clip."""
 FLOOR = 1e-3
-"""What is added before logarithms are taken, as a share of the clip's mean."""
+"""Constant that is added before the logarithm, as a share of the clip's mean."""
 PASS = 32
+"""Clips that are processed together."""
 
 
 def scattering(waves: np.ndarray) -> Tensor:
-    """Return scattering coefficients of clips, each a function of its own clip alone.
+    """Return the scattering coefficients of clips. Those of a clip depend on this clip alone.
 
     Parameters
     ----------
     waves
-        int16, shape (clip, sample). Each is shifted so that the centre of its energy lies in the middle.
+        int16, shape (clip, sample). Each clip is first shifted so that the centre of its energy is in the middle.
 
     Returns
     -------
-    float32, shape (clip, coefficient): for each frequency the first order at each place, then the second for each
-    frequency, modulation and place.
+    float32, shape (clip, coefficient). First-order coefficients come first, by frequency and window. Second-order
+    coefficients follow, by frequency, modulation and window.
     """
     return torch.cat([_scattered(waves[start : start + PASS]) for start in range(0, len(waves), PASS)])
 
@@ -66,7 +67,7 @@ def _scattered(waves: np.ndarray) -> Tensor:
 
 
 def centred(waves: Tensor) -> Tensor:
-    """Return waves padded with zeros, the centre of each one's energy in the middle."""
+    """Pad waves with zeros to `SAMPLES`, and shift each so that the centre of its energy is in the middle."""
     energy = waves.square()
     centre = (energy * torch.arange(waves.shape[1])).sum(dim=1) / energy.sum(dim=1).clamp_min(1e-12)
     found = torch.zeros(len(waves), SAMPLES)
@@ -79,7 +80,7 @@ def centred(waves: Tensor) -> Tensor:
 
 @lru_cache
 def _first_filters() -> tuple[Tensor, Tensor]:
-    """Return filters about their centres, shape (filter, `BAND`), and the frequencies that they take."""
+    """Return filters around their centres, shape (filter, `BAND`), and the positions of their frequencies."""
     count = int(np.log2(HIGHEST / LOWEST) * PER_OCTAVE) + 1
     centres = HIGHEST * 2 ** (-torch.arange(count) / PER_OCTAVE)
     offsets = torch.fft.fftfreq(BAND, 1 / BAND)
@@ -100,14 +101,14 @@ def _second_filters() -> Tensor:
 
 
 def _cropped(spectra: Tensor, size: int) -> Tensor:
-    """Return the lowest frequencies of spectra, on the scale of a signal of so many points."""
+    """Return the lowest frequencies of spectra, scaled as spectra of signals with `size` points."""
     half = size // 2
     kept = torch.cat((spectra[..., :half], spectra[..., -half:]), dim=-1)
     return kept * (size / spectra.shape[-1])
 
 
 def _averages(spectra: Tensor, places: int) -> Tensor:
-    """Return averages about equally spaced places, by Gaussian windows as wide as the places are apart."""
+    """Return averages over equally spaced Gaussian windows. Their width equals the distance between two windows."""
     size = spectra.shape[-1]
     frequency = torch.fft.fftfreq(size, 1 / size)
     averaged = torch.fft.ifft(spectra * torch.exp(-((frequency * np.pi / places) ** 2) / 2)).real

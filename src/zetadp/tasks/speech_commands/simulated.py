@@ -1,7 +1,7 @@
-"""Simulated words: a source of pulses and noise, shaped by moving formants. No recording was used to make them.
+"""Simulated words: a source of pulses and noise, filtered by moving formants. They use no recordings.
 
-Formant frequencies are rounded averages of American English vowels as textbooks print them (Peterson and Barney 1952,
-Hillenbrand et al. 1995); durations, loci of consonants, and how much everything varies are guesses.
+Formant frequencies are rounded averages of American English vowels from textbooks (Peterson and Barney 1952,
+Hillenbrand et al. 1995). Durations, loci of consonants and all variation are guesses.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ SCRIPTS: dict[str, tuple[Segment, ...]] = {
     ),
 }
 RELEASED = 0.7
-"""Share of final stops whose burst is heard."""
+"""Share of final stop consonants with an audible burst."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ class Variation:
     Attributes
     ----------
     formants
-        Spread of the logarithm of each segment's formants, about those of the speaker.
+        Standard deviation of the logarithm of each segment's formants, around those of the speaker.
     durations
-        Spread of the logarithm of each segment's duration.
+        Standard deviation of the logarithm of each segment's duration.
     noise
-        Lowest and highest ratio of speech to background in dB.
+        Lowest and highest signal-to-noise ratio in dB.
     """
 
     formants: float = 0.08
@@ -110,23 +110,23 @@ class Variation:
 def simulated_words(
     count: int, seed: int, *place: int, variation: Variation | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return simulated clips, every word alike and every clip by another speaker.
+    """Simulate clips. All words are equally frequent, and every clip has a new speaker.
 
     Parameters
     ----------
     count
-        How many.
+        Number of clips.
     seed
         Seed of all draws.
     *place
-        Non-negative integers that tell apart the uses of one seed.
+        Non-negative integers that separate different uses of one seed.
     variation
-        How much they vary.
+        How much the words vary.
 
     Returns
     -------
     waves, labels
-        int16 of shape (clip, sample), and positions in `WORDS`.
+        int16 samples at 16 kHz, shape (clip, sample), and positions in `WORDS`, shape (clip,).
     """
     how = variation or Variation()
     random = stream(seed, Purpose.PRETRAINING, *place)
@@ -176,7 +176,7 @@ def _tracks(word: str, how: Variation, random: np.random.Generator) -> np.ndarra
 
 
 def _sounded(tracks: np.ndarray, random: np.random.Generator) -> Tensor:
-    """Return the sound of tracks, shape (clip, sample), loudest sample one."""
+    """Return the sound of tracks, shape (clip, sample). The loudest sample of each clip is one."""
     count = len(tracks)
     at = np.linspace(0, FRAMES - 1, LENGTH)
     low = np.floor(at).astype(int).clip(0, FRAMES - 2)
@@ -204,7 +204,7 @@ def _sounded(tracks: np.ndarray, random: np.random.Generator) -> Tensor:
 
 
 def _recorded(speech: Tensor, how: Variation, random: np.random.Generator) -> np.ndarray:
-    """Return speech as a microphone in some room hears it: echoes, colour, background and level."""
+    """Return speech as recorded in a room: with echoes, a microphone's frequency response, noise and a random level."""
     count = len(speech)
     spectra = torch.fft.rfft(speech, 2 * LENGTH)
     frequency = torch.fft.rfftfreq(2 * LENGTH, 1 / RATE)

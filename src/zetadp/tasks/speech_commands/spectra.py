@@ -1,25 +1,25 @@
-"""The complex spectrogram of a clip, by the conventions of ``tf.signal.stft``."""
+"""The complex spectrogram of a clip, with the conventions of ``tf.signal.stft``."""
 
 from __future__ import annotations
 
 import numpy as np
 
 FRAME, STEP, FOURIER = 255, 128, 256
-"""Samples of a frame and between frames, and length of its Fourier transform, which pads the frame with zeros."""
+"""Samples in a frame, samples between the starts of two frames, and length of the zero-padded Fourier transform."""
 
 
 def spectrogram(waves: np.ndarray) -> np.ndarray:
-    """Return short-time Fourier transforms of clips, each of its own clip alone.
+    """Return the short-time Fourier transform of each clip.
 
     Parameters
     ----------
     waves
-        int16 samples of shape (clip, sample), which become numbers in [-1, 1).
+        int16 samples, shape (clip, sample). They are scaled to [-1, 1).
 
     Returns
     -------
-    complex64, shape (clip, frame, frequency): 124 x 129 of a clip of one second at 16 kHz. Frames that would reach
-    beyond the end are left out.
+    complex64, shape (clip, frame, frequency). A clip of one second at 16 kHz gives 124 x 129 numbers. Frames that would
+    extend past the end of the clip are left out.
     """
     scaled = waves.astype(np.float32) / 32768
     frames = np.lib.stride_tricks.sliding_window_view(scaled, FRAME, axis=1)[:, ::STEP]
@@ -28,8 +28,8 @@ def spectrogram(waves: np.ndarray) -> np.ndarray:
 
 
 def window() -> np.ndarray:
-    """Return the Hann window, shape (`FRAME`,), as ``tf.signal.hann_window(255)`` gives it.
+    """Return the Hann window of ``tf.signal.hann_window(255)``, float32, shape (`FRAME`,).
 
-    TensorFlow's periodic window has the period L only where the length L is even; at an odd one it is L - 1.
+    TensorFlow's periodic window has the period L if the length L is even, and L - 1 if it is odd.
     """
     return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(FRAME) / (FRAME - 1))).astype(np.float32)

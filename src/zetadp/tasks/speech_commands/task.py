@@ -1,6 +1,7 @@
-"""Spoken commands: tell the word of a clip of one second (Ziller et al., section 5.3).
+"""Spoken commands: classify the word in a clip of one second (Ziller et al., section 5.3).
 
-What is protected is a setting: the clip, as in the paper, or the speaker with all clips, which is what a person is.
+A setting chooses the unit of the guarantee: one clip, as in the paper, or one speaker with all clips. Only the second
+choice protects a person.
 """
 
 from __future__ import annotations
@@ -30,22 +31,27 @@ if TYPE_CHECKING:
 
 UNITS = NAMES = ("clip", "speaker")
 SCORES = [f"score_{word}" for word in WORDS]
-"""Columns of predictions with the probability of each word."""
+"""Columns of the table of predictions with the probability of each word."""
 
 
 @dataclass(frozen=True)
 class SpeechCommands(Classification):
-    """Eight words, spoken by people who are known by a key.
+    """Classification of eight spoken words.
 
     Attributes
     ----------
     unit
-        What is drawn, clipped and hidden: ``clip`` or ``speaker``.
+        The unit of the guarantee, which is drawn and clipped: ``clip`` or ``speaker``.
     clips_of_a_speaker
-        Largest number of training clips of a speaker, a public constant; further ones are dropped by a rule on that
-        speaker's clips alone.
+        Largest number of training clips per speaker, a public constant. Further clips are dropped by a rule that
+        depends on this speaker's clips alone.
     encoder
-        What the public encoder is made by (`zetadp.tasks.speech_commands.encoder.WordEncoderSettings`).
+        Settings of the public encoder (`zetadp.tasks.speech_commands.encoder.WordEncoderSettings`).
+
+    Raises
+    ------
+    ValueError
+        If the unit is unknown or the number of clips is not positive.
     """
 
     classes: int | None = len(WORDS)
@@ -67,20 +73,20 @@ class SpeechCommands(Classification):
         return WORDS
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return a number of each clip; their mean is the area under the ROC curve of all clips given."""
+        """Return one number per clip. Their mean is the area under the ROC curve of these clips."""
         import torch
 
         shares = auc_shares(targets.cpu().numpy(), outputs.softmax(dim=1).cpu().double().numpy())
         return torch.from_numpy(shares).float().to(outputs.device)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
-        """Return the true and the predicted word, the latter's probability, and the probability of every word."""
+        """Return the true word, the predicted word and its probability, and the probability of every word."""
         every = outputs.softmax(dim=1).cpu().double().numpy()
         return {**super().measure(outputs, targets), **dict(zip(SCORES, every.T, strict=True))}
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
         """Return the area under the ROC curve and the accuracy, with intervals over speakers."""
-        # Whatever the unit of training is: clips of one speaker resemble each other.
+        # Intervals are over speakers for both units, because clips of one speaker resemble each other.
         of_speakers = predictions.drop(columns=SCORES).assign(patient=predictions["speaker"])
         found = super().summarise(of_speakers)
         labels = predictions[self.called].map(WORDS.index).to_numpy()
@@ -110,13 +116,13 @@ class SpeechCommands(Classification):
         return Held(records.to(device), items)
 
     def backbone(self, file: Path, device: torch.device) -> WordEncoder:
-        """Return the public encoder, whose network has a head that others may start from."""
+        """Return the public encoder. Its head can be the start of private heads."""
         from zetadp.tasks.speech_commands.encoder import WordEncoder
 
         return WordEncoder.load(file)
 
     def words(self, network: Mapping[str, Any]) -> Words:
-        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        """Return the texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
         seen = {
             "features": "public features of the clip",
             "complex": "its complex spectrogram",
@@ -138,18 +144,18 @@ class SpeechCommands(Classification):
 
 
 def write_inputs(path: Path, values: np.ndarray, labels: np.ndarray, clips: pd.DataFrame) -> None:
-    """Write what networks take of clips to HDF5.
+    """Write the inputs of networks to HDF5.
 
     Parameters
     ----------
     path
         The file.
     values
-        Shape (clip, frame, frequency), or (clip, 1, component) for features.
+        Complex spectrograms, shape (clip, frame, frequency), or features, shape (clip, 1, component).
     labels
         Position of each clip's word in `WORDS`.
     clips
-        Columns ``clip`` and ``speaker``.
+        Table with columns ``clip`` and ``speaker``, in the order of the values.
     """
     about = {"axes": ["clip", "frame", "frequency"], "units": "1"}
     names = {column: tuple(clips[column]) for column in NAMES}
@@ -157,7 +163,13 @@ def write_inputs(path: Path, values: np.ndarray, labels: np.ndarray, clips: pd.D
 
 
 def read_inputs(path: Path) -> tuple[np.ndarray, np.ndarray, pd.DataFrame]:
-    """Read what `write_inputs` wrote."""
+    """Return the values, labels and clips that `write_inputs` wrote.
+
+    Raises
+    ------
+    UserError
+        If the file is missing or damaged, or has other contents.
+    """
     (values, labels), names = read_arrays(path, "clips", ("values", "labels"), NAMES)
     return values, labels, pd.DataFrame(dict(zip(NAMES, names, strict=True)))
 

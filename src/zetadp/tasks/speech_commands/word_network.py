@@ -1,4 +1,4 @@
-"""A small network that learns to tell simulated words; its hidden layer makes public features of real clips."""
+"""A small network that is trained to classify simulated words. Its hidden layer gives public features of real clips."""
 
 from __future__ import annotations
 
@@ -23,17 +23,22 @@ WIDTHS = (16, 32, 64, 64)
 HIDDEN = 128
 BATCH = 64
 CHUNK = 10 * BATCH
-"""Words that are simulated together."""
+"""Number of words that are simulated together."""
 RATE_OF_LEARNING = 3e-3
 SMOOTHING = 0.05
 
 
 def log_mel(waves: np.ndarray) -> Tensor:
-    """Return the logarithm of energies in mel bands, with mean zero and variance one in each clip.
+    """Return the logarithm of the energy in mel bands. Each clip is standardised to mean zero and variance one.
+
+    Parameters
+    ----------
+    waves
+        int16 samples, shape (clip, sample).
 
     Returns
     -------
-    float32, shape (clip, frame, `BANDS`), a function of each clip alone.
+    float32, shape (clip, frame, `BANDS`). The values of a clip depend on this clip alone.
     """
     power = np.abs(spectrogram(waves)) ** 2 @ _mel_bands()
     found = torch.from_numpy(np.log(power + 1e-4 * power.mean(axis=(1, 2), keepdims=True) + 1e-9)).float()
@@ -43,12 +48,12 @@ def log_mel(waves: np.ndarray) -> Tensor:
 
 @lru_cache
 def _mel_bands() -> np.ndarray:
-    """Return triangles, equally wide on the mel scale from 60 Hz to 7.8 kHz, shape (frequency, band)."""
+    """Return triangular filters of equal width on the mel scale, from 60 Hz to 7.8 kHz, shape (frequency, band)."""
     lowest, highest = (float(2595 * np.log10(1 + hertz / 700)) for hertz in (60, 7800))
     edges = np.linspace(lowest, highest, BANDS + 2)
     hertz = 700 * (10 ** (edges / 2595) - 1)
     frequency = np.arange(FOURIER // 2 + 1) * RATE / FOURIER
-    # Low bands are narrower than the frequencies are apart; each takes its neighbours at least.
+    # Low bands are narrower than the distance between two frequencies. Widen them to one distance at least.
     width = np.maximum(np.diff(hertz), RATE / FOURIER)
     rise = (frequency[:, None] - hertz[1:-1]) / width[:-1] + 1
     fall = (hertz[1:-1] - frequency[:, None]) / width[1:] + 1
@@ -56,7 +61,7 @@ def _mel_bands() -> np.ndarray:
 
 
 class WordNetwork(nn.Module):
-    """Four convolutions, each with normalisation within the clip, and a hidden layer on maxima over time."""
+    """A network of four convolutions, normalised within each clip, and a hidden layer on maxima over time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +70,7 @@ class WordNetwork(nn.Module):
             layers += [nn.Conv2d(before, width, 3, padding=1), nn.GroupNorm(4, width), nn.ReLU()]
             layers += [nn.MaxPool2d(2)] if number < len(WIDTHS) - 1 else []
         self.blocks = nn.Sequential(*layers)
-        # Maxima over each third of the clip and over all of it: in which order sounds come tells words apart.
+        # Maxima over each third of the clip, and over the whole clip. The thirds show the order of sounds in a word.
         self.hidden = nn.Linear(WIDTHS[-1] * (BANDS // 8) * 4, HIDDEN)
         self.head = nn.Linear(HIDDEN, len(WORDS))
 
@@ -88,11 +93,16 @@ def fit_word_network(words: int, passes: int, seed: int) -> WordNetwork:
     Parameters
     ----------
     words
-        How many, a multiple of `CHUNK`.
+        Number of words, a multiple of `CHUNK`.
     passes
-        How often each is seen, each time moved in time and pitch and with parts hidden.
+        Number of passes over the words. In each pass, words are shifted in time and pitch, and parts of them are
+        hidden.
     seed
         Seed of words and weights.
+
+    Returns
+    -------
+    The network in evaluation mode, without gradients.
     """
     random = stream(seed, Purpose.WEIGHTS)
     network = new(WordNetwork, random)
@@ -113,7 +123,7 @@ def fit_word_network(words: int, passes: int, seed: int) -> WordNetwork:
 
 
 def _varied(bands: Tensor, random: np.random.Generator) -> Tensor:
-    """Return clips moved in time by up to 0.1 s and by a band, with some frames and bands hidden."""
+    """Return clips shifted by up to 0.1 s and one mel band, with some frames and bands hidden."""
     moved = torch.roll(bands, (int(random.integers(-12, 13)), int(random.integers(-1, 2))), (1, 2)).clone()
     for axis, most in ((1, 16), (2, 5)):
         for row in np.flatnonzero(random.random(len(moved)) < 0.5):
