@@ -1,4 +1,4 @@
-"""From recordings to what networks see of them, and who is in a cohort."""
+"""Turn the recordings of a cohort into inputs of networks, and check the cohort's patients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which recordings are taken, and for what, as `zetadp.tasks.ecg.task.Ecg` says it."""
+    """Settings that select recordings and their inputs, as in `zetadp.tasks.ecg.task.Ecg`."""
 
     fold: int
     form: str
@@ -36,16 +36,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Where recordings come from, and how many patients are declared.
+    """Source of the recordings, and the declared numbers of patients.
 
     Attributes
     ----------
     folder
-        Folder of files; None simulates.
+        Folder of files. None simulates patients.
     seed
         Seed of simulated patients.
     train, test
-        Declared numbers of patients.
+        Declared numbers of training and test patients.
     """
 
     folder: Path | None
@@ -54,11 +54,11 @@ class Cohort:
     test: int
 
     def recordings(self, population: str) -> Iterator[tuple[Recording, str]]:
-        """Yield each recording, and the part that it is in if that is no matter of folds."""
+        """Yield each recording and its part, ``train`` or ``test``. The part is empty if folds decide it."""
         if self.folder is not None:
             yield from ((recording, "") for recording in read_folder(self.folder))
             return
-        # Test patients are simulated by themselves, so that labels are shared out alike in both parts.
+        # Each part is simulated separately, so that both parts have the same shares of labels.
         for part, count in (("train", self.train), ("test", self.test)):
             first = self.train if part == "test" else 0
             made = simulated_recordings(count, seed=self.seed, population=population, first=first)
@@ -67,18 +67,18 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Collection:
-    """What networks see of the recordings of a cohort.
+    """Inputs of networks from the recordings of a cohort.
 
     Attributes
     ----------
     table
-        One row a recording: patient, record, part (train or test) and scanner, then fold and age.
+        One row per recording: patient, record, part (train or test), scanner, fold and age.
     labels
-        Place in `zetadp.tasks.ecg.recordings.LABELS` of each.
+        Position of each label in `zetadp.tasks.ecg.recordings.LABELS`, shape (recording,).
     signals
-        Beginning of one lead, shape (recording, sample).
+        Beginning of one lead in mV, float32, shape (recording, sample).
     beats
-        Usual beats, shape (recording, lead, sample).
+        Usual beats in deviations of the lead, float32, shape (recording, lead, sample).
     """
 
     table: pd.DataFrame
@@ -87,7 +87,7 @@ class Collection:
     beats: np.ndarray
 
     def write(self, spectra: Path, signals: Path, beats: Path) -> None:
-        """Write one file for each domain, and the beats that features are computed of."""
+        """Write one HDF5 file each for spectra, signals and beats. Features are computed from the beats."""
         names = self.table["record"].tolist()
         rows = self.signals[:, None, None]
         write_values(spectra, spectrum(rows), self.labels, names, "mV")
@@ -96,19 +96,20 @@ class Collection:
 
 
 def collect(cohort: Cohort, choice: Choice) -> Collection:
-    """Return what networks see of a cohort's recordings.
+    """Read or simulate a cohort's recordings, and return the inputs of networks.
 
     Parameters
     ----------
     cohort
         The cohort.
     choice
-        Which of them are taken.
+        Settings that select recordings and their inputs.
 
     Raises
     ------
     UserError
-        For what is wrong with the recordings, or if there are others than declared.
+        If recordings cannot be read or have no beats, if a name occurs twice, if a patient has both labels, or if the
+        numbers of patients differ from the declared numbers.
     """
     wanted = _wanted(cohort.recordings(choice.population), choice)
     table, labels, signals, beats = seen(wanted, SpectrumSettings(**choice.spectrum))
@@ -125,7 +126,15 @@ def collect(cohort: Cohort, choice: Choice) -> Collection:
 def seen(
     recordings: Iterable[tuple[Recording, str]], first: SpectrumSettings
 ) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
-    """Return a table of recordings, their labels, and what networks see of each, as in `Collection`."""
+    """Return the table, labels, signals and beats of recordings, as in `Collection`.
+
+    Parameters
+    ----------
+    recordings
+        Each recording and its part.
+    first
+        Settings of the signals.
+    """
     rows, labels, signals, beats = [], [], [], []
     for recording, part in recordings:
         signals.append(beginning(recording, first))
@@ -137,14 +146,14 @@ def seen(
 
 
 def _wanted(recordings: Iterable[tuple[Recording, str]], choice: Choice) -> Iterator[tuple[Recording, str]]:
-    """Yield the recordings that the task takes."""
+    """Yield the recordings that the task uses."""
     for recording, part in recordings:
         if recording.name not in choice.left_out and choice.form in ("", recording.form):
             yield recording, part
 
 
 def _check(table: pd.DataFrame, labels: np.ndarray, declared: Mapping[str, int]) -> None:
-    """Refuse another cohort than the declared one."""
+    """Refuse a cohort that differs from the declared cohort."""
     twice = [name for name, count in Counter(table["record"]).items() if count > 1]
     if twice:
         raise UserError(f"Expected recordings with names of their own, found {twice[0]} twice.")

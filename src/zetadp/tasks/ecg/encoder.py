@@ -1,6 +1,6 @@
-"""The public encoder: a network that learnt of simulated beats whether there is LBBB, and what their waves are.
+"""The public encoder: a network that is trained on simulated beats to detect LBBB and to describe the beat's waves.
 
-Its hidden layer gives the features that a private head is trained on. It has seen no patient.
+Its hidden layer gives the features for private heads. No patient's data are used to train it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,23 @@ LONGEST_SHIFT = 3
 
 @dataclass(frozen=True)
 class BeatEncoderSettings:
-    """What defines an encoder.
+    """Settings of an encoder.
 
     Attributes
     ----------
     patients
-        Simulated patients that it learns from, half of them with LBBB.
+        Number of simulated patients that train the network. Half of them have LBBB.
     epochs
-        How often it sees each, every time altered.
+        Number of passes over these patients. Each pass alters the beats at random.
     components
-        Principal components of the hidden layer that are kept.
+        Number of principal components of the hidden layer in the features.
     seed
         Seed of patients, weights and alterations.
+
+    Raises
+    ------
+    UserError
+        If there are fewer patients than a batch, or more components than the hidden layer has.
     """
 
     patients: int = 2000
@@ -69,7 +74,7 @@ class BeatEncoderSettings:
 
 
 class BeatNetwork(nn.Module):
-    """Three convolutions, each followed by normalisation within the beat and pooling, and a hidden layer."""
+    """Three convolutions, each with normalisation within the beat and pooling, then a hidden layer and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,20 +90,20 @@ class BeatNetwork(nn.Module):
         return functional.relu(self.hidden(self.blocks(beats).flatten(1)))
 
     def forward(self, beats: Tensor) -> Tensor:
-        """Return the score of LBBB, the length of the QRS complex, and the directions of QRS and T, shape (beat, 8)."""
+        """Return the score of LBBB, the length of QRS, and the directions of QRS and T wave, shape (beat, 8)."""
         found: Tensor = self.head(self.features(beats))
         return found
 
 
 class BeatEncoder(PublicEncoder[BeatEncoderSettings, BeatNetwork]):
-    """An encoder of beats: of the network's hidden layer."""
+    """An encoder of beats: the hidden layer of the network."""
 
     of = "heart beats"
     kinds = (BeatEncoderSettings, BeatNetwork)
 
     @staticmethod
     def maps(network: BeatNetwork) -> tuple[Extract, ...]:
-        """Return the network's hidden layer."""
+        """Return the function that computes the network's hidden layer."""
         return (network.features,)
 
     @classmethod
@@ -109,26 +114,33 @@ class BeatEncoder(PublicEncoder[BeatEncoderSettings, BeatNetwork]):
         return cls(settings, network, (fit_axes(network.features, beats, settings.components),))
 
     def features(self, beats: np.ndarray) -> np.ndarray:
-        """Return features of norm one, float32 of shape (beat, component), of beats of shape (beat, lead, sample)."""
+        """Return features of norm one, float32, shape (beat, component), for beats of shape (beat, lead, sample).
+
+        The features of a beat depend on this beat alone.
+        """
         return np.asarray(self.joined(torch.from_numpy(beats), self.settings.components).numpy())
 
     @torch.no_grad()
     def scores(self, beats: np.ndarray) -> np.ndarray:
-        """Return what the network alone says of LBBB, before any patient was seen, shape (beat,)."""
+        """Return the public network's own score of LBBB, without any private training, shape (beat,)."""
         return np.asarray(self.network(torch.from_numpy(beats))[:, 0].numpy())
 
 
 def public_beats(patients: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return beats of public simulated patients, and for each what `BeatNetwork` learns.
+    """Simulate beats of public patients, and return them with the targets of `BeatNetwork`.
 
     Parameters
     ----------
     patients
-        How many, half of them with LBBB.
+        Number of patients. Half of them have LBBB.
     seed
-        Their seed.
+        Seed of the patients.
+
+    Returns
+    -------
+    Beats of shape (beat, lead, sample) and targets of shape (beat, 8), both float32, one beat per patient.
     """
-    # At the rate at which beats are looked at: resampling would take most of the time.
+    # Simulate at the sampling rate of beats: resampling would take most of the time.
     made = list(simulated_recordings(patients, seed=seed, place=PUBLIC, share=0.5, several=0, rate=100))
     beats = torch.from_numpy(np.stack([usual_beat(recording) for recording, _ in made]))
     targets = [_waves_of(patient) for _, patient in made]
@@ -136,10 +148,10 @@ def public_beats(patients: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _waves_of(patient: SimulatedPatient) -> np.ndarray:
-    """Return label, length of the QRS complex in 50 ms from 110 ms, and where QRS complex and T wave point to."""
+    """Return label, scaled length of the QRS complex (0 at 110 ms, 1 at 160 ms), and directions of QRS and T wave."""
     directions = []
     for waves in (patient.qrs, patient.others[:T_WAVES]):
-        # In the leads of the limbs and the back, as the torso shows them.
+        # Directions as the torso projects them onto leads I, II and V2.
         seen = patient.torso[[0, 1, 3]] @ (waves[:, 1] @ waves[:, 2:])
         directions.append(seen / np.linalg.norm(seen))
     length = (patient.qrs_seconds - 0.11) / 0.05
@@ -165,7 +177,7 @@ def _fit_network(beats: Tensor, targets: Tensor, settings: BeatEncoderSettings) 
 
 
 def _altered(beats: Tensor, random: np.random.Generator) -> Tensor:
-    """Shift beats in time, and scale, silence and disturb their leads."""
+    """Alter beats at random: shift them in time, scale their leads, set some leads to zero, and add noise."""
     moved = torch.roll(beats, int(random.integers(-LONGEST_SHIFT, LONGEST_SHIFT + 1)), 2)
     scale = np.exp(random.normal(0, 0.15, (len(beats), len(LEADS), 1))) * (
         random.random((len(beats), len(LEADS), 1)) > 0.1

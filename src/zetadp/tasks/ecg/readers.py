@@ -1,6 +1,6 @@
-"""Recordings of patients from files: CPSC 2018, WFDB as PTB-XL has it, and arrays.
+"""Read recordings of patients from files, in three layouts: CPSC 2018, PTB-XL (WFDB), and arrays.
 
-A reader yields what it can read, and in the end names all that it could not in one message.
+A reader yields all recordings that it can read. After the last one, it reports all unreadable recordings in one error.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    # A recording without its signal, and what reads signal, rate and age (None where a table has it).
+    # A recording without its signal, and a function that reads signal, rate and age (None if the table has the age).
     Entry = tuple[Recording, Callable[[], tuple[np.ndarray, float, float | None]]]
 
 CPSC_RATE = 500.0
 CPSC_LABELS = {1: 0, 4: 1}
-"""Labels of the challenge's table: 1 is normal, 4 is LBBB. Recordings with other labels are not of this task."""
+"""Labels of the challenge's table: 1 is normal, 4 is LBBB. Recordings with other labels are left out."""
 PTBXL_LABELS = {"NORM": 0, "CLBBB": 1}
 ARRAYS_RATE = 100.0
 MOST_NAMED = 5
 OLDEST = 120.0
-"""PTB-XL writes 300 for everybody over 89."""
+"""Ages from this value on become 90 years: PTB-XL writes 300 for everybody over 89."""
 NOTHING = np.zeros((len(LEADS), 0), dtype=np.float32)
 
 
 def read_folder(folder: Path) -> Iterator[Recording]:
-    """Return the normal and the LBBB recordings of a folder, in whichever of the known layouts it is.
+    """Read the normal and the LBBB recordings of a folder. The layout is found by the name of its table.
 
     Raises
     ------
     UserError
-        If it is in none of them; and while it is read, for all that is wrong in it.
+        If the folder has none of the known layouts, or has no recordings of one label. Also after the last recording,
+        if some recordings could not be read.
     """
     readers: dict[str, Callable[[Path], Iterator[Recording]]] = {
         "REFERENCE.csv": read_cpsc,
@@ -56,10 +57,10 @@ def read_folder(folder: Path) -> Iterator[Recording]:
 def read_cpsc(folder: Path) -> Iterator[Recording]:
     """Yield the recordings of the China Physiological Signal Challenge 2018 (Liu et al., doi:10.1166/jmihi.2018.2442).
 
-    ``REFERENCE.csv`` has columns Recording and First_label to Third_label; each recording is ``<Recording>.mat`` with a
-    struct ``ECG`` of fields ``sex``, ``age`` and ``data`` (12 leads at 500 Hz, in mV). The first label counts: the
-    paper's 1125 recordings are all whose first label is one of the two. Nobody knows whose the recordings are, so each
-    counts as a patient.
+    ``REFERENCE.csv`` has columns Recording and First_label to Third_label. Each recording is a file ``<Recording>.mat``
+    with a struct ``ECG`` of fields ``sex``, ``age`` and ``data`` (12 leads at 500 Hz, in mV). Only the first label
+    counts. This gives the 1125 recordings of the paper. The data set does not identify patients, so each recording
+    counts as one patient.
     """
     table = _table(folder / "REFERENCE.csv", "Recording", "First_label")
     first = pd.to_numeric(table["First_label"], errors="coerce")
@@ -74,8 +75,8 @@ def read_cpsc(folder: Path) -> Iterator[Recording]:
 def read_ptbxl(folder: Path) -> Iterator[Recording]:
     """Yield the recordings of PTB-XL (Wagner et al. 2020, doi:10.1038/s41597-020-0495-6) with NORM or CLBBB.
 
-    ``ptbxl_database.csv`` names a WFDB file for each recording; the one at 500 samples a second is taken where it is
-    there. Patients who have recordings of both kinds are left out.
+    ``ptbxl_database.csv`` names the WFDB files of each recording. The file with 500 samples per second is used if it
+    exists. Patients with recordings of both labels are left out.
     """
     table = _table(folder / "ptbxl_database.csv", "ecg_id", "patient_id", "scp_codes", "strat_fold", "filename_lr")
     codes = table["scp_codes"].map(lambda text: set(ast.literal_eval(text)) & set(PTBXL_LABELS))
@@ -91,11 +92,14 @@ def read_ptbxl(folder: Path) -> Iterator[Recording]:
 
 
 def read_arrays(folder: Path) -> Iterator[Recording]:
-    """Yield recordings that lie in one array.
+    """Yield recordings that are stored in one array.
 
-    The folder holds one ``.npz`` file with ``x``, shape (recording, sample, lead), and ``ecg_id`` (and ``rate``, where
-    that is not 100 samples a second), and ``labels.csv`` with ecg_id, patient_id, label (NORM or LBBB), strat_fold,
-    and, if known, age, device and form.
+    The folder contains two files:
+
+    - one ``.npz`` file with ``x``, shape (recording, sample, lead), ``ecg_id``, and optionally ``rate`` in samples per
+      second (default 100)
+    - ``labels.csv`` with columns ecg_id, patient_id, label (NORM or LBBB) and strat_fold, and optionally age, device
+      and form
     """
     table = _table(folder / "labels.csv", "ecg_id", "patient_id", "label", "strat_fold")
     files = sorted(folder.glob("*.npz"))
@@ -119,7 +123,7 @@ def read_arrays(folder: Path) -> Iterator[Recording]:
 
 
 def _described(row: pd.Series, label: int) -> Recording:
-    """Return what a row of a table in the columns of PTB-XL says of a recording."""
+    """Return the recording that a row with PTB-XL's columns describes, without its signal."""
     age = pd.to_numeric(row.get("age", ""), errors="coerce")
     return Recording(
         name=row["ecg_id"],
@@ -135,7 +139,7 @@ def _described(row: pd.Series, label: int) -> Recording:
 
 
 def _table(path: Path, *columns: str) -> pd.DataFrame:
-    """Return a table as text, or refuse one that lacks columns."""
+    """Read a table as text, and refuse it if columns are missing."""
     try:
         found = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
@@ -147,7 +151,7 @@ def _table(path: Path, *columns: str) -> pd.DataFrame:
 
 
 def _read(folder: Path, entries: Sequence[Entry]) -> Iterator[Recording]:
-    """Yield recordings with their signals, then refuse the folder if anything was wrong."""
+    """Check that both labels are present, and return the recordings with their signals."""
     missing = [name for label, name in enumerate(LABELS) if not any(each.label == label for each, _ in entries)]
     if missing:
         raise UserError(f"Expected recordings of both kinds in {folder}, found none with label {' or '.join(missing)}.")
@@ -176,7 +180,7 @@ def _signals(folder: Path, entries: Sequence[Entry]) -> Iterator[Recording]:
 
 
 def _problem(signal: np.ndarray) -> str:
-    """Return what is wrong with a signal, if anything."""
+    """Return the problem with a signal, or an empty text."""
     if signal.ndim != 2 or len(signal) != len(LEADS):
         return f"found shape {signal.shape}"
     if not np.isfinite(signal).all():
@@ -185,7 +189,7 @@ def _problem(signal: np.ndarray) -> str:
 
 
 def _matlab(path: Path) -> tuple[np.ndarray, float, float]:
-    """Return signal, rate and age in a Matlab file of the challenge."""
+    """Read signal, rate and age from a Matlab file of the challenge."""
     from scipy.io import loadmat
 
     if not path.is_file():
@@ -198,7 +202,7 @@ def _matlab(path: Path) -> tuple[np.ndarray, float, float]:
 
 
 def _wfdb(path: Path) -> tuple[np.ndarray, float, None]:
-    """Return signal and rate of a WFDB recording, its leads brought into order."""
+    """Read signal and rate of a WFDB recording, with the leads in the order of `LEADS`."""
     try:
         import wfdb
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Recordings of the heart as every reader, and the simulator, give them."""
+"""Recordings of the heart: the common form for all readers and the simulator."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class Recording:
     name
         Name of the recording, unique in its cohort.
     patient
-        Whose it is; a patient may have several.
+        Identifier of the patient. A patient may have several recordings.
     signal
-        float32, shape (lead, sample), in the order of `LEADS`; in millivolts where the source says so.
+        float32, shape (lead, sample), in the order of `LEADS`, in the units of the source (usually millivolts).
     rate
-        Samples a second.
+        Samples per second.
     label
-        Place in `LABELS`.
+        Position in `LABELS`.
     fold
-        Of ten, counted from 1; all recordings of a patient are in one. 0 where the source has no folds.
+        Fold from 1 to 10, the same for all recordings of a patient. 0 if the source has no folds.
     age
-        In years; NaN where it is unknown.
+        Age in years; NaN if unknown.
     device
-        What recorded it; empty where it is unknown.
+        Name of the recording device; empty if unknown.
     form
-        How the recording was processed before it was published; empty where nothing is known.
+        How the recording was processed before publication; empty if unknown.
     """
 
     name: str
@@ -57,18 +57,18 @@ class Recording:
 
 
 def folds_of(patients: Sequence[str], labels: Sequence[int], seed: int = 0) -> dict[str, int]:
-    """Deal patients to ten folds, those of each label equally, by a public seed.
+    """Assign patients to ten folds. Each fold gets about the same number of patients of each label.
 
     Parameters
     ----------
     patients, labels
         Patient and label of each recording.
     seed
-        Seed of the deal.
+        Seed of the assignment, a public constant.
 
     Returns
     -------
-    Fold of each patient, 1 to 10.
+    Fold of each patient, from 1 to 10.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""What networks see of a recording: the spectrum of the beginning of one lead, and the usual beat of all leads.
+"""The inputs of networks: the spectrum of the beginning of one lead, and the usual beat of all leads.
 
-Each is a function of one recording alone.
+Each input depends on one recording alone.
 """
 
 from __future__ import annotations
@@ -19,26 +19,31 @@ if TYPE_CHECKING:
     from zetadp.tasks.ecg.recordings import Recording
 
 BEAT_RATE = 100
-"""Samples a second of the usual beat."""
+"""Sampling rate of the usual beat, in samples per second."""
 BEFORE, AFTER = 25, 45
-"""Its samples before and after the middle of the QRS complex."""
+"""Samples of the usual beat before and after the middle of the QRS complex."""
 BEAT = BEFORE + AFTER
 PASS = (0.5, 40.0)
-"""Frequencies that are kept for the usual beat, in Hz."""
+"""Passband of the filter for the usual beat, in Hz."""
 
 
 @dataclass(frozen=True)
 class SpectrumSettings:
-    """What the network of Ziller et al. sees.
+    """Settings of the input for the network of Ziller et al.
 
     Attributes
     ----------
     lead
-        Place of the lead among the twelve, counted from zero; "channel 3" is read as 3, aVR.
+        Position of the lead in `LEADS`, from zero. The paper's "channel 3" is taken as position 3, aVR.
     rate
-        Samples a second; recordings of another rate are resampled.
+        Samples per second. Recordings with another rate are resampled.
     samples
-        First samples of the recording that are transformed.
+        Number of samples at the beginning of the recording that are transformed.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
     """
 
     lead: int = 3
@@ -52,7 +57,7 @@ class SpectrumSettings:
 
 
 def beginning(recording: Recording, settings: SpectrumSettings) -> np.ndarray:
-    """Return the first samples of one lead, float32, with zeros where the recording is shorter."""
+    """Return the first samples of one lead, float32, shape (sample,), padded with zeros if the recording is shorter."""
     lead = resampled(recording.signal[settings.lead], recording.rate, settings.rate)[: settings.samples]
     found = np.zeros(settings.samples, dtype=np.float32)
     found[: len(lead)] = lead
@@ -62,13 +67,21 @@ def beginning(recording: Recording, settings: SpectrumSettings) -> np.ndarray:
 def spectrum(samples: np.ndarray) -> np.ndarray:
     """Return the unitary discrete Fourier transform along the last axis, complex64.
 
-    Unitary, since a network whose output is a magnitude begins saturated on sums of 512 samples.
+    The transform is unitary: unscaled sums of 512 samples would saturate a network whose output is a magnitude.
     """
     return np.asarray(np.fft.fft(samples, norm="ortho"), dtype=np.complex64)
 
 
 def resampled(values: np.ndarray, rate: float, wanted: float) -> np.ndarray:
-    """Return signals at another rate, along the last axis."""
+    """Resample signals along the last axis.
+
+    Parameters
+    ----------
+    values
+        Signals, shape (..., sample).
+    rate, wanted
+        Present and wanted number of samples per second.
+    """
     if rate == wanted:
         return values
     ratio = Fraction(wanted / rate).limit_denominator(1000)
@@ -76,12 +89,12 @@ def resampled(values: np.ndarray, rate: float, wanted: float) -> np.ndarray:
 
 
 def usual_beat(recording: Recording) -> np.ndarray:
-    """Return the median beat of all leads, float32 of shape (lead, `BEAT`), in units of each lead's deviation.
+    """Return the median beat of each lead, in units of the lead's standard deviation, float32, shape (lead, `BEAT`).
 
     Raises
     ------
     UserError
-        If the recording has no beats.
+        If the recording is too short, has values that are not finite, or has no beats.
     """
     leads = resampled(recording.signal.astype(np.float64), recording.rate, BEAT_RATE)
     if leads.shape[1] < 2 * BEAT or not np.isfinite(leads).all():
@@ -96,22 +109,28 @@ def usual_beat(recording: Recording) -> np.ndarray:
     if not len(middles):
         raise UserError(f"Expected beats in recording {recording.name}, found none. Leave it out.")
     found = np.median([leads[:, at - BEFORE : at + AFTER] for at in middles], axis=0)
-    # Between the beats is the zero.
+    # The zero level is the mean before the beat.
     return np.asarray(found - found[:, :5].mean(axis=1, keepdims=True), dtype=np.float32)
 
 
 def beats(leads: np.ndarray) -> np.ndarray:
-    """Return the middles of the QRS complexes: where all leads together move fastest, over 120 ms.
+    """Return the positions of the QRS complexes.
+
+    The middle of a QRS complex is a maximum of the speed of all leads together, smoothed over 120 ms.
 
     Parameters
     ----------
     leads
         Filtered leads at `BEAT_RATE`, shape (lead, sample).
+
+    Returns
+    -------
+    Samples of the middles, in rising order, shape (beat,).
     """
     speed = np.sqrt(np.square(np.gradient(leads, axis=1)).sum(axis=0))
     window = np.hanning(15)
     smooth = np.convolve(speed, window / window.sum(), mode="same")
-    # The highest second of ten would be an ectopic beat's: most beats count.
+    # A quantile, because the maximum may belong to a single ectopic beat.
     height = 0.5 * np.quantile(smooth, 0.95)
     found, _ = processing.find_peaks(smooth, height=height, distance=round(0.3 * BEAT_RATE))
     return np.asarray(found)

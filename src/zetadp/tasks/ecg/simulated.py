@@ -1,19 +1,20 @@
 """Simulated patients: normal beats, and beats with left bundle branch block (LBBB), in twelve leads.
 
-The heart is the dipole of Sameni et al. 2007 (doi:10.1155/2007/43407), which is the dynamical model of McSharry et al.
-2003 (ECGSYN, doi:10.1109/TBME.2003.808805) in three dimensions: each wave is a Gaussian of time around the beat that
-it belongs to. On its limit cycle the model has this closed solution, so nothing is integrated. Widths are times
-and not phases, so that a slow heart does not widen the QRS complex. Leads are those of Dower et al. 1980
+The heart is the dipole of Sameni et al. 2007 (doi:10.1155/2007/43407). It extends the dynamical model of McSharry et
+al. 2003 (ECGSYN, doi:10.1109/TBME.2003.808805) to three dimensions: each wave is a Gaussian in time, at a fixed delay
+from its beat. This is the closed solution of the model on its limit cycle, so no integration is needed. Widths are
+times, not phases, so a slow heart does not widen the QRS complex. The leads are those of Dower et al. 1980
 (doi:10.1016/S0022-0736(80)80012-1), varied by patient.
 
-NeuroKit2's ``ecg_simulate`` was tried and left: it knows exactly five waves, so no notch; its leads are one beat at
-other amplitudes, so no axis turns; it asks for an older pandas; and ten seconds of twelve leads take it over a second,
-here six milliseconds.
+We tried NeuroKit2's ``ecg_simulate`` and rejected it for four reasons. It has exactly five waves, so it cannot draw a
+notch. Its leads are one beat with different amplitudes, so the electrical axis cannot turn. It needs an older pandas.
+Ten seconds of twelve leads take over a second; they take six milliseconds here.
 
-What LBBB looks like follows Surawicz et al. 2009 (doi:10.1161/CIRCULATIONAHA.108.191095) and Strauss et al. 2011
-(doi:10.1016/j.amjcard.2010.11.010): QRS of 120 ms and more, notched or slurred in the middle, forces to the left from
-the beginning (no q wave in lateral leads), then to the back, and ST segment and T wave against the QRS. Amplitudes,
-widths and how they vary are ours. Nothing here was fitted to recordings of patients.
+The signs of LBBB follow Surawicz et al. 2009 (doi:10.1161/CIRCULATIONAHA.108.191095) and Strauss et al. 2011
+(doi:10.1016/j.amjcard.2010.11.010). The QRS complex lasts 120 ms or more and has a notch or slur in the middle. It
+points to the left from the beginning (no q wave in lateral leads), then to the back. ST segment and T wave point
+against the QRS complex. Amplitudes, widths and their variation are our choice. Nothing was fitted to recordings of
+patients.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 POPULATIONS = {"standard": 1.0, "varied": 2.2}
-"""How much patients, torsos and noise vary. Public features are learnt of the first; the second is held apart."""
+"""Variation of patients, torsos and noise. Public features are learnt from the first population only."""
 PUBLIC, PRIVATE = 0, 1
-"""Places of streams: who is simulated for public features is never in a cohort."""
+"""Numbers that separate random streams, so that no public patient is ever in a cohort."""
 
-# Torso of Dower: leads I, II and V1 to V6 of a dipole that points left, down and back (mV).
+# Dower's matrix: leads I, II and V1 to V6 (rows) for a dipole with components left, down and back (columns), in mV.
 DOWER = np.array(
     [
         [0.632, -0.235, 0.059],
@@ -49,7 +50,7 @@ DOWER = np.array(
         [0.831, 0.076, 0.230],
     ]
 )
-# Waves of a QRS complex of usual length: when (s), how wide (standard deviation, s), and where to (left, down, back).
+# Waves of a QRS complex of usual length: time (s), width (standard deviation in s), and dipole (left, down, back).
 NORMAL_QRS = np.array(
     [
         [-0.024, 0.009, -0.12, -0.05, -0.25],
@@ -66,9 +67,9 @@ LBBB_QRS = np.array(
     ]
 )
 T_WAVES = 2
-"""Parts of a T wave."""
+"""Number of parts of a T wave."""
 EDGE = 2.3
-"""Standard deviations after which a wave has ended."""
+"""Distance from the middle of a wave to its end, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,17 @@ class SimulatedPatient:
     label
         1 with LBBB.
     qrs
-        Waves of the QRS complex, shape (wave, 5): time, width and dipole, as `NORMAL_QRS`.
+        Waves of the QRS complex, shape (wave, 5): time, width and dipole, as in `NORMAL_QRS`.
     others
-        The `T_WAVES` parts of the T wave, then the P wave where the atria beat, in the same form.
+        The `T_WAVES` parts of the T wave, then the P wave unless the atria fibrillate, in the same form.
     torso
-        Leads I, II and V1 to V6 of a dipole, shape (8, 3).
+        Matrix from the dipole to leads I, II and V1 to V6, shape (8, 3).
     beat
-        Seconds between two beats in the mean.
+        Mean time between two beats in seconds.
     fibrillating
-        Whether the atria fibrillate: no P wave, and beats without a rhythm.
+        Whether the atria fibrillate. There is then no P wave and no regular rhythm.
     noise
-        Of muscles, mains and drift, in mV.
+        Size of the noise from muscles and mains, and of the drift, in mV.
     """
 
     label: int
@@ -103,7 +104,7 @@ class SimulatedPatient:
 
     @property
     def qrs_seconds(self) -> float:
-        """Length of the QRS complex, from the beginning of the first wave to the end of the last."""
+        """Length of the QRS complex in seconds, from the beginning of the first wave to the end of the last."""
         times, widths = self.qrs[:, 0], self.qrs[:, 1]
         return float((times + EDGE * widths).max() - (times - EDGE * widths).min())
 
@@ -124,7 +125,7 @@ def draw_patient(label: int, population: str, random: np.random.Generator) -> Si
     if not fibrillating:
         to = np.array([0.06, 0.10, -0.02]) * np.exp(random.normal(0, 0.3 * spread)) + random.normal(0, 0.015, 3)
         others.append(np.array([[qrs[0, 0] - random.normal(0.13, 0.02), random.uniform(0.015, 0.025), *to]]))
-    # In the frontal plane LBBB turns the axis to the left.
+    # LBBB turns the axis to the left in the frontal plane.
     angles = random.normal([-20.0 if label else 0.0, 0, 0], [25 * spread, 14 * spread, 12 * spread])
     turn = _rotation(*np.deg2rad(angles)) * np.exp(random.normal(0, 0.3))
     torso = (DOWER + random.normal(0, 0.12 * spread, DOWER.shape)) @ turn
@@ -133,14 +134,14 @@ def draw_patient(label: int, population: str, random: np.random.Generator) -> Si
 
 
 def _t_wave(label: int, qrs: np.ndarray, beat: float, spread: float, random: np.random.Generator) -> np.ndarray:
-    """Return a T wave of two parts, the later one steeper: with the QRS complex, or with LBBB against it."""
+    """Return the two parts of a T wave, the later part steeper. With LBBB it points against the QRS complex."""
     if label:
         mean = (qrs[:, 1:2] * qrs[:, 2:]).sum(axis=0)
         to = -mean / np.linalg.norm(mean) * random.uniform(0.15, 0.5)
     else:
         to = np.array([0.25, 0.2, -0.15]) * np.exp(random.normal(0, 0.4 * spread))
     to = to + random.normal(0, 0.05 * spread, 3)
-    # QT shortens with the root of the beat (Bazett), and a longer QRS complex moves the T wave back.
+    # The QT time grows with the square root of the time between beats (Bazett). A longer QRS complex delays the T wave.
     when = qrs[-1, 0] + random.normal(0.25, 0.02) * beat**0.5
     parts = np.array([[when - 0.04, 0.055, *(0.6 * to)], [when, 0.035, *(0.7 * to)]])
     parts[:, 1] *= beat**0.5
@@ -158,7 +159,21 @@ def _rotation(front: float, across: float, side: float) -> np.ndarray:
 
 
 def record(patient: SimulatedPatient, random: np.random.Generator, rate: float = 500.0) -> np.ndarray:
-    """Return ten seconds of a patient in mV, float32 of shape (lead, sample)."""
+    """Simulate a recording of ten seconds.
+
+    Parameters
+    ----------
+    patient
+        The patient.
+    random
+        Generator of rhythm and noise.
+    rate
+        Samples per second.
+
+    Returns
+    -------
+    Signal in mV, float32, shape (lead, sample).
+    """
     time = np.arange(round(SECONDS * rate)) / rate
     count = int(2 * SECONDS / patient.beat) + 4
     if patient.fibrillating:
@@ -184,7 +199,7 @@ def _waves(time: np.ndarray, beats: np.ndarray, waves: np.ndarray) -> np.ndarray
     dipole = np.zeros((3, len(time)))
     rate = 1 / (time[1] - time[0])
     for when, width, *to in waves:
-        # A wave is nothing five widths away from its middle.
+        # A wave is negligible beyond five widths from its middle.
         reach = np.arange(-int(5 * width * rate), int(5 * width * rate) + 2)
         for beat in beats:
             own = int((beat + when) * rate) + reach
@@ -195,7 +210,7 @@ def _waves(time: np.ndarray, beats: np.ndarray, waves: np.ndarray) -> np.ndarray
 
 
 def _ectopic(time: np.ndarray, beats: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return the dipole of one broad beat that comes too early, from anywhere."""
+    """Return the dipole of one ectopic beat: broad, and at a random time with a random direction."""
     middle = beats[(beats > 1) & (beats < SECONDS - 1)]
     at = random.choice(middle) + random.uniform(0.45, 0.6)
     to = random.normal(0, 0.8, 3)
@@ -204,7 +219,7 @@ def _ectopic(time: np.ndarray, beats: np.ndarray, random: np.random.Generator) -
 
 
 def _noise(sizes: tuple[float, float, float], time: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return noise of muscles, mains and drift in eight leads, shape (8, sample)."""
+    """Return noise from muscles and mains, and drift, in eight leads, shape (8, sample)."""
     muscles, mains, drift = sizes
     found = muscles * random.standard_normal((8, len(time)))
     found += mains * random.uniform(0, 1, (8, 1)) * np.sin(2 * np.pi * 50 * time + random.uniform(0, 2 * np.pi))
@@ -214,7 +229,7 @@ def _noise(sizes: tuple[float, float, float], time: np.ndarray, random: np.rando
 
 
 def twelve(eight: np.ndarray) -> np.ndarray:
-    """Return all leads for I, II and V1 to V6: the others are differences of electrodes (Einthoven, Goldberger)."""
+    """Compute twelve leads from I, II and V1 to V6, shape (8, sample), by Einthoven's and Goldberger's equations."""
     one, two = eight[:2]
     limbs = np.stack((one, two, two - one, -(one + two) / 2, one - two / 2, two - one / 2))
     return np.concatenate((limbs, eight[2:]))
@@ -231,12 +246,12 @@ def simulated_recordings(
     rate: float = 500.0,
     first: int = 0,
 ) -> Iterator[tuple[Recording, SimulatedPatient]]:
-    """Yield the recordings of simulated patients, each with its patient.
+    """Yield the recordings of simulated patients. Each comes with its patient.
 
     Parameters
     ----------
     patients
-        How many patients.
+        Number of patients.
     seed
         Seed of the cohort.
     population
@@ -244,17 +259,18 @@ def simulated_recordings(
     place
         `PUBLIC` or `PRIVATE`.
     share
-        Share of patients with LBBB; by default that of the cohort of Ziller et al.
+        Share of patients with LBBB. The default is the share in the cohort of Ziller et al.
     several
         Share of patients with two recordings.
     rate
-        Samples a second.
+        Samples per second.
     first
-        Number of the first patient; each number of a seed stands for one patient.
+        Number of the first patient. For a given seed, place and population, a patient depends on this number and on
+        the label alone.
     """
     blocked = round(share * patients)
     for number in range(patients):
-        # A patient depends on seed, population and number alone.
+        # The random stream depends on seed, place, population and number alone.
         random = stream(seed, Purpose.COHORT, place, list(POPULATIONS).index(population), first + number)
         label = int((number + 1) * blocked // patients > number * blocked // patients)
         patient = draw_patient(label, population, random)

@@ -1,4 +1,4 @@
-"""Tell left bundle branch block (LBBB) from a normal heart (Ziller et al., section 5.2). The unit is the patient."""
+"""Detect left bundle branch block (LBBB) in recordings (Ziller et al., section 5.2). The unit is the patient."""
 
 from __future__ import annotations
 
@@ -29,22 +29,27 @@ THRESHOLD = 0.5
 
 @dataclass(frozen=True)
 class Ecg:
-    """Whether a recording shows LBBB.
+    """Classification of recordings: LBBB or normal.
 
     Attributes
     ----------
     fold
-        Which of the ten folds of patients is tested, counted from 1.
+        The fold of patients that is used for testing, from 1 to 10.
     form
-        Takes recordings of this form alone, where the source tells forms apart; empty takes all.
+        Form of the recordings to use (`zetadp.tasks.ecg.recordings.Recording`). Empty uses all recordings.
     left_out
         Names of recordings that are left out.
     population
         Population of simulated patients (`zetadp.tasks.ecg.simulated.POPULATIONS`).
     spectrum
-        What the network of the paper sees (`zetadp.tasks.ecg.signals.SpectrumSettings`).
+        Settings of the input for the paper's network (`zetadp.tasks.ecg.signals.SpectrumSettings`).
     encoder
-        What the public encoder is made by (`zetadp.tasks.ecg.encoder.BeatEncoderSettings`).
+        Settings of the public encoder (`zetadp.tasks.ecg.encoder.BeatEncoderSettings`).
+
+    Raises
+    ------
+    ValueError
+        If the fold or the population does not exist.
     """
 
     fold: int = FOLDS
@@ -65,13 +70,21 @@ class Ecg:
         one_of(POPULATIONS, population=self.population)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return binary cross-entropies of scores before the logistic function, shape (item, 1)."""
+        """Return the binary cross-entropy of each item, shape (item,).
+
+        Parameters
+        ----------
+        outputs
+            Scores before the logistic function, shape (item, 1).
+        targets
+            Labels, 0 or 1, shape (item,).
+        """
         from torch.nn import functional  # takes seconds to import
 
         return functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return for each item the share of the other label that it is rightly ranked against; the mean is the area."""
+        """Return the share of each item (`zetadp.tasks.ecg.ranking.placements`). The mean of the shares is the area."""
         import torch
 
         found = placements(outputs[:, 0].cpu().double().numpy(), targets.cpu().numpy() > THRESHOLD)
@@ -85,10 +98,15 @@ class Ecg:
         }
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
-        """Return the area under the ROC curve over patients, its interval, and what a threshold of one half gives.
+        """Return the area under the ROC curve over patients, its interval, and the accuracy at a threshold of one half.
 
-        A patient's score is the mean over its recordings. ``replicates`` are areas in resamples of patients, the same
-        resamples for every run that tests the same patients.
+        A patient's score is the mean over the patient's recordings. ``replicates`` are the areas in resamples of
+        patients. Runs with the same test patients use the same resamples.
+
+        Raises
+        ------
+        UserError
+            If there are no predictions, or some are not finite.
         """
         if predictions.empty or not np.isfinite(predictions["score"]).all():
             raise UserError("Expected finite scores of at least one recording, found others. Train the run again.")
@@ -113,7 +131,7 @@ class Ecg:
         }
 
     def _at_threshold(self, labels: np.ndarray, said: np.ndarray) -> dict[str, Any]:
-        """Return what a classification has, of patients."""
+        """Return accuracy and confusion of patients at the threshold."""
         from zetadp.core.metrics import of_confusion
 
         confusion = np.zeros((len(LABELS), len(LABELS)), dtype=np.int64)
@@ -139,10 +157,10 @@ class Ecg:
         return Held(Records(inputs, targets).to(device), rows)
 
     def backbone(self, file: Path, device: torch.device) -> None:
-        """Return nothing: the file of the encoder only makes features."""
+        """Return None. The encoder only computes features, and no training starts from it."""
 
     def words(self, network: Mapping[str, Any]) -> Words:
-        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        """Return the texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
         seen = {
             "features": "public features of the usual beat in twelve leads",
             "spectrum": "the spectrum of the first second of one lead",

@@ -1,4 +1,4 @@
-"""The files of what networks see of recordings."""
+"""Files with the inputs of networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,19 @@ if TYPE_CHECKING:
 
 
 def write_values(path: Path, values: np.ndarray, labels: np.ndarray, names: Sequence[str], units: str) -> None:
-    """Write what networks see of recordings, shape (recording, 1, 1, value), to HDF5."""
+    """Write inputs of networks and labels to HDF5.
+
+    Parameters
+    ----------
+    path
+        The file.
+    values
+        Inputs, usually of shape (recording, 1, 1, value).
+    labels, names
+        Label and name of each recording.
+    units
+        Units of the values.
+    """
     axes = {"axes": ["recording", "channel", "row", "value"], "units": units}
     write_arrays(path, {"values": values, "labels": labels}, {"records": names}, axes, {})
 
@@ -25,7 +37,7 @@ def read_values(path: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     Raises
     ------
     UserError
-        If the file is absent, damaged or another one.
+        If the file is missing or damaged, or has other contents.
     """
     (values, labels), (names,) = read_arrays(path, "recordings", ("values", "labels"), ("records",))
     return values, labels, names

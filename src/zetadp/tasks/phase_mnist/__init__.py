@@ -1,4 +1,4 @@
-"""PhaseMNIST: digits as the real and the imaginary part of one image, and public features of them."""
+"""PhaseMNIST: images whose real and imaginary parts are two digits, and public features of these images."""
 
 from zetadp.tasks.phase_mnist.task import PhaseMnist as PhaseMnist
 from zetadp.tasks.phase_mnist.task import task as task

@@ -1,4 +1,4 @@
-"""A small network that learns to read simulated digits; its hidden layer makes public features of real ones."""
+"""A small network, trained to classify simulated digits. Its hidden layer gives public features of real digits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BATCH = 64
 RATE = 3e-3
 SMOOTHING = 0.05
 CHUNK = 25 * BATCH
-"""Digits that are simulated together."""
+"""Number of digits that are simulated together."""
 
 
 class DigitNetwork(nn.Module):
-    """Three convolutions, each followed by normalisation within the image and pooling, and a hidden layer."""
+    """Three convolutions, each with normalisation within the image and pooling, then a hidden layer and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,14 +47,18 @@ class DigitNetwork(nn.Module):
 
 
 def fit_digit_network(digits: int, seed: int) -> DigitNetwork:
-    """Train the network on simulated digits, each seen once.
+    """Train the network on simulated digits, in a single pass.
 
     Parameters
     ----------
     digits
-        How many, a multiple of `CHUNK`.
+        Number of digits, a multiple of `CHUNK`.
     seed
         Seed of digits and weights.
+
+    Returns
+    -------
+    The network in evaluation mode, without gradients.
     """
     random = stream(seed, Purpose.WEIGHTS)
     network = new(DigitNetwork, random)

@@ -1,4 +1,4 @@
-"""Read and fetch the official files of MNIST, and of Fashion-MNIST, which has the same format."""
+"""Read and download the official files of MNIST and Fashion-MNIST, which share one format."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Part = Literal["train", "test"]
 
 HEADERS = {"images": (2051, 16), "labels": (2049, 8)}
-"""Magic number and length in bytes of the header of an idx file of unsigned bytes."""
+"""Magic number of an idx file of unsigned bytes, and length of its header in bytes."""
 SIDE = 28
 
 
 @dataclass(frozen=True)
 class File:
-    """One file of a data set: its name unpacked, and the MD5 of its content unpacked and as published."""
+    """One file of a data set: its name, the MD5 of its content, and the MD5 of the published gzip file."""
 
     name: str
     md5: str
@@ -39,11 +39,11 @@ class Source:
     Attributes
     ----------
     name
-        As messages call it.
+        Name of the data set in messages.
     mirror
-        Address of the folder with the packed files.
+        Address of the folder with the gzip files.
     files
-        By part and content.
+        Files by part (``train``, ``test``) and content (``images``, ``labels``).
     """
 
     name: str
@@ -86,16 +86,16 @@ AGAIN = "Delete it and download it again."
 
 
 def read_digits(folder: Path, part: Part, source: Source = MNIST) -> tuple[np.ndarray, np.ndarray]:
-    """Read one part of a data set; every file is checked.
+    """Read one part of a data set, and verify the checksums of its files.
 
     Parameters
     ----------
     folder
-        Holds the idx files, unpacked or as ``.gz``.
+        Folder with the idx files, either unpacked or as ``.gz``.
     part
         ``train`` or ``test``.
     source
-        Which data set.
+        The data set.
 
     Returns
     -------
@@ -113,21 +113,21 @@ def read_digits(folder: Path, part: Part, source: Source = MNIST) -> tuple[np.nd
 
 
 def fetch_digits(folder: Path, source: Source = MNIST, *, mirror: str | None = None) -> None:
-    """Download what a folder lacks of a data set, and check it.
+    """Download the missing files of a data set, and verify all files.
 
     Parameters
     ----------
     folder
-        Where the packed files go. What is there and right is left alone.
+        Folder for the gzip files. Files that are already there are not downloaded again.
     source
-        Which data set.
+        The data set.
     mirror
-        Address of a folder to take the place of the official one.
+        Address of a folder that replaces the official folder.
 
     Raises
     ------
     UserError
-        If a file cannot be had.
+        If a file cannot be downloaded, or a file is not the published file.
     """
     for (part, kind), file in source.files.items():
         if not any(path.is_file() for path in _places(folder, file)):
@@ -141,7 +141,7 @@ def _places(folder: Path, file: File) -> tuple[Path, Path]:
 
 
 def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
-    """Return the numbers of a file, without its header."""
+    """Return the verified content of a file, without its header."""
     file = source.files[part, kind]
     for path in _places(folder, file):
         if path.is_file():
@@ -157,7 +157,7 @@ def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         msg = f"Cannot read {path}: {error}. {AGAIN}"
         raise UserError(msg) from error
-    # The packed file may have been packed anew; what it holds may not differ.
+    # Somebody may have compressed the file again, so only its content is compared.
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != file.md5:
         msg = (

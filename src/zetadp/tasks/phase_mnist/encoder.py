@@ -1,4 +1,4 @@
-"""The public encoder: scattering, and a network that learnt to read simulated digits. It saw no image of MNIST."""
+"""The public encoder of images: scattering, and a network that was trained on simulated digits only."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DigitEncoderSettings:
-    """What defines an encoder.
+    """Settings of an encoder.
 
     Attributes
     ----------
     digits
-        Simulated digits that the network learns from; a multiple of 1600.
+        Number of simulated digits that train the network, a multiple of 1600.
     axes_from
-        Simulated digits that principal axes are computed of.
+        Number of further simulated digits from which the principal axes are computed.
     scattering, learned
-        Components of the scattering coefficients, and of the network's hidden layer.
+        Number of components from the scattering coefficients, and from the network's hidden layer.
     seed
         Seed of digits and weights.
+
+    Raises
+    ------
+    UserError
+        If `digits` is not a multiple of 1600.
     """
 
     digits: int = 128_000
@@ -52,14 +57,14 @@ class DigitEncoderSettings:
 
 
 class DigitEncoder(PublicEncoder[DigitEncoderSettings, DigitNetwork]):
-    """An encoder of images: of scattering coefficients, and of the hidden layer of a network that reads digits."""
+    """An encoder of images: scattering coefficients, and the hidden layer of a network that classifies digits."""
 
     of = "digits"
     kinds = (DigitEncoderSettings, DigitNetwork)
 
     @staticmethod
     def maps(network: DigitNetwork) -> tuple[Extract, ...]:
-        """Return scattering and the network's hidden layer."""
+        """Return the functions that compute scattering coefficients and the network's hidden layer."""
         return _scattered, network.features
 
     @classmethod
@@ -72,18 +77,29 @@ class DigitEncoder(PublicEncoder[DigitEncoderSettings, DigitNetwork]):
         return cls(settings, network, tuple(parts))
 
     def features(self, images: np.ndarray) -> Tensor:
-        """Return features of norm one of uint8 images, shape (image, component); each of its own image alone."""
+        """Return features of norm one, float32, shape (image, component). Those of an image depend on it alone.
+
+        Parameters
+        ----------
+        images
+            uint8, shape (image, 28, 28).
+        """
         pixels = torch.from_numpy(images.astype(np.float32) / 255)
         return self.joined(pixels, self.settings.scattering, self.settings.learned)
 
 
 def composite_features(real: Tensor, imaginary: Tensor | None) -> np.ndarray:
-    """Return complex features of examples of norm one, shape (example, 1, 1, component).
+    """Join the features of both parts of examples to complex features of norm one.
 
     Parameters
     ----------
     real, imaginary
-        Features of each example's parts, of norm one, shape (example, component); None for plain digits.
+        Features of norm one for the real and the imaginary parts, shape (example, component). The imaginary part is
+        None for plain digits.
+
+    Returns
+    -------
+    complex64, shape (example, 1, 1, component).
     """
     found = real.to(torch.complex64) if imaginary is None else torch.complex(real, imaginary) / 2**0.5
     return np.asarray(found[:, None, None].numpy())

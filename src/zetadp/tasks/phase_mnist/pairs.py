@@ -1,7 +1,8 @@
-"""Which images make a composite example: a public table of indices, a function of labels and seed alone.
+"""Pairs of images that form composite examples.
 
-An example has an image with label l as its real part and one with label 9 - l as its imaginary part; its label is l
-(Ziller et al., *Complex-valued deep learning with differential privacy*).
+The real part of an example is an image with label l, and the imaginary part is an image with label 9 - l. The label of
+the example is l (Ziller et al., *Complex-valued deep learning with differential privacy*). The pairs are a table of
+indices that depends on labels and a public seed alone.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ PARTS: tuple[Part, ...] = ("train", "test")
 
 @dataclass(frozen=True)
 class Pairs:
-    """Composite examples of the images of one part.
+    """Composite examples from the images of one part.
 
     Attributes
     ----------
     real, imaginary
-        Position of each example's images, shape (example,).
+        Positions of each example's two images, shape (example,).
     labels
-        Class of each example, that of its real part.
+        Label of each example, which is the label of its real part, shape (example,).
     """
 
     real: np.ndarray
@@ -38,16 +39,22 @@ class Pairs:
 
 
 def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
-    """Pair every image, as real part, with one of the other label, drawn with replacement.
+    """Pair each image as real part with a random image of label 9 - l as imaginary part.
+
+    Imaginary parts are drawn with replacement, so an image can be in several examples.
 
     Parameters
     ----------
     labels
-        Labels of the images of the part, 0 to 9.
+        Labels of the images, 0 to 9, shape (image,).
     part
-        Of which part they are; training and test have streams of their own.
+        Part of the images. Training and test images have separate random streams.
     seed
         Seed of the pairing, a public constant.
+
+    Returns
+    -------
+    As many examples as images, in the order of the images.
     """
     random = stream(seed, Purpose.PAIRING, PARTS.index(part), 0)
     imaginary = np.empty(len(labels), dtype=np.int64)
@@ -61,14 +68,18 @@ def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
 def disjoint_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
     """Pair images of labels l and 9 - l so that every image is used at most once.
 
-    Of the two labels the rarer one limits: MNIST's training images give 5923 + 5851 + 5958 + 5918 + 5421 = 29,071
-    examples, and those of the more frequent label that remain are left out. Which of the two images is the real part,
-    and with it the label, alternates, so that labels l and 9 - l are equally frequent.
+    The rarer of the two labels limits the number of pairs, and the remaining images of the other label are left out.
+    MNIST's training images give 5923 + 5851 + 5958 + 5918 + 5421 = 29,071 examples. The two labels take turns as the
+    real part, so labels l and 9 - l are equally frequent.
 
     Parameters
     ----------
     labels, part, seed
-        As of `drawn_pairs`.
+        Same as for `drawn_pairs`.
+
+    Returns
+    -------
+    Examples in random order.
     """
     random = stream(seed, Purpose.PAIRING, PARTS.index(part), 1)
     real, imaginary = [], []

@@ -1,8 +1,9 @@
-"""The scattering transform: features of an image that are computed, not learnt, so that they cost no privacy.
+"""The scattering transform: features of an image from a fixed formula. Nothing is learnt, so they cost no privacy.
 
-Moduli of Morlet wavelet transforms, averaged over windows of 2^J pixels (Bruna and Mallat 2013,
-doi:10.1109/TPAMI.2012.230), up to order two. Filters, reflecting border and order of channels are those of Kymatio
-(Andreux et al. 2020), whose last release does not import next to today's SciPy.
+The features are moduli of Morlet wavelet transforms up to order two, averaged over windows of 2^J pixels (Bruna and
+Mallat 2013, doi:10.1109/TPAMI.2012.230). Filters, reflecting border and order of channels are the same as in Kymatio
+(Andreux et al. 2020). Kymatio itself is not used, because its last release does not work with current versions of
+SciPy.
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ WIDTH, FREQUENCY = 0.8, 3 * np.pi / 4
 """Standard deviation and centre frequency of the finest wavelet, in pixels and radians per pixel."""
 CHANNELS = 1 + SCALES * ANGLES + ANGLES**2 * SCALES * (SCALES - 1) // 2
 GROUP = 3
-"""Neighbouring channels that are normalised together."""
+"""Number of neighbouring channels that are normalised together."""
 PASS = 32
-"""Images in one pass; more would leave the processor's cache."""
+"""Number of images in one pass. More would not fit into the processor's cache."""
 
 
 def scattering(images: Tensor) -> Tensor:
-    """Return the scattering coefficients of images, each a function of its own image alone.
+    """Return the scattering coefficients of images. Those of an image depend on this image alone.
 
     Parameters
     ----------
     images
-        Real images of shape (image, row, column); both sides are multiples of 2^J = 4.
+        Real images, shape (image, row, column). The numbers of rows and columns are multiples of 2^J = 4.
 
     Returns
     -------
-    float32, shape (image, `CHANNELS`, row / 4, column / 4): the local mean, then one channel for each wavelet (by
-    scale, then angle), then one for each pair of a finer and a coarser wavelet.
+    float32, shape (image, `CHANNELS`, row / 4, column / 4). The first channel is the local mean. Then comes one channel
+    for each wavelet, by scale and angle, and one for each pair of a finer and a coarser wavelet.
     """
     return torch.cat([_scattered(images[start : start + PASS].float()) for start in range(0, len(images), PASS)])
 
 
 def normalised(coefficients: Tensor) -> Tensor:
-    """Give each group of neighbouring channels of an image mean zero and variance one, by that image alone.
+    """Standardise each group of neighbouring channels to mean zero and variance one, within each image.
 
     Parameters
     ----------
     coefficients
-        As `scattering` returns them.
+        The result of `scattering`.
 
     Returns
     -------
@@ -72,7 +73,7 @@ def _scattered(images: Tensor) -> Tensor:
 
 
 def _moduli(waves: Tensor, filters: Tensor, halvings: int) -> Tensor:
-    """Return the moduli of filtered images, given as spectra, with their sides halved as often as told."""
+    """Filter images, given as spectra, and return their moduli with the sides halved `halvings` times."""
     factor = 2**halvings
     rows, columns = (side // factor for side in waves.shape[-2:])
     # Keeping every factor-th point of an image is the same as folding its spectrum.
@@ -86,7 +87,7 @@ def _moduli(waves: Tensor, filters: Tensor, halvings: int) -> Tensor:
 
 
 def _averaged(images: Tensor, scale: int) -> Tensor:
-    """Return local means of images that were halved ``scale`` times: one for each 2^J pixels, without the border."""
+    """Return local means of images whose sides were halved `scale` times: one for 2^J pixels, without the border."""
     over_rows, over_columns = (_window(side * 2**scale, scale) for side in images.shape[-2:])
     means: Tensor = over_rows @ images @ over_columns.T
     return means
@@ -94,7 +95,7 @@ def _averaged(images: Tensor, scale: int) -> Tensor:
 
 @lru_cache
 def _window(side: int, scale: int) -> Tensor:
-    """Return the matrix that takes one axis, halved ``scale`` times, to its local means (the window is a product)."""
+    """Return the matrix that averages along one axis, which was halved `scale` times. The window is separable."""
     spectrum = _periodised(_spectrum(_gabor(side, side, WIDTH * 2 ** (SCALES - 1), 0.0, 0.0, 1.0)), scale)
     root = spectrum[0, 0].abs().sqrt()
     of_axis: Tensor = torch.fft.ifft(
@@ -104,7 +105,7 @@ def _window(side: int, scale: int) -> Tensor:
 
 
 def _periodised(filters: Tensor, halvings: int) -> Tensor:
-    """Return filters, given as spectra, for images with halved sides: without the frequencies these cannot hold."""
+    """Return filters, given as spectra, for images with halved sides: without frequencies that are then too high."""
     for axis in (-2, -1) if halvings else ():
         side = filters.shape[axis]
         left = side // 2 ** (halvings + 1)
@@ -129,7 +130,7 @@ def _spectrum(values: np.ndarray) -> Tensor:
 
 
 def _morlet(rows: int, columns: int, width: float, angle: float, frequency: float) -> np.ndarray:
-    """Return a wave under an oblong Gaussian, made to have mean zero."""
+    """Return a plane wave under an elongated Gaussian, corrected to have mean zero."""
     wave = _gabor(rows, columns, width, angle, frequency, SLANT)
     envelope = _gabor(rows, columns, width, angle, 0.0, SLANT)
     morlet: np.ndarray = wave - wave.sum() / envelope.sum() * envelope
@@ -137,7 +138,7 @@ def _morlet(rows: int, columns: int, width: float, angle: float, frequency: floa
 
 
 def _gabor(rows: int, columns: int, width: float, angle: float, frequency: float, slant: float) -> np.ndarray:
-    """Return a plane wave under a Gaussian about the first pixel, repeated with the image's period."""
+    """Return a plane wave under a Gaussian around the first pixel, repeated with the image's period."""
     found = np.zeros((rows, columns), dtype=np.complex128)
     for up in range(-2, 3):
         for left in range(-2, 3):

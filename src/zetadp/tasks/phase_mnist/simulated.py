@@ -1,8 +1,8 @@
-"""Simulated handwritten digits: strokes along hand-written skeletons, bent and slanted at random, drawn with a pen.
+"""Simulated handwritten digits: skeletons of strokes, bent and slanted at random, then drawn with a pen.
 
-They are public: no image of any data set went into them. What a network learns from them is what everybody knows of how
-digits are written, and costs no privacy. Images are framed as those of MNIST: the digit fills a box of 20 pixels, and
-its centre of mass is the middle of 28 x 28 pixels.
+The skeletons are hand-written and use no image of any data set, so training on these digits costs no privacy. Images
+are framed like those of MNIST: the digit fills a box of 20 pixels, and its centre of mass is in the middle of 28 x 28
+pixels.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from zetadp.randomness import Purpose, stream
 from zetadp.tasks.phase_mnist.digits import SIDE
 
 BOX = 20.0
-"""Side in pixels of the box that a digit fills."""
+"""Side of the box that a digit fills, in pixels."""
 POINTS = 96
-"""Points along the strokes of a digit."""
+"""Number of points along the strokes of a digit."""
 WAVES = 3
-"""Waves across the box of the finest bend."""
+"""Number of waves across the box in the finest displacement."""
 
-# Ways to write each digit. Points are written x,y in per cent of a box, y downwards. A stroke is a smooth curve through
-# its points; a corner ends one stroke and begins the next, which a slash parts.
+# Several ways to write each digit. A point is x,y in per cent of a box, with y downwards. A stroke is a smooth curve
+# through its points. Slashes separate strokes. A corner needs two strokes: one ends there and the next begins there.
 SKELETONS: dict[int, tuple[str, ...]] = {
     0: (
         "50,0 15,15 3,50 15,85 50,100 85,85 97,50 85,15 50,0",
@@ -91,16 +91,16 @@ SKELETONS: dict[int, tuple[str, ...]] = {
 
 
 def simulated_digits(count: int, seed: int, *place: int) -> tuple[Tensor, Tensor]:
-    """Return simulated digits, every class alike.
+    """Simulate digits. All classes are equally frequent.
 
     Parameters
     ----------
     count
-        How many.
+        Number of digits.
     seed
         Seed of all draws.
     *place
-        Non-negative integers that tell apart the uses of one seed.
+        Non-negative integers that separate different uses of one seed.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def simulated_digits(count: int, seed: int, *place: int) -> tuple[Tensor, Tensor
 
 @lru_cache
 def _skeleton(label: int, way: int) -> np.ndarray:
-    """Return points along the strokes of a way to write a digit, equally far apart, shape (`POINTS`, 2)."""
+    """Return points at equal distances along the strokes of one way to write a digit, shape (`POINTS`, 2)."""
     strokes = [stroke.split() for stroke in SKELETONS[label][way].split("/")]
     curves = [_smooth(np.array([[int(at) / 100 for at in point.split(",")] for point in stroke])) for stroke in strokes]
     lengths = [np.linalg.norm(np.diff(curve, axis=0), axis=1) for curve in curves]
@@ -133,7 +133,7 @@ def _skeleton(label: int, way: int) -> np.ndarray:
 
 
 def _smooth(points: np.ndarray) -> np.ndarray:
-    """Return a Catmull-Rom curve through some points."""
+    """Return a Catmull-Rom curve through points, shape (point, 2)."""
     before, after = 2 * points[0] - points[1], 2 * points[-1] - points[-2]
     p = np.concatenate((before[None], points, after[None]))
     t = np.linspace(0, 1, 25)[:, None]
@@ -145,7 +145,7 @@ def _smooth(points: np.ndarray) -> np.ndarray:
 
 
 def _bent(lines: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Bend lines by smooth displacements, which keep strokes together that touch, and slant, turn and stretch them."""
+    """Bend, slant, turn and stretch lines. All displacements are smooth, so strokes that touch stay together."""
     count = len(lines)
     centred = lines - 0.5
     moved = centred.copy()
@@ -166,7 +166,7 @@ def _bent(lines: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _framed(lines: np.ndarray, width: np.ndarray) -> np.ndarray:
-    """Scale digits, pen included, to the box."""
+    """Scale digits to the box, including the width of the pen."""
     low, high = lines.min(axis=1, keepdims=True), lines.max(axis=1, keepdims=True)
     scale = (BOX - width) / (high - low).max(axis=(1, 2))
     framed: np.ndarray = (lines - (low + high) / 2) * scale[:, None, None]
@@ -174,7 +174,7 @@ def _framed(lines: np.ndarray, width: np.ndarray) -> np.ndarray:
 
 
 def _drawn(lines: np.ndarray, width: np.ndarray, random: np.random.Generator) -> Tensor:
-    """Draw lines with a round pen of a width in pixels, their centre of mass in the middle of the image."""
+    """Draw lines with a round pen. Widths are in pixels; the centre of mass moves to the middle of the image."""
     count = len(lines)
     points = torch.from_numpy(lines).float()
     edge = torch.from_numpy(random.uniform(0.6, 1.6, (count, 1))).float()

@@ -1,7 +1,7 @@
-"""PhaseMNIST: tell the digit of a complex image whose parts are two images of MNIST (Ziller et al., section 5.1).
+"""PhaseMNIST: classify the digit in a complex image whose parts are two images of MNIST (Ziller et al., section 5.1).
 
-Whose digits they are nobody knows, so the unit is the example: with images drawn again and again as imaginary parts one
-image lies in several examples, and no figure is stated for a writer.
+MNIST does not identify the writers of its digits, so the unit of the guarantee is one example, and no figure is stated
+for a writer. If imaginary parts are drawn with replacement, an image can be in several examples.
 """
 
 from __future__ import annotations
@@ -25,23 +25,28 @@ if TYPE_CHECKING:
 
 COMPOSITES = ("drawn", "once", "none")
 FEATURES = "features.h5"
-"""Name of the file of an encoder's features."""
+"""Name of the file with an encoder's features."""
 
 
 @dataclass(frozen=True)
 class PhaseMnist(Classification):
-    """Digits of composite examples, or of plain ones.
+    """Classification of digits in composite or plain examples.
 
     Attributes
     ----------
     composite
-        How examples are made: ``drawn`` (every image with label l, and with it as imaginary part one with label 9 - l,
-        drawn with replacement: the paper's); ``once`` (the same without replacement, so that every image is used at
-        most once); ``none`` (plain MNIST: a real image).
+        How examples are made. ``drawn`` pairs each image as real part with a random image of label 9 - l as imaginary
+        part, drawn with replacement, as in the paper. ``once`` pairs without replacement, so every image is used at
+        most once. ``none`` is plain MNIST with real images.
     seed
         Seed of the pairs, a public constant.
     encoder
-        What the public encoder is made by (`zetadp.tasks.phase_mnist.encoder.DigitEncoderSettings`).
+        Settings of the public encoder (`zetadp.tasks.phase_mnist.encoder.DigitEncoderSettings`).
+
+    Raises
+    ------
+    ValueError
+        If `composite` is unknown or the seed is out of range.
     """
 
     classes: int | None = 10
@@ -64,7 +69,7 @@ class PhaseMnist(Classification):
 
         (file,) = files
         rows = partition[partition["role"] == role].reset_index(drop=True)
-        # The file of features is known by its name, which the task's rules give.
+        # The task's workflow rules name the file of features, so the name shows what the file contains.
         if file.name == FEATURES:
             values, labels, names = _read(file, "values", "labels")
             places = places_of(rows["record"], names, "examples", file)
@@ -76,10 +81,10 @@ class PhaseMnist(Classification):
         return Held(Records(torch.from_numpy(inputs), torch.from_numpy(labels[places])).to(device), rows)
 
     def backbone(self, file: Path, device: torch.device) -> None:
-        """Return nothing: the file of the encoder only makes features."""
+        """Return None. The encoder only computes features, and no training starts from it."""
 
     def words(self, network: Mapping[str, Any]) -> Words:
-        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        """Return the texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
         kind = "real-valued" if network["domain"] == "image" else "complex-valued"
         seen = "the digit in an image"
         if self.composite != "none":
@@ -99,16 +104,16 @@ class PhaseMnist(Classification):
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples by the images that make them, which lie in memory once.
+    """Examples, stored as positions of their images, so that each image is in memory only once.
 
     Attributes
     ----------
     images
-        uint8 images of MNIST, shape (image, 28, 28).
+        Images of MNIST, uint8, shape (image, 28, 28).
     real, imaginary
-        Position of each example's images, shape (example,).
+        Positions of each example's two images, shape (example,).
     labels
-        Digit of each example, that of its real part.
+        Digit of each example, which is the digit of its real part, shape (example,).
     names
         Name of each example.
     """
@@ -121,7 +126,7 @@ class Examples:
 
     @classmethod
     def joined(cls, one: Examples, other: Examples) -> Examples:
-        """Return the examples of two parts one after the other."""
+        """Join the examples of two parts, one part after the other."""
         moved = len(one.images)
         return cls(
             np.concatenate((one.images, other.images)),
@@ -132,7 +137,15 @@ class Examples:
         )
 
     def values(self, places: np.ndarray, *, plain: bool) -> np.ndarray:
-        """Return some examples, shape (example, 1, 28, 28) in [0, 1]: complex64, or float32 where they are plain."""
+        """Return examples, shape (example, 1, 28, 28), with parts in [0, 1].
+
+        Parameters
+        ----------
+        places
+            Positions of the examples.
+        plain
+            Whether to return the real parts alone, as float32. Otherwise the result is complex64.
+        """
         real = self.images[self.real[places], None].astype(np.float32) / 255
         if plain:
             return real
@@ -141,25 +154,41 @@ class Examples:
         return found
 
     def write(self, path: Path) -> None:
-        """Write them to HDF5."""
+        """Write the examples to HDF5."""
         arrays = {"images": self.images, "real": self.real, "imaginary": self.imaginary, "labels": self.labels}
         write_arrays(path, arrays, {"records": self.names}, {"axes": ["image", "row", "column"], "units": "grey"}, {})
 
 
 def read_examples(path: Path) -> Examples:
-    """Read what `Examples.write` wrote."""
+    """Read examples that `Examples.write` wrote.
+
+    Raises
+    ------
+    UserError
+        If the file is missing or damaged, or has other contents.
+    """
     images, real, imaginary, labels, names = _read(path, "images", "real", "imaginary", "labels")
     return Examples(images, real, imaginary, labels, names)
 
 
 def write_features(path: Path, values: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
-    """Write public features of examples, complex64 of shape (example, 1, 1, component), to HDF5."""
+    """Write public features of examples to HDF5.
+
+    Parameters
+    ----------
+    path
+        The file.
+    values
+        complex64, shape (example, 1, 1, component).
+    labels, names
+        Digit and name of each example.
+    """
     axes = {"axes": ["example", "channel", "row", "component"], "units": "1"}
     write_arrays(path, {"values": values, "labels": labels}, {"records": names}, axes, {})
 
 
 def _read(path: Path, *arrays: str) -> tuple[Any, ...]:
-    """Return some arrays of a file, and the names of its examples."""
+    """Read arrays of a file by name, and the names of its examples."""
     found, (names,) = read_arrays(path, "examples", arrays, ("records",))
     return (*found, names)
 
