@@ -1,8 +1,9 @@
-"""The mechanism with draws that nobody can repeat: exact arithmetic, and the operating system's generator.
+"""The mechanism that protects: exact arithmetic, and randomness from the operating system that nobody can repeat.
 
-Floating-point noise gives patients away in its low-order bits, and a seed can be known. Here each clipped gradient is
-truncated onto an integer grid, its norm is checked in integers, sums are exact, and the noise is an exactly rounded
-Gaussian: the release is post-processing of the continuous Gaussian mechanism, so every accountant holds as it is.
+The low-order bits of floating-point noise can reveal patients, and an attacker could learn a seed. Here each clipped
+gradient is truncated to an integer grid and its norm is checked in integers. Sums are exact, and the noise is an
+exactly rounded Gaussian. The release is therefore post-processing of the continuous Gaussian mechanism, for which every
+accountant holds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import NodeMechanism, drawn_places
 
 NOISY_AT_ONCE = 1 << 24
-"""Numbers that noise is added to together."""
+"""Number of coordinates to which noise is added at a time."""
 
 
 class ExactSampledGaussian(NodeMechanism):
@@ -33,9 +34,15 @@ class ExactSampledGaussian(NodeMechanism):
     Parameters
     ----------
     event, ledger, rows
-        As in `NodeMechanism`; with noise.
+        Same as for `NodeMechanism`. The event must have Gaussian noise.
     grid
         The grid of the integer sums, a public constant of the run.
+
+    Raises
+    ------
+    ValueError
+        If the event has no noise or releases a direction, if the bound of the grid is not the clipping norm, or for
+        the reasons of `NodeMechanism`.
     """
 
     repeatable = False
@@ -56,14 +63,14 @@ class ExactSampledGaussian(NodeMechanism):
         return drawn_places(self.rows * event.population, partial(bernoulli_mask, self.probability))
 
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
-        """Add exact noise to the integer sum; conversion to float comes last and is post-processing."""
+        """Add exact noise to the integer sum. The conversion to float comes last and is post-processing."""
         scale = self.grid.noise_scale(event.noise_multiplier)
 
         def noisy(part: Tensor) -> Tensor:
             noise = torch.from_numpy(rounded_normal(len(part), scale))
             return from_grid(part + to_device(noise, part.device), self.grid, event.expected)
 
-        # In parts: of many rows, the noise as integers would take more room than the rows.
+        # In parts, because the integer noise of many rows would need more memory than the rows themselves.
         return torch.cat([noisy(part) for part in torch.split(clipped_sum, NOISY_AT_ONCE)])
 
 
@@ -73,16 +80,21 @@ def bernoulli_mask(probability: Fraction | int, size: int, *, source: ByteSource
     Parameters
     ----------
     probability
-        A rational number in [0, 1], for instance ``Fraction(expected) / population``. A float is refused: 24 / 44 is
-        not the float nearest to it.
+        A rational number in [0, 1], for instance ``Fraction(expected) / population``. Floats are refused, because a
+        float such as 24 / 44 is rounded.
     size
-        How many.
+        Number of booleans.
     source
-        Where random bytes come from; the operating system unless a test says otherwise.
+        Source of random bytes. Only tests replace the operating system's generator.
 
     Returns
     -------
     Boolean array of shape (size,).
+
+    Raises
+    ------
+    ValueError
+        If the probability is not rational or outside [0, 1].
 
     Examples
     --------
@@ -93,8 +105,9 @@ def bernoulli_mask(probability: Fraction | int, size: int, *, source: ByteSource
         raise ValueError(f"Expected a Fraction from 0 to 1 as probability, found {probability!r}.")
     if probability in (0, 1):
         return np.full(size, probability == 1)
-    # U and the probability are compared byte by byte. Where they agree so far, what follows decides: it is uniform
-    # again, and must be below what is left of the probability. One in 256 gets as far as its second byte.
+    # A uniform number U is compared with the probability, byte by byte. If the first bytes are equal, the remaining
+    # bytes decide: they are uniform as well and are compared with the rest of the probability. This happens for one
+    # number in 256.
     first = np.frombuffer(random_bytes(source, size), dtype=np.uint8)
     whole, rest = divmod(probability * 256, 1)
     result: np.ndarray = first < whole

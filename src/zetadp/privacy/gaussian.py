@@ -1,9 +1,10 @@
 r"""Exact privacy of a Gaussian mechanism.
 
-A mechanism is :math:`\mu`-GDP if telling its outputs on two neighbouring cohorts apart is as hard as telling
-:math:`N(0, 1)` from :math:`N(\mu, 1)` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454). The complex Gaussian mechanism
-with variance :math:`\sigma^2` in the real and in the imaginary part has :math:`\mu = \Delta / \sigma`, as the real one
-on twice as many coordinates. With half that variance in each part it would be :math:`\sqrt{2} \Delta / \sigma`.
+A mechanism is :math:`\mu`-GDP if distinguishing its outputs on two neighbouring cohorts is at least as hard as
+distinguishing :math:`N(0, 1)` from :math:`N(\mu, 1)` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454). The complex
+Gaussian mechanism with variance :math:`\sigma^2` in the real and in the imaginary part has
+:math:`\mu = \Delta / \sigma`, like a real mechanism with twice as many coordinates. With half that variance in each
+part it would have :math:`\mu = \sqrt{2} \Delta / \sigma`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def delta(epsilon: float, mu: float) -> float:
 
     .. math:: \delta = \Phi(\mu/2 - \epsilon/\mu) - e^\epsilon \Phi(-\mu/2 - \epsilon/\mu)
 
-    (Balle and Wang 2018, arXiv:1805.06530, Theorem 8), accurate however small.
+    The formula is Theorem 8 of Balle and Wang 2018 (arXiv:1805.06530). The result is accurate even if it is tiny.
     """
     return math.exp(_log_delta(epsilon, mu))
 
@@ -86,7 +87,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 
 def _log(value: float) -> float:
-    """Return the natural logarithm, minus infinity at zero and where rounding has left less."""
+    """Return the natural logarithm, or minus infinity for zero and for values that rounding made negative."""
     return math.log(value) if value > 0 else -math.inf
 
 

@@ -1,16 +1,20 @@
-r"""Poisson sampling and noise in one object, so that the accounted event is the one that happened.
+r"""Poisson sampling and noise in one object, so that the accountant counts exactly what happened.
 
-For one node and one round: every patient is drawn independently with probability ``p = R / N``; the clipped gradients
-of those drawn are summed; noise of variance :math:`(\sigma B)^2` is added to the real part **and** to the imaginary
-part of every complex coordinate and to every real one; the result is divided by the expected number R, a public
-constant. The divisor is never the realised number, which is private, and a round that draws no patient releases noise.
+One round at one node has these steps:
 
-If the event is of a direction, one drawn around that of the sum is released instead (`zetadp.directions`). A sum
-of zero has no direction, whether no patient was drawn or the contributions cancel; a fixed public one replaces it. The
-accountant assumes that any two centres are opposite, including this one.
+1. Every patient is drawn independently with probability ``p = R / N``.
+2. The clipped gradients of the drawn patients are summed.
+3. Noise of variance :math:`(\sigma B)^2` is added to every real coordinate, and to the real part **and** the imaginary
+   part of every complex coordinate.
+4. The result is divided by the expected number R of patients, a public constant. The number of patients who were drawn
+   is private and is never the divisor. A round that draws no patient releases noise.
 
-Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI Applications, Algorithm 1, with the
-noise of its eq. 2: ``torch.randn`` with a complex dtype would give half the variance.
+If the event releases a direction, a random direction around that of the sum is released instead (`zetadp.directions`).
+A sum of zero has no direction, either because no patient was drawn or because the contributions cancel. A fixed public
+direction then replaces it. The accountant assumes that any two centres are opposite, including this one.
+
+The method is Algorithm 1 of Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI
+Applications, with the noise of its eq. 2. ``torch.randn`` with a complex dtype would give half the variance.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ DRAWN_AT_ONCE = 1 << 23
 
 @dataclass(frozen=True)
 class Draw:
-    """Units drawn in one round at one node, with the event for the accountant.
+    """The units that one node draws in one round, with the event for the accountant.
 
     Attributes
     ----------
@@ -50,7 +54,7 @@ class Draw:
     members
         Indices of the patients drawn. Private: it never leaves the node.
     rows
-        Where several sums are released together: the row that each of the members was drawn for.
+        Row for which each member was drawn, if several sums are released together. None for a single sum.
     """
 
     event: Round
@@ -59,25 +63,25 @@ class Draw:
 
 
 class NodeMechanism(ABC):
-    """The mechanism of one node: who takes part in a round, and what the node then sends.
+    """The mechanism of one node: it draws the patients of a round and makes the release.
 
-    Where the draws come from is for its kinds to say.
+    Subclasses define the source of randomness.
 
     Parameters
     ----------
     event
-        The public constants of a round: what the ledger will say of every round, but for its number.
+        Public constants of every round, as the ledger records them. The number of the round is filled in later.
     ledger
-        Where events must be recorded before anything is released.
+        Ledger that must record an event before its release.
     rows
-        Sums that are released together in a round, each with draws of its own. Their share that a patient can be drawn
-        for is public: it follows from the count of the event.
+        Number of sums that are released together in a round. Each sum has its own draws. The share of the sums for
+        which a patient can be drawn is public: it is the count of the event divided by this number.
 
     Raises
     ------
     ValueError
-        If the event counts more rows than there are, or names another chance than the one that follows from its other
-        constants.
+        If the event counts more rows than there are, if its sampling probability contradicts its other constants, or
+        if it releases the directions of several sums.
     """
 
     grid: Grid | None = None
@@ -97,9 +101,15 @@ class NodeMechanism(ABC):
         self._released: set[tuple[int, int]] = set()
 
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
-        """Draw the patients of a round, each independently; the result may be empty.
+        """Draw the patients of a round, each independently. The result may be empty.
 
-        A round that was released ``again`` times before is drawn anew: the accountant takes releases as independent.
+        Parameters
+        ----------
+        round_number
+            Number of the round.
+        again
+            How often this round was released before. Every repetition draws new patients, because the accountant
+            assumes that releases are independent.
         """
         event = replace(self.event, round=round_number)
         found = self._drawn(event, again)
@@ -110,7 +120,7 @@ class NodeMechanism(ABC):
 
     @abstractmethod
     def image_choices(self, round_number: int) -> np.random.Generator:
-        """Return the generator by which the images of the node's patients are chosen in a round."""
+        """Return the generator that chooses the images of the node's patients in a round."""
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         """Return the privatised mean gradient, ready to leave the node.
@@ -118,22 +128,24 @@ class NodeMechanism(ABC):
         Parameters
         ----------
         draw
-            The round's draw, whose event the ledger must hold already.
+            The draw of the round. The ledger must already contain its event.
         clipped_sum
-            Sum of the clipped gradients of the patients drawn, flat and real, shape (dimension,).
+            Sum of the clipped gradients of the drawn patients, flat and real, shape (dimension,).
         again
-            How often this round was released before with another sum. Each release has noise of its own: two sums
-            under the same noise would show their difference bare.
+            How often this round was released before with another sum. Every release has its own noise: the same noise
+            on two sums would reveal their exact difference.
 
         Returns
         -------
-        ``(clipped_sum + noise) / R``, or a unit vector drawn round the sum's direction; of the same shape.
+        ``(clipped_sum + noise) / R``, or a random unit vector around the sum's direction. The shape is that of the sum.
 
         Raises
         ------
         RuntimeError
-            If this release was not recorded first: a crash could then leave a release that no ledger knows. Or if it
-            was made already: each needs an entry, and noise, of its own.
+            If this release was not recorded before, because a crash could then leave a release that is in no ledger.
+            Also if it was already made, because each release needs its own entry and its own noise.
+        ValueError
+            If the sum has another dimension than the event.
         """
         if not self.ledger.holds(draw.event, again + 1):
             raise RuntimeError(f"Expected the ledger to hold {draw.event} before its release, {again + 1} times.")
@@ -150,7 +162,7 @@ class NodeMechanism(ABC):
 
     @abstractmethod
     def _drawn(self, event: Round, again: int) -> np.ndarray:
-        """Return, for each patient of the node, whether it is drawn."""
+        """Return the places of the drawn patients: row * population + patient, in ascending order."""
 
     @abstractmethod
     def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
@@ -158,18 +170,18 @@ class NodeMechanism(ABC):
 
 
 class SampledGaussian(NodeMechanism):
-    """The mechanism of one node, with draws from a seed: reproducible, and no protection.
+    """The mechanism of one node with randomness from a seed. It is reproducible and protects nobody.
 
-    It alone releases directions, of whose law no exact sampler is known.
+    Only this mechanism releases directions: no exact sampler of their distribution is known.
 
     Parameters
     ----------
     event, ledger, rows
-        As in `NodeMechanism`.
+        Same as for `NodeMechanism`.
     place
-        Number of the node, which sets its random streams apart from those of other nodes.
+        Number of the node. It separates the node's random streams from those of other nodes.
     seed
-        Seed of the run. Seeded noise makes a simulation reproducible and protects no one.
+        Seed of the run.
     """
 
     def __init__(self, event: Round, place: int, *, seed: int, ledger: Ledger, rows: int = 1) -> None:
@@ -177,7 +189,7 @@ class SampledGaussian(NodeMechanism):
         self.place, self.seed = place, seed
 
     def image_choices(self, round_number: int) -> np.random.Generator:
-        """Return a generator of the node's own stream."""
+        """Return a generator with the node's own stream."""
         return stream(self.seed, Purpose.IMAGES, self.place, round_number)
 
     def _drawn(self, event: Round, again: int) -> np.ndarray:
@@ -195,14 +207,15 @@ class SampledGaussian(NodeMechanism):
 
 
 def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return the places, below a size, for which a draw came out true, in ascending order.
+    """Draw a boolean for each place, and return the places of those that are true, in ascending order.
 
     Parameters
     ----------
     size
         Number of places.
     draw
-        Returns so many booleans, one after the other: memory holds those of `DRAWN_AT_ONCE` places.
+        Returns the given number of random booleans. It is called for at most `DRAWN_AT_ONCE` places at a time, which
+        limits memory.
     """
     starts = range(0, size, DRAWN_AT_ONCE)
     return np.concatenate([start + np.flatnonzero(draw(min(DRAWN_AT_ONCE, size - start))) for start in starts])
@@ -211,19 +224,19 @@ def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
 def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator: np.random.Generator) -> Tensor:
     """Return a clipped sum with Gaussian noise, divided by the expected number of patients.
 
-    On a CPU it goes through NumPy, which lets go of Python's lock and takes one thread: several nodes can be served
-    side by side (`zetadp.core.round`).
+    On a CPU the computation uses NumPy, which releases Python's lock and needs one thread. Several nodes can then run
+    in parallel (`zetadp.core.round`).
 
     Parameters
     ----------
     clipped_sum
-        Flat and real, float32.
+        Flat and real, float32, shape (dimension,).
     deviation
         Standard deviation of the noise in each real component.
     expected
         The divisor, a public constant.
     generator
-        Of the noise.
+        Generator of the noise. A seeded generator protects nobody.
     """
     noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
     noise *= np.float32(deviation)

@@ -1,4 +1,4 @@
-"""What drawing somebody by a coin does to privacy losses and to Renyi moments, without overflow."""
+"""The effect of random sampling on privacy losses and Renyi moments, computed without overflow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from scipy.special import gammaln, logsumexp
 
 
 def sampled_loss(loss: np.ndarray, probability: float) -> np.ndarray:
-    r"""Return :math:`\log(1 - q + q e^x)`: the loss of somebody drawn with probability q, where it would be x."""
+    r"""Return :math:`\log(1 - q + q e^x)`: the privacy loss of a unit that is drawn with probability q.
+
+    Parameters
+    ----------
+    loss
+        Losses x of a unit that is always drawn, of any shape.
+    probability
+        Chance q that the unit is drawn, above zero.
+    """
     if probability == 1:
         return loss
     return np.asarray(np.logaddexp(math.log1p(-probability), math.log(probability) + loss))
@@ -21,11 +29,11 @@ def sampled_moment(order: int, probability: float, exponents: np.ndarray) -> flo
     Parameters
     ----------
     order
-        Whole order a of a Renyi divergence, at least 2.
+        Order a of a Renyi divergence, an integer of at least 2.
     probability
-        Chance q to be drawn, below one.
+        Chance q that a unit is drawn, above zero and below one.
     exponents
-        x of 2 to a draws, shape (a - 1,).
+        The exponents :math:`x_2` to :math:`x_a`, shape (a - 1,).
     """
     drawn = np.arange(2, order + 1)
     terms = (
