@@ -87,11 +87,11 @@ def best_degree(epsilon: float, delta: float, *, population: int, rows: int, sha
     degree = best_mixed(mu, population, rows, share)
     if degree < 1:
         most = int(best_mixed(mu, population, 1, share) ** 2)
-        advice = f"rows up to {most}" if most else "a larger epsilon"
+        advice = f"at most {most} rows" if most else "a larger epsilon"
         usual = f", for example {population}" if 0 < population <= most else ""
         raise UserError(
-            f"Expected a number of rows that mix at least one patient each, found {rows} rows of {population} patients "
-            f"at epsilon {epsilon:g}, for which the best degree of mixing is {degree:.2g}. Choose {advice}{usual}, or "
-            "give training.mixing.degree yourself."
+            f"Expected rows that mix at least one patient each, found {rows} rows of {population} patients at epsilon "
+            f"{epsilon:g}. The best degree of mixing would be {degree:.2g} patients per row. Choose {advice}{usual}, "
+            "or set training.mixing.degree."
         )
     return min(degree, population * share)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 FORMAT = "zetadp-release-1"
 README = (
-    "features (row, component) and labels (row, class) may be trained on freely: whatever is done with them costs the "
-    "people behind them nothing more. What is known of them by this file: attribute statement. In Python: "
+    "Everybody may train on features (row, component) and labels (row, class): no use of them costs the people behind "
+    "them any further privacy. The attribute statement describes the guarantee of this file. In Python: "
     "h5py.File(name)['features'][:]"
 )
 

@@ -154,8 +154,8 @@ def release_features(
     """
     if features.ndim != 2 or labels.shape != (len(features),) or len(features) != settings.people:
         raise UserError(
-            f"Expected features of shape ({settings.people}, component) and as many labels, as declared, found shapes "
-            f"{features.shape} and {labels.shape}."
+            f"Expected features of shape ({settings.people}, component) and {settings.people} labels, as declared, "
+            f"found shapes {features.shape} and {labels.shape}."
         )
     if labels.min() < 0 or labels.max() >= settings.classes:
         raise UserError(f"Expected labels from 0 to {settings.classes - 1}, found {labels.min()} to {labels.max()}.")

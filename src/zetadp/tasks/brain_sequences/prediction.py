@@ -58,14 +58,14 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     task = model.task
     if not isinstance(task, BrainSequences):
         raise UserError(
-            f"Expected a model that tells pulse sequences, found one of another task ({type(task).__name__})."
+            f"Expected a model that classifies pulse sequences, found a model of another task ({type(task).__name__})."
         )
     channels = _canonical_channels(path)
     if channels.shape[3] < task.slices:
         raise UserError(f"Expected at least {task.slices} axial slices in {path}, found {channels.shape[3]}.")
     if model.settings.domain == STUDY and len(channels) != len(task.names):
         raise UserError(
-            f"Expected all {len(task.names)} sequences of a patient in {path}, since the model compares them, found "
+            f"Expected all {len(task.names)} sequences of a patient in {path}, because the model compares them, found "
             f"{len(channels)} channel(s)."
         )
     kept = centre_slices(channels.shape[3], task.slices)
@@ -75,7 +75,7 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     if not np.isfinite(spread).all() or (spread == 0).any():
         channel, place = np.argwhere(~np.isfinite(spread) | (spread == 0))[0]
         where = f"slice {kept.start + place} of channel {channel}"
-        raise UserError(f"Expected finite, varying slices in {path}, found another in {where}.")
+        raise UserError(f"Expected intensities in {path} that are finite and vary, found a bad slice: {where}.")
     images = resize_area(slices, task.size).reshape(-1, task.size, task.size)
     inputs = prepared_inputs(images, model.settings.domain, model.backbone)
     outputs = outputs_of(model.network, inputs)
@@ -130,7 +130,7 @@ def answers(table: pd.DataFrame, *, anyway: bool = False) -> pd.DataFrame:
 def doubts(table: pd.DataFrame) -> list[str]:
     """Return one sentence for each doubtful channel of `predict_volume`, or one sentence if there are no thresholds."""
     if table["doubt"].isna().all():
-        return ["No thresholds are known for this model, so it always answers, also where it is unsure."]
+        return ["This model has no thresholds for doubtful answers, so it always answers, even if it is unsure."]
     found = []
     for row in table.to_dict("records"):
         if row["doubt"] == UNSURE:

@@ -156,15 +156,15 @@ def _check(table: pd.DataFrame, labels: np.ndarray, declared: Mapping[str, int])
     """Refuse a cohort that differs from the declared cohort."""
     twice = [name for name, count in Counter(table["record"]).items() if count > 1]
     if twice:
-        raise UserError(f"Expected recordings with names of their own, found {twice[0]} twice.")
+        raise UserError(f"Expected each recording to have its own name, found {twice[0]} twice.")
     folds_of(table["patient"].tolist(), labels.tolist())  # refuses patients with both labels
     for part, patients in declared.items():
         own = table["part"] == part
         found = table["patient"][own].nunique()
         if found != patients:
             raise UserError(
-                f"Expected cohort.{part}_patients to be the number of patients of the cohort's files, {found}, found "
-                f"{patients}. Declare that number: it enters the guarantee as a public constant."
+                f"Expected cohort.{part}_patients to be the number of patients in the cohort's files, {found}, found "
+                f"{patients}. Declare {found}: the guarantee uses this number as a public constant."
             )
         if len(set(labels[own])) < 2:
-            raise UserError(f"Expected patients of both labels for cohort.{part}_patients, found one label alone.")
+            raise UserError(f"Expected patients of both labels for cohort.{part}_patients, found only one label.")

@@ -175,7 +175,7 @@ def _signals(folder: Path, entries: Sequence[Entry]) -> Iterator[Recording]:
         more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise UserError(
             f"Expected {len(entries)} recordings of {len(LEADS)} leads in {folder}, could not take "
-            f"{', '.join(wrong[:MOST_NAMED])}{more}. Mend these files, or take them out of its table."
+            f"{', '.join(wrong[:MOST_NAMED])}{more}. Repair these files, or remove them from the folder's table."
         )
 
 
@@ -185,7 +185,7 @@ def _problem(signal: np.ndarray) -> str:
         return f"found shape {signal.shape}"
     if not np.isfinite(signal).all():
         return "found values that are not finite"
-    return "" if signal.any() else "found zeros alone"
+    return "" if signal.any() else "found only zeros"
 
 
 def _matlab(path: Path) -> tuple[np.ndarray, float, float]:

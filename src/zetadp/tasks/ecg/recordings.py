@@ -78,7 +78,7 @@ def folds_of(patients: Sequence[str], labels: Sequence[int], seed: int = 0) -> d
     of_patient: dict[str, int] = {}
     for patient, label in zip(patients, labels, strict=True):
         if of_patient.setdefault(patient, label) != label:
-            raise UserError(f"Expected one label a patient, found recordings of both for patient {patient}.")
+            raise UserError(f"Expected one label per patient, found recordings of both labels for patient {patient}.")
     random = stream(seed, Purpose.PARTITION)
     found: dict[str, int] = {}
     for label in range(len(LABELS)):

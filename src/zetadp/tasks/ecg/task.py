@@ -109,7 +109,10 @@ class Ecg:
             If there are no predictions, or some are not finite.
         """
         if predictions.empty or not np.isfinite(predictions["score"]).all():
-            raise UserError("Expected finite scores of at least one recording, found others. Train the run again.")
+            raise UserError(
+                "Expected finite scores of at least one recording, found none or values that are not finite. Train the "
+                "run again."
+            )
         ill = predictions[self.called] == LABELS[1]
         patients = of_patients(predictions["patient"], predictions["score"], ill)
         scores, labels = patients["score"].to_numpy(), patients["label"].to_numpy(dtype=bool)
@@ -169,7 +172,7 @@ class Ecg:
         return Words(
             title="Classifier of left bundle branch block",
             about=f"A network of family {network['family']}. It detects left bundle branch block.",
-            inputs=f"Of an electrocardiogram, {seen}.",
+            inputs=f"From an electrocardiogram: {seen}.",
             outputs="A score, which is higher with left bundle branch block.",
             usage="from zetadp.core.pretrained import load_model",
             limits=("A test bed for methods: not for the diagnosis of anybody.",),

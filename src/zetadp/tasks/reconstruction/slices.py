@@ -82,7 +82,7 @@ class Slices(NamedTuple):
         found = self.table[list(COLUMNS)].drop_duplicates(ignore_index=True)
         twice = found["record"][found["record"].duplicated()]
         if len(twice):
-            raise UserError(f"Expected volumes with names of their own, found {twice.iloc[0]} twice.")
+            raise UserError(f"Expected each volume to have its own name, found {twice.iloc[0]} twice.")
         both = found.groupby("patient")["part"].nunique()
         if (both > 1).any():
             raise UserError(
@@ -93,8 +93,8 @@ class Slices(NamedTuple):
             patients = found["patient"][found["part"] == part].nunique()
             if patients != wanted:
                 raise UserError(
-                    f"Expected cohort.{part}_patients to be the number of patients of the files, {patients}, found "
-                    f"{wanted}. Declare that number: it enters the guarantee as a public constant."
+                    f"Expected cohort.{part}_patients to be the number of patients in the files, {patients}, found "
+                    f"{wanted}. Declare {patients}: the guarantee uses this number as a public constant."
                 )
         return found
 

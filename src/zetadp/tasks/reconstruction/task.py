@@ -112,7 +112,10 @@ class Reconstruction:
             If there are no predictions, or some are not finite.
         """
         if predictions.empty or not np.isfinite(predictions["error"]).all():
-            raise UserError("Expected finite images of at least one volume, found others. Train the run again.")
+            raise UserError(
+                "Expected finite images of at least one volume, found none or values that are not finite. Train the "
+                "run again."
+            )
         volumes = predictions.groupby(["patient", "volume"])
         sums = volumes[["error", "square", "pixels"]].sum()
         found = pd.DataFrame(

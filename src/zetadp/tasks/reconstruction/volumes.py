@@ -168,7 +168,7 @@ def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | No
     if target.shape[1] > kspace.shape[1] or target.shape[2] > kspace.shape[2]:
         return f"expected kspace of at least the size of reconstruction_esc, {target.shape[1:]}, found {kspace.shape}"
     if not (np.isfinite(kspace).all() and np.isfinite(target).all() and target.max() > 0):
-        return "expected finite values and an image that is not empty, found others"
+        return "expected finite values and an image that is not empty, found values that are not finite or no image"
     return None
 
 

@@ -177,7 +177,7 @@ def _samples(content: bytes) -> np.ndarray | str:
             found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
             samples = np.frombuffer(file.readframes(file.getnframes()), dtype=np.uint8)
     except (wave.Error, EOFError) as error:
-        return f"not a wav file of plain numbers ({error})"
+        return f"not a wav file with uncompressed samples ({error})"
     if found != (1, 2, RATE):
         return f"expected 1 channel, 2 bytes and {RATE} Hz, found {found[0]}, {found[1]} and {found[2]}"
     whole = samples[: len(samples) // 2 * 2].view("<i2")

@@ -59,7 +59,7 @@ def index(clips: Clips, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
     if wrong:
         wanted = " and ".join(f"cohort.{part}_patients to be {counts.get(part, 0)}" for part in wrong)
         declared = " and ".join(str(sizes[part]) for part in wrong)
-        raise UserError(f"Expected {wanted}, the number of {unit}s there are, found {declared}.")
+        raise UserError(f"Expected {wanted}, the number of {unit}s in the clips, found {declared}.")
     return found
 
 

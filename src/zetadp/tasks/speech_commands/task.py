@@ -132,7 +132,7 @@ class SpeechCommands(Classification):
         return Words(
             title="Classifier of spoken commands",
             about=f"A {kind} network of family {network['family']} on {seen}. It classifies which of the words "
-            f"{', '.join(WORDS)} is spoken. What was protected in training: a {self.unit}.",
+            f"{', '.join(WORDS)} is spoken. The unit of privacy is the {self.unit}.",
             inputs="A clip of one second, 16 kHz, one channel.",
             outputs="A score for each word.",
             usage="from zetadp.core.pretrained import load_model",
