@@ -1,11 +1,11 @@
-"""Which idea bought how many points, and how far apart two methods are: from the runs of phantom_full.yaml.
+"""Measure how much accuracy each idea adds, and the differences between methods, in the runs of phantom_full.yaml.
 
     make full
 
-runs this after the workflow. Two methods are compared run by run, seed with seed, on the same test patients. An
-interval over seeds (Student's t, 95 %) says how much training's own chance matters; one over patients (bootstrap, 95 %)
-how far the difference holds for other patients of this cohort. Runs are those that the scenario declares; one that is
-missing is an error, and others in the folder are not looked at. Writes phantom_full_ablation.csv and .md and
+runs this after the workflow. Two methods are compared seed by seed, on the same test patients. Each difference has two
+intervals of 95 %. The interval over seeds (Student's t) shows the effect of chance in training. The interval over
+patients (bootstrap) shows whether the difference holds for other patients of this cohort. The scenario declares the
+runs: a missing run is an error, and other runs in the folder are ignored. Writes phantom_full_ablation.csv and .md and
 phantom_full_differences.csv and .md.
 """
 

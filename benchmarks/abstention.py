@@ -1,8 +1,9 @@
-"""When `zetadp predict` should not answer: its thresholds, and what they do to patients and to nonsense.
+"""Make and test the thresholds with which `zetadp predict` abstains from doubtful answers.
 
-The thresholds come from 600 simulated patients whom the backbone never saw, 300 for the classes and 150 for the
-thresholds. The other 150 measure them. Simulate the patients (minutes), then make the file of the package, then the
-tables and the figure in docs/results/abstention, with real patients if there are some:
+600 simulated patients, on whom the backbone was not trained, are divided: 300 give the class means, 150 the thresholds,
+and 150 test them. The thresholds are also tested on inputs that are not brains, and on real patients if a folder is
+given. These commands simulate the patients (minutes), make the package's file, and make the tables and the figure in
+docs/results/abstention:
 
     snakemake --cores all $(printf 'resources/public-2-600-20x32/images/shard-%02d.h5 ' {0..15}) \
       --config 'pretraining={simulation: {seed: 2, patients: 600}}'
@@ -107,7 +108,7 @@ def mean_features(backbone: Backbone, images: np.ndarray) -> np.ndarray:
 def measured(
     abstention: Abstention, network: torch.nn.Module, features: np.ndarray, labels: np.ndarray | None, name: str
 ) -> dict[str, object]:
-    """Return how many volumes are answered, and how many answers are right, with and without abstention."""
+    """Return how many volumes are answered, and how many answers are correct, with and without abstention."""
     values = torch.from_numpy(np.ascontiguousarray(features))
     with torch.no_grad():
         found = abstention.probabilities(network(values[:, None, None]))

@@ -1,10 +1,10 @@
-"""Hold the quoted epsilon against a second tight accountant, on a grid of sampling rates, noise levels and rounds.
+"""Check our epsilon with a second tight accountant, on a grid of sampling rates, noise levels and rounds.
 
-For each setting whose epsilon lies between 0.1 and 20, the figure that is quoted (privacy-loss distribution, an upper
-bound) must lie between the lower and the upper bound of Opacus's accountant (privacy random variables, with an error of
-at most 0.2 % of epsilon). The two share no code. Renyi and central-limit figures stand beside them for comparison.
+Our epsilon is an upper bound from the privacy-loss distribution. For each setting with an epsilon between 0.1 and 20,
+it must lie between the lower and the upper bound of Opacus's accountant (privacy random variables, with an error of at
+most 0.2 % of epsilon). The two accountants share no code. Renyi and central-limit figures are given for comparison.
 
-Writes every case as CSV and a summary as Markdown, and ends with exit code 1 if a figure lies outside its bracket.
+Writes all cases as CSV and a summary as Markdown. The exit code is 1 if an epsilon lies outside its bounds.
 
     python benchmarks/accountants.py
     python benchmarks/accountants.py --rounds 1 917 --probabilities 0.5 --csv cases.csv --markdown summary.md
@@ -46,7 +46,7 @@ PRV accountant, whose error is at most 0.2 % of epsilon.
 
 
 def declared() -> tuple[str, str]:
-    """Return that there is neither cohort nor seed."""
+    """Return the origin of the table: it has neither cohort nor seed."""
     return "none", "none, nothing is drawn"
 
 
@@ -65,7 +65,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def measured(probability: float, noise: float, rounds: int, delta: float) -> dict[str, float] | None:
     """Return all figures of one setting, or None where epsilon is out of range."""
     mechanisms = {(probability, noise): rounds}
-    # One coarse grid tells where a setting lies, for a fraction of the cost.
+    # A coarse grid shows cheaply whether epsilon is in range.
     if not SMALLEST <= accounting.epsilon_pld(mechanisms, delta, tolerance=1.0) <= LARGEST:
         return None
     start = time.process_time()
@@ -121,7 +121,7 @@ def summary(cases: pd.DataFrame) -> str:
 
 
 def main() -> int:
-    """Measure the grid, write both files, and tell whether every figure lies inside its bracket."""
+    """Measure the grid, write both files, and return whether every epsilon lies inside its bounds."""
     given = parsed()
     grid = list(product(given.probabilities, given.rounds, given.deltas, given.noises))
     rows = []

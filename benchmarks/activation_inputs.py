@@ -1,7 +1,7 @@
-"""What the comparison of activations trains on: complex features of spoken words and k-space of the phantom.
+"""Inputs of the comparison of activations: complex features of spoken words, and k-space of the phantom.
 
-Every input is a function of its own clip or slice, and of public simulations. Public items choose learning rates;
-the others give the results.
+An input depends on its own clip or slice and on public simulations alone. Learning rates are chosen on public items.
+The other items give the results.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PATIENTS, SEED, PUBLIC_SEED = 300, 31, 32
 SIDE = 12
 """Side of the centre of k-space that a network sees."""
 TESTED = 0.2, 0.3
-"""Shares of speakers and of patients who only test."""
+"""Shares of speakers and of patients that are used for testing only."""
 
 
 @dataclass(frozen=True)
 class Items:
-    """Inputs of a network, and who they belong to.
+    """Inputs of a network, and the person behind each.
 
     Attributes
     ----------
@@ -51,9 +51,9 @@ class Items:
     labels
         Class of each item.
     people
-        Speaker or patient of each item. Nobody both trains and tests.
+        Speaker or patient of each item. Nobody is in both training and test.
     tested
-        Share of people who only test.
+        Share of people that are used for testing only.
     """
 
     inputs: Tensor
@@ -62,7 +62,7 @@ class Items:
     tested: float
 
     def split(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions of the items that train and that test; a seed gives every activation the same split."""
+        """Return the positions of training and test items. A seed gives every activation the same split."""
         people = stream(seed, Purpose.PARTITION).permutation(np.unique(self.people))
         test = np.isin(self.people, people[: round(self.tested * len(people))])
         return np.flatnonzero(~test), np.flatnonzero(test)
@@ -89,7 +89,7 @@ def spoken_words(folder: Path) -> tuple[Items, Items]:
 def brain_slices(folder: Path) -> tuple[Items, Items]:
     """Return slices of a public phantom, and of another: the centre of k-space with the root of each modulus.
 
-    What is simulated is kept in a folder, for it takes minutes.
+    The simulation takes minutes, so its result is stored in a folder.
     """
     public, own = (_simulated(seed, folder / f"phantom-{PATIENTS}-{seed}.npy") for seed in (PUBLIC_SEED, SEED))
     return public, own

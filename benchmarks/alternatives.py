@@ -1,12 +1,14 @@
-"""Time a private step beside what one would take instead, on the same work.
+"""Compare the time of our private step with that of the alternatives, on the same work.
 
-Three groups, each in one process with all steps taking turns:
+There are three groups. The steps of a group run in turn in one process:
 
-- ``real``: a real-valued network of the pooled shape, 24 patients of four images. Opacus protects single images, by its
-  hooks, by functorch and by ghost clipping; ours protects images (96 patients of one) and patients.
-- ``complex``: the complex network of that shape. Per image by `torch.vmap` of the gradient, and ours.
+- ``real``: a real-valued network of the pooled shape, on 24 patients with four images each. Opacus protects single
+  images, by its hooks, by functorch and by ghost clipping. Our step protects images (96 patients with one image each)
+  or patients.
+- ``complex``: the complex network of the same shape. Single images are protected by `torch.vmap` of the gradient or by
+  our step.
 - ``layers``: the layers and steps of tables 6 and 7 of Ziller et al., Complex-valued deep learning with differential
-  privacy, on this machine beside the figures printed there, which are of another machine.
+  privacy. The printed figures are from another machine.
 
     python benchmarks/alternatives.py
     python benchmarks/alternatives.py --groups layers --repetitions 5
@@ -152,7 +154,7 @@ def mapped(bench: Bench, chunk: int) -> None:
 
 
 def networks(settings: NetworkSettings) -> dict[str, Callable[[], None]]:
-    """Return the steps of a whole network: what one would take instead, and ours."""
+    """Return the steps of a whole network: the alternatives and our own."""
     by_image = Bench.make(settings, PATIENTS * IMAGES, 1, CPU)
     by_patient = Bench.make(settings, PATIENTS, IMAGES, CPU)
     ours = {

@@ -1,14 +1,19 @@
-"""Does Bayes' capacity tell which mechanism leaks more of an image? Gradient inversion under three mechanisms.
+"""Test whether Bayes' capacity predicts which mechanism leaks more of an image, by gradient inversion.
 
     make capacity-order
 
-Biswas et al. (arXiv:2502.04045) claim that capacity orders reconstruction across mechanisms, and epsilon does not.
-One message is inverted (Geiping et al. 2020, by L-BFGS in float64) of the paper's kind of network on digits of 16 x 16
-pixels: the sum of clipped gradients with Gaussian noise, its direction with von Mises-Fisher noise, and the sum with
-noise whose density falls as exp(-eps |x| / B) (the K-norm mechanism of the Euclidean norm). Within one mechanism any
-figure that grows with epsilon orders results alike, so rank correlations are taken over all settings of the three:
-epsilon, images in the message, units of the hidden layer, clip. The radius of capacity is fixed beforehand: the
-largest norm that the vector before the noise can have. Writes order.csv, order.md and order.svg.
+Biswas et al. (arXiv:2502.04045) claim that capacity predicts the order of reconstruction errors across mechanisms, and
+that epsilon does not. This program inverts single messages (Geiping et al. 2020, by L-BFGS in float64) of networks like
+the paper's, on digits of 16 x 16 pixels. Three mechanisms make the messages:
+
+- the sum of clipped gradients with Gaussian noise
+- the direction of this sum with von Mises-Fisher noise
+- the sum with noise of density proportional to exp(-eps |x| / B), the K-norm mechanism of the Euclidean norm
+
+Within one mechanism, every figure that grows with epsilon gives the same order. Rank correlations are therefore over
+all settings of all mechanisms: epsilon, images in the message, units of the hidden layer, clipping norm. The radius in
+the capacity is fixed beforehand: it is the largest possible norm of the vector before the noise. Writes order.csv,
+order.md and order.svg.
 """
 
 from __future__ import annotations
@@ -91,7 +96,7 @@ class Setting:
 
     @property
     def bound(self) -> float:
-        """How often at most the right one of `CANDIDATES` is named: 1 - f(1 / n) of the trade-off curve f."""
+        """Largest chance to name the correct one of `CANDIDATES`: 1 - f(1 / n) for the trade-off curve f."""
         one = 1 / CANDIDATES
         if self.mechanism == "gaussian":
             return 1 - gaussian.beta(one, gaussian.mu(self.epsilon, DELTA))
@@ -100,7 +105,7 @@ class Setting:
         return min(math.exp(min(self.epsilon, 50)) * one, 1 - math.exp(-self.epsilon) * (1 - one))
 
     def noised(self, total: Tensor, random: np.random.Generator) -> Tensor:
-        """Return what is sent of a sum of gradients, each of norm at most one."""
+        """Return the message for a sum of gradients, each of norm at most one."""
         if self.mechanism == "direction":
             return draw_direction(total, concentration(self.epsilon, self.dimension), random)
         noise = torch.from_numpy(random.standard_normal(self.dimension))
@@ -122,7 +127,7 @@ def concentration(epsilon: float, dimension: int) -> float:
 
 @lru_cache
 def direction_beta(epsilon: float, dimension: int) -> float:
-    """Return the least error of the second kind where one of the first kind has chance 1 / `CANDIDATES`."""
+    """Return the smallest type-II error of a test whose type-I error is 1 / `CANDIDATES`."""
     kind = Direction(1.0, concentration(epsilon, dimension), dimension)
     return accounting.trade_off({kind: 1}, [1 / CANDIDATES])[0]
 
@@ -168,7 +173,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def attacked(setting: Setting, message: int) -> dict[str, float]:
-    """Attack one message; return errors of the images found, means over its images."""
+    """Attack one message, and return the errors of the reconstructed images, as means over its images."""
     chosen = slice(message * setting.batch, (message + 1) * setting.batch)
     true, labels = (part[chosen] for part in digits())
     random = stream(SEED, Purpose.NOISE, message)
@@ -188,7 +193,7 @@ def attacked(setting: Setting, message: int) -> dict[str, float]:
 
 
 def scaled(found: Tensor, true: Tensor) -> np.ndarray:
-    """Return an image at the scale that fits the true one best: a direction does not tell it."""
+    """Scale an image to fit the true image best, because a direction does not reveal the scale."""
     factor = (found * true).sum() / found.square().sum().clamp_min(1e-12)
     return (factor * found).clamp(0, 1).numpy()
 
@@ -274,7 +279,7 @@ def main() -> None:
     given = parser.parse_args()
     found, made = collect(), origin(*declared())
     write_text(given.output / "order.csv", to_csv(found, made, float_format="%.4g"))
-    found = pd.read_csv(given.output / "order.csv", comment="#")  # as it is kept: what rounds to one is alike
+    found = pd.read_csv(given.output / "order.csv", comment="#")  # numbers as stored: equal rounded numbers are ties
     laid_out = to_markdown(sheet(correlations(found), made))
     write_text(given.output / "order.md", laid_out)
     save_svg(figure(found), given.output / "order.svg")

@@ -2,9 +2,10 @@
 
     python benchmarks/closed_form.py
 
-The same consortia, split, guarantee and draws; one round with noise for one round, computed by the shipped estimators
-(`zetadp.nn.closed_form`). Each starts from the public head and from nothing; the rows of descent are the setting that
-head_selection.py chose. Writes closed_form.csv.
+Consortia, split, guarantee and draws of the noise are those of head_selection.py. A head in closed form needs a single
+round, with the noise of a single round. It is computed by the library's estimators (`zetadp.nn.closed_form`), with and
+without the public head as a start. Private descent has the setting that head_selection.py chose. Writes
+closed_form.csv.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def main() -> None:
     for seed in SEEDS:
         features = consortium(seed, backbone, given.cache, given.patients)
         order = np.random.default_rng(seed).permutation(given.patients)
-        # As many in every hospital, so that all hospitals' noise is of one size.
+        # Every hospital has the same number of patients, so that the noise of all hospitals has the same size.
         count = round(given.patients * TRAINED / ALL) // HOSPITALS * HOSPITALS
         splits.append((features[order[:count]], features[order[count:]]))
     table = pd.DataFrame(rows(backbone, splits, given.repetitions))

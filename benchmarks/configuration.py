@@ -1,4 +1,4 @@
-"""The reference of the configuration: ``python benchmarks/configuration.py > docs/configuration.md`` writes it anew."""
+"""Write the reference of the configuration: ``python benchmarks/configuration.py > docs/configuration.md``."""
 
 from __future__ import annotations
 

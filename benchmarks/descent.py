@@ -1,4 +1,4 @@
-"""The private descent of a head, written out in matrices: what the searches of settings try."""
+"""Private descent of a head, written with matrices. The searches for settings use it because it is fast."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def descended(
     seed: int = 0,
     holders: int = 1,
 ) -> Tensor:
-    """Return a head after a private descent in which every unit takes part.
+    """Train a head by private descent in which every unit takes part in every round.
 
     Parameters
     ----------
     weight
         The head at the start.
     contributed
-        Takes a head to parts of the sum of all units' clipped gradients.
+        Function that returns, for a head, parts of the sum of all units' clipped gradients.
     units
         Number of units.
     how
-        The steps.
+        Settings of the steps.
     budget
         Epsilon and delta.
     seed
         Seed of the noise.
     holders
-        How many hold the units; each adds noise of its own.
+        Number of data holders. Each adds its own noise.
     """
     random = torch.Generator().manual_seed(seed)
     sigma = math.sqrt(holders * how.rounds) / gaussian.mu(*budget)

@@ -1,8 +1,9 @@
-"""Epsilons and Bayes' capacities of directions and of Gaussian noise: what the paper prints, next to what is true.
+"""Compare printed and true epsilons and Bayes' capacities, for directions and for Gaussian noise.
 
 Biswas et al. (arXiv:2502.04045) compare the von Mises-Fisher mechanism, which perturbs the direction of a gradient,
-with Gaussian noise "at equal epsilon", and claim that Bayes' capacity predicts reconstruction better than epsilon does.
-The tables count the steps of both mechanisms alike and hold the claim against the errors that the paper prints.
+with Gaussian noise "at equal epsilon". They claim that Bayes' capacity predicts reconstruction better than epsilon
+does. The tables here count the steps of both mechanisms in the same way, and test the claim with the errors that the
+paper prints.
 
     python benchmarks/directions.py
     python benchmarks/directions.py --output FOLDER
@@ -45,7 +46,7 @@ RESULTS = Path(__file__).parents[1] / "docs/results/directions"
 DIMENSION, RECORDS, BATCH, EPOCHS = 13_700, 60_000, 128, 3
 DELTA, RATE, STEPS = 1 / RECORDS, BATCH / RECORDS, EPOCHS * math.ceil(RECORDS / BATCH)
 ORDERS = [*(1 + step / 10 for step in range(1, 100)), *range(12, 64)]
-"""Orders of the accountant that the paper takes for Gaussian noise."""
+"""Orders of the accountant that the paper uses for Gaussian noise."""
 EPSILONS, CAPACITIES = (0.5, 1.0, 2.0, 4.0, 8.0), (25.0, 50.0, 100.0, 200.0, 400.0)
 RADII = {"1": 1.0, "root 3": math.sqrt(3), "3": 3.0, "128": 128.0, "128 root 3": 128 * math.sqrt(3), "384": 384.0}
 """Radii over the unit of the noise: one gradient of norm 1; three layers of it, as a vector and as the paper adds them;
@@ -73,7 +74,7 @@ DATA = ("MNIST", "Fashion-MNIST")
 
 
 def declared() -> tuple[str, str]:
-    """Return that no cohort is read and nothing is drawn."""
+    """Return the origin of the tables: they have neither cohort nor seed."""
     return "none", "none"
 
 
@@ -123,7 +124,7 @@ def printed_directions() -> pd.DataFrame:
 
 
 def printed_gaussian() -> pd.DataFrame:
-    """Reproduce the printed epsilons of Gaussian noise, and give the true ones and the concentration that has them."""
+    """Reproduce the printed epsilons of Gaussian noise, with the true epsilons and concentrations of equal epsilon."""
     rows = []
     for kappa, (printed, noise) in TABLE_4.items():
         true = gaussian_epsilon(noise)

@@ -1,12 +1,12 @@
-"""What an attacker measures of one person under directions and under Gaussian noise, at equal epsilon.
+"""Attack one person's participation under directions and under Gaussian noise, at equal epsilon.
 
     python benchmarks/directions_audit.py
 
-One message of everybody is told apart from the same message without one person, by the best test there is. The
-measured epsilon is a lower confidence bound. It can reach the claimed one only where data attain the worst case of the
-mechanism. Of Gaussian noise that is any gradient which reaches the clip. Of a direction it is a person who turns the
-sum of all others round. Gradients are those of patients simulated for this, at the weights with which training begins.
-Writes audit.csv and audit.md.
+The best possible test distinguishes a message with one person from the same message without this person. The measured
+epsilon is a lower confidence bound. It reaches the claimed epsilon only if the data are the worst case of the
+mechanism. For Gaussian noise, every gradient of the clipping norm is a worst case. For directions, the worst case is a
+person who reverses the sum of all others. The gradients are those of simulated patients at the first weights of
+training. Writes audit.csv and audit.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def people() -> torch.Tensor:
 
 
 def sums(others: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what is summed without the first patient, and with that patient."""
+    """Return the sums without and with the first patient."""
     person = people()[0]
     without = {"opposite, half as long": -person / 2, "none": 0 * person, "nine patients": people()[1:].sum(dim=0)}[
         others

@@ -1,15 +1,16 @@
-"""Accuracy of networks trained with directions, with Gaussian noise and without: Table V of Biswas et al., made again.
+"""Measure the accuracy of networks trained with directions, with Gaussian noise and without noise.
 
-The setting is that of arXiv:2502.04045: MNIST and Fashion-MNIST at 16 x 16, a network of 256-50-15-10 units without
-biases, sigmoid, 1407 steps, Adam. A step is what a node's round is in the library: people drawn by independent coins,
-clipped gradients added up, and the library's own release. The pairs are the paper's, which differ in true epsilon; a
-third mechanism has the concentration that `training.release: von_mises_fisher` takes for the Gaussian's noise.
-The weight decay of 0.1 that the paper prints is left out but in one row: it leaves nothing but chance.
+This repeats Table V of Biswas et al. (arXiv:2502.04045): MNIST and Fashion-MNIST at 16 x 16 pixels, a network of
+256-50-15-10 units without biases, sigmoid, 1407 steps, Adam. A step is a node's round of the library: people are drawn
+independently, clipped gradients are summed, and the library makes the release. The pairs of mechanisms are the paper's,
+although their true epsilons differ. A third mechanism has the concentration that `training.release: von_mises_fisher`
+chooses for the noise of the Gaussian mechanism. The paper prints a weight decay of 0.1. Only one row uses it, because
+it reduces the accuracy to chance.
 
     make directions-utility
 
-Networks of one data set and seed start from the same weights, see the same images, and are trained together. They are
-kept in results/directions_utility, so that an interrupted comparison continues. Writes utility.csv and utility.md.
+Networks of one data set and seed have the same first weights and the same images, and are trained together. They are
+stored in results/directions_utility, so that an interrupted comparison continues. Writes utility.csv and utility.md.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SEEDS = (0, 1, 2, 3, 4)
 SIDE, UNITS = 16, (256, 50, 15, 10)
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 0.005, 0.1, 1.0
 MOMENTS = {"mnist": (0.1307, 0.3081), "fashion": (0.2860, 0.3530)}
-"""Mean and standard deviation of the pixels, which everybody uses: public."""
+"""Mean and standard deviation of the pixels. Both are in common use, and so public."""
 MECHANISMS = {
     "printed_direction": "direction, the paper's κ",
     "direction": "direction, κ for the Gaussian's σ",
@@ -103,7 +104,7 @@ def together(data: str, seed: int) -> list[Run]:
 
 @lru_cache(maxsize=4)
 def examples(data: str, part: Part) -> tuple[Tensor, Tensor]:
-    """Return images of norm as the paper has them, float32 of shape (image, pixel), and labels.
+    """Return images, standardised as in the paper, float32 of shape (image, pixel), and labels.
 
     MNIST is cropped to its centre, Fashion-MNIST made smaller.
     """
@@ -151,7 +152,7 @@ def clipped_sums(weights: Tensor, images: Tensor, labels: Tensor, bounds: Tensor
 
 
 def released(run: Run, total: Tensor, noise: np.random.Generator) -> Tensor:
-    """Return what the server gets for a clipped sum."""
+    """Return the release for a clipped sum."""
     if not run.pair:
         return total / BATCH
     if run.mechanism == "gaussian":
@@ -199,7 +200,7 @@ class Runs(KeptRuns):
 
 @lru_cache
 def true_epsilon(mechanism: str, pair: int) -> float:
-    """Return what all steps of a mechanism cost one image."""
+    """Return epsilon of one image for all steps of a mechanism."""
     if not pair:
         return math.inf
     level = Run("", mechanism, pair, 0).level

@@ -1,10 +1,11 @@
-"""Left bundle branch block in recordings of patients from PTB-XL, by ten folds of patients, at a true epsilon.
+"""Measure the detection of left bundle branch block in patients of PTB-XL, by ten-fold cross-validation.
 
     make ecg ECG=FOLDER
 
-FOLDER holds recordings as one array (docs/ecg.md). Nine folds train and one tests; the areas of the ten folds are
-averaged, and scores of different models are never pooled. Networks are trained as the scenario ecg.yaml says, by the
-library's private path: plan, ledger, accounting. Writes table.csv and table.md.
+FOLDER contains recordings as one array (docs/ecg.md). Each of the ten folds of patients is the test fold once. The
+areas of the folds are averaged, because scores of different models cannot be pooled. Networks are trained with the
+settings of the scenario ecg.yaml and the library's plan, ledger and accounting, so every epsilon is the true one.
+Writes table.csv and table.md.
 """
 
 from __future__ import annotations
@@ -83,9 +84,9 @@ class Patients:
     labels
         Whether each shows LBBB.
     values
-        What networks see, by domain.
+        Inputs of networks, by domain.
     public
-        Score of each by the public encoder alone.
+        Score of each recording from the public encoder alone.
     """
 
     table: pd.DataFrame
@@ -95,7 +96,7 @@ class Patients:
 
     @classmethod
     def read(cls, folder: Path, encoder: BeatEncoder, task: dict[str, Any]) -> Patients:
-        """Read a folder, and refuse one with other patients than declared."""
+        """Read a folder, and refuse it if its patients differ from the declared patients."""
         recordings = [each for each in read_arrays(folder) if each.form == FORM and each.name not in LEFT_OUT]
         table, labels, signals, beats = seen(((each, "") for each in recordings), SpectrumSettings(**task["spectrum"]))
         if table["patient"].nunique() != PATIENTS:
@@ -116,7 +117,7 @@ class Patients:
 
 @dataclass(frozen=True)
 class Training:
-    """A way to train on nine folds.
+    """Training on nine of the ten folds.
 
     Attributes
     ----------
@@ -164,18 +165,18 @@ class Training:
             for run in recorded_runs(self.ledgers / f"{network}-{epsilon}-{SEEDS[0]}-{fold}.jsonl")
         ]
         spent = [node.mechanisms for run in runs for node in run.nodes.values()]
-        # A patient is in all but one: the nine that cost most.
+        # A patient takes part in nine of the ten trainings. Count the nine with the largest epsilons.
         costly = sorted(spent, key=lambda own: accounting.epsilon(own, DELTA), reverse=True)
         return accounting.epsilon(costly[0], DELTA), accounting.epsilon(compose(*costly[: FOLDS - 1]), DELTA)
 
 
 def simple(patients: Patients, column: str, fold: int) -> np.ndarray:
-    """Return scores of a fold's recordings by age, or by how frequent LBBB is in other folds with the same device."""
+    """Return scores of a fold's recordings: the age, or the frequency of LBBB with the same device in other folds."""
     own = patients.folds == fold
     if column == "age":
         return np.asarray(patients.table["age"][own])
     others = pd.DataFrame({"device": patients.table["scanner"][~own], "label": patients.labels[~own]})
-    # One patient of each label is added to every device, so that rare ones say little.
+    # One patient of each label is added to every device, so that rare devices have little influence.
     counts = others.groupby("device")["label"].agg(["sum", "size"])
     share = (counts["sum"] + 1) / (counts["size"] + 2)
     return np.asarray(patients.table["scanner"][own].map(share).fillna(0.5))
@@ -198,10 +199,10 @@ def measured(patients: Patients, scores: dict[int, np.ndarray]) -> tuple[list[fl
 
 
 def lowest_of_all_right(patients: Patients) -> float:
-    """Return the lower end of the interval where everybody is ranked rightly, and all resamples are alike.
+    """Return the lower end of the interval if everybody is ranked correctly, so that all resamples are equal.
 
-    The share of patients with LBBB who are ranked above everybody else is a binomial proportion, of which all were seen
-    to succeed (Clopper and Pearson); the others are taken to be ranked below everybody.
+    The share of patients with LBBB who are ranked above everybody else is a binomial proportion, and all trials were
+    successes (Clopper and Pearson). All other patients with LBBB are assumed to be ranked below everybody.
     """
     ill = patients.table["patient"][patients.labels == 1].nunique()
     return float(((1 - LEVEL) / 2) ** (1 / ill))
@@ -286,7 +287,7 @@ def main() -> None:
         training = Training(config, patients, Path(folder))
         rows = []
         for method in METHODS:
-            # Written after every method, for the last ones take longest.
+            # Write the table after every method, because the last methods take longest.
             rows.append(row(training, method))
             found, made = pd.DataFrame(rows), origin(*declared())
             write_text(given.output / "table.csv", to_csv(found, made, float_format="%.6g"))

@@ -1,11 +1,11 @@
-"""Choose how the private head of the ECG task is trained, on simulated patients alone.
+"""Choose the settings for training the private head of the ECG task, on simulated patients only.
 
     python benchmarks/ecg_search.py
 
-The patients are of a population that varies more than the one that the encoder learnt from. Each of twenty cohorts has
-158 of them, three in ten with LBBB, about as many as a training fold of the real recordings has. All take part in every
-round, at epsilon 1.76. The area under the ROC curve is that over 600 further patients. The descent is written out in
-matrices, since the gradient of a head has a closed form. Writes search.csv.
+The patients' population varies more than that of the encoder's training. Each of twenty cohorts has 158 patients, three
+in ten with LBBB, about as many as nine folds of the real recordings. All patients take part in every round, at epsilon
+1.76. The area under the ROC curve is measured on 600 further patients. The gradient of a head has a closed form, so the
+descent is written with matrices. Writes search.csv.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 COHORTS, TRAINED, TESTED = 20, 158, 600
 SEED = 100
-"""Of the simulated patients; the default experiment has others."""
+"""Seeds of the simulated patients. The default experiment has other seeds."""
 
 
 def declared() -> tuple[str, str]:
@@ -46,7 +46,7 @@ def declared() -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tried: features, and steps of the descent."""
+    """One setting of the search: features, and steps of the descent."""
 
     components: int = 8
     whitening: float = WHITENING

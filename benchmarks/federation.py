@@ -1,10 +1,13 @@
 # ruff: noqa: E402  (the tests, whose builders it uses, are found first)
-"""Time what a round of a federation takes beyond the nodes' own computing, and count its bytes.
+"""Measure the overhead of a federation's round: its time beyond the nodes' own computing, and its bytes.
 
-A node's own computing is drawing, choosing and gathering images, clipped gradients and noise. What is left of a round
-is overhead: ledgers and their syncs to disk, hashes, kept messages, encoding, transport, waiting, averaging, optimiser.
-Three engines do the same rounds: the simulation in one process; coordinator and hospitals in one process, without
-transport; and a federation of real processes over TLS on the loopback interface.
+A node's own computing is drawing patients, choosing and gathering images, clipped gradients and noise. The rest of a
+round is overhead: ledgers and their syncs to disk, hashes, stored messages, encoding, transport, waiting, averaging and
+the optimiser. Three engines compute the same rounds:
+
+- the simulation, in one process
+- coordinator and hospitals in one process, without transport
+- a federation of real processes, over TLS on the loopback interface
 
     python benchmarks/federation.py
     python benchmarks/federation.py --deployments 2 3 11 --rounds 10
@@ -152,7 +155,7 @@ def deployed(nodes: int, rounds: int, folder: Path) -> tuple[float, float, float
 
 
 def bytes_of_a_round(dimension: int) -> None:
-    """Print what a node sends and gets in a round, against the vector alone."""
+    """Print the bytes that a node sends and receives in a round, and the bytes of the vector alone."""
     update = torch.randn(dimension, generator=torch.Generator().manual_seed(0))
     line = '{"chain":"' + 64 * "0" + '","entry":' + 250 * " " + "}"
     print(f"\nbytes of a node's round, {dimension} real numbers (objects as Flower stores and sends them):")

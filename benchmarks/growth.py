@@ -1,17 +1,19 @@
-"""How time and memory of a round grow with patients, images, nodes, image side and width of the network.
+"""Measure how time and memory of a round grow with patients, images, nodes, image side and width of the network.
 
-One thing grows at a time, the rest stays small. What is timed is the whole round of a simulation as training runs it:
-every patient is drawn, one clipped gradient each, sums, the ledger's entry, noise for every node and the server's step.
-Each point has a process of its own; memory is what its rounds add to that process at their highest.
+One size grows at a time, and the others stay small. The time is that of a whole simulated round: all patients are
+drawn, each gives one clipped gradient, the gradients are summed, the ledger gets an entry, every node adds noise, and
+the server takes its step. Each point is measured in its own process. Its memory is the peak that the rounds add to this
+process.
 
-Time is fitted as a power of the work, by least squares of the logarithms; so is memory, as a power of what grows. Work
-is multiplications of the network's linear maps, over all images; every node holds one patient, so more nodes are more
-patients too. An exponent of at most one says that nothing grows faster than its work; less, that a part of the cost
-does not grow along. The exponent of the last step, between the two largest points, shows where it leads.
+Time is fitted as a power of the work, and memory as a power of the growing size, both by least squares of logarithms.
+The work is the number of multiplications in the network's linear maps, over all images. Every node holds one patient,
+so more nodes also mean more patients. An exponent of at most one means that time does not grow faster than the work. An
+exponent below one means that a part of the time is constant. The last exponent, between the two largest points, shows
+the trend.
 
     python benchmarks/growth.py
     python benchmarks/growth.py --axes patients nodes --repetitions 5
-    python benchmarks/growth.py --redraw    # the figure alone, from the table that is there
+    python benchmarks/growth.py --redraw    # draw the figure only, from the existing table
 """
 
 from __future__ import annotations
@@ -76,9 +78,9 @@ class Federation:
     Parameters
     ----------
     patients, images, nodes, side, width
-        Its size; patients are spread evenly over nodes.
+        Sizes of the federation. Patients are divided evenly among nodes.
     folder
-        Where its ledger is written.
+        Folder for the ledger.
     """
 
     def __init__(self, patients: int, images: int, nodes: int, side: int, width: int, folder: Path) -> None:
@@ -136,12 +138,12 @@ def point(task: dict[str, Any]) -> None:
 
 
 def exponent(x: pd.Series[float], y: pd.Series[float]) -> float:
-    """Return the power of ``x`` that fits ``y`` best."""
+    """Return the exponent of the power of ``x`` that fits ``y`` best."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def add_exponents(table: pd.DataFrame) -> None:
-    """Add the fitted exponents to the lines of each thing that grows."""
+    """Add the fitted exponents to the rows of each growing size."""
     for axis, own in table.groupby("axis"):
         # Less than a megabyte is what an earlier step left free.
         last, large = own.iloc[-2:], own[own["memory_mb"] > 1]
@@ -204,7 +206,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS / "growth.csv", help="table; the figure goes beside it")
-    parser.add_argument("--redraw", action="store_true", help="measure nothing: draw the table of an earlier run")
+    parser.add_argument("--redraw", action="store_true", help="draw the table of an earlier run, without measuring")
     parser.add_argument("--point", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.clock == "cpu" and chosen.threads != 1:

@@ -1,11 +1,12 @@
-"""Choose how the head on public features is trained, on public simulated hospitals that nothing was learned from.
+"""Choose the settings for training the head on public features, on simulated hospitals.
 
     python benchmarks/head_selection.py
 
-Two simulated consortia of 11 hospitals, 484 + 266 patients each, every hospital with a scanner from the public
-distribution. No patient of a private cohort is looked at. All patients take part in every round; local noise at every
-hospital; exact Gaussian composition. Written out in matrices, since a head's gradients need no network; what `zetadp`
-trains is the same descent. Writes head_selection.csv.
+There are two simulated consortia of 11 hospitals, each with 484 + 266 patients. Every hospital has a scanner from the
+public distribution. No network was trained on these patients, and no patient of a private cohort is used. All patients
+take part in every round, every hospital adds its own noise, and the composition is exact and Gaussian. The gradient of
+a head needs no network, so the descent is written with matrices; `zetadp` trains heads with the same descent. Writes
+head_selection.csv.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.nda
 
 
 def accuracy(weight: np.ndarray, bias: np.ndarray, features: np.ndarray) -> float:
-    """Return the share of images told right, in %."""
+    """Return the share of correctly classified images, in %."""
     return 100 * float(((features @ weight + bias).argmax(axis=-1) == LABELS).mean())
 
 
@@ -92,17 +93,17 @@ def trained(
     averaged: float,
     random: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of the last heads of a noisy descent, in which each hospital adds noise of its own.
+    """Return the mean of the last heads of a noisy descent, in which each hospital adds its own noise.
 
     Parameters
     ----------
     features
-        Shape (patient, image, 2 * component), equally many images of every class; patient i is at hospital i modulo
-        `HOSPITALS`.
+        Shape (patient, image, 2 * component), with equally many images of every class. Patient i is at hospital
+        i modulo `HOSPITALS`.
     start
         The first head: weight and bias.
     rounds, rate, clip, epsilon, averaged
-        As in the training of `zetadp`.
+        Same as in the training settings of `zetadp`.
     random
         Generator of the noise.
     """
@@ -133,7 +134,7 @@ def trained(
 
 
 def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
-    """Return what every comparison on these consortia can be told, and where its table goes."""
+    """Return a parser of the options that all comparisons on these consortia share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", type=Path, default=ROOT / "src/zetadp/data/backbone.safetensors")
     parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))

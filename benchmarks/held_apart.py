@@ -1,9 +1,9 @@
-"""The pretrained head on private cohorts from distributions held apart, from the runs of held_apart_*.yaml.
+"""Measure the pretrained head on private cohorts from other distributions, in the runs of held_apart_*.yaml.
 
     make held-apart
 
-runs the four scenarios and this, which writes held_apart.csv and held_apart.md: for each cohort what the public head
-tells before any private training, and the head after it, at every epsilon.
+runs the four scenarios and this, which writes held_apart.csv and held_apart.md. For each cohort the tables have the
+accuracy of the public head, before any private training, and of the privately trained head at every epsilon.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCENARIOS = {
     "heavy lesions": "held_apart_heavy",
     "brains from implicit shapes, no atlas": "held_apart_procedural",
 }
-"""What the table calls each cohort, and the scenario that declares it."""
+"""Name of each cohort in the table, and the scenario that declares it."""
 EPSILONS = ("1", "8", "inf")
 
 
@@ -33,7 +33,7 @@ def declared() -> tuple[str, str]:
 
 
 def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
-    """Return one row a cohort and epsilon; epsilon 0 is the public head alone."""
+    """Return one row per cohort and epsilon. Epsilon 0 is the public head alone."""
     rows = []
     for label, experiment in experiments.items():
         table = experiment.table()

@@ -1,4 +1,4 @@
-"""Runs of a comparison that are kept one by one, so that an interrupted comparison continues."""
+"""Runs of a comparison, each stored as soon as it is finished, so that an interrupted comparison continues."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class KeptRuns:
     Attributes
     ----------
     COLUMNS
-        Names of the columns that a comparison has of its own: what tells runs apart, then what was found.
+        Names of the comparison's own columns: first those that identify a run, then its results.
     KEYS
-        How many of them tell runs apart.
+        Number of columns that identify a run.
     TEXT
-        Columns that hold text even where it looks like a number.
+        Columns with text that may look like a number.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]]
@@ -49,16 +49,16 @@ class KeptRuns:
         return pd.read_csv(self.path, dtype=dict.fromkeys((*self.TEXT, "commit"), str))
 
     def done(self) -> set[tuple[Any, ...]]:
-        """Return what tells the runs apart that are there."""
+        """Return the keys of the stored runs."""
         return set(self.read()[list(self.COLUMNS[: self.KEYS])].itertuples(index=False, name=None))
 
     def missing(self, wanted: Iterable[Run]) -> Iterator[Run]:
-        """Yield the runs that are not there yet; each is a dataclass of what tells it from others."""
+        """Yield the runs that are not stored yet. A run is a dataclass whose fields identify it."""
         done = self.done()
         return (run for run in wanted if tuple(vars(run).values()) not in done)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a run, made here."""
+        """Store a run that was made by this process."""
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, self.columns).writerow({**row, **self.here})
 

@@ -1,10 +1,10 @@
-"""Time what exact noise costs: draws a second, one round of all nodes, and gradients of one patient at a time.
+"""Measure the cost of exact noise: draws per second, a round of all nodes, and passes of a single patient.
 
-A round is, for each node: its patients' clipped gradients onto the grid with the integer check of their norms, their
-sum, the noise, and the way back to float. With several processes, each takes whole nodes. For comparison, one line
-gives the seeded float noise of the simulation. Gradients are taken of one patient a pass, where the simulation takes
-several: a table has the ratio of the two, paired in one run. The last table is of whole trainings, in which exact noise
-takes one patient a pass only where neither everybody is drawn nor all are cheap.
+In a round, each node puts the clipped gradients of its patients onto the grid, checks their norms in integers, sums
+them, adds the noise, and converts the result to float. With several processes, each process computes whole nodes. One
+line gives the seeded float noise of the simulation for comparison. With exact noise, a pass computes the gradient of a
+single patient, where the simulation computes several. One table has the ratio of both times, paired in one run. The
+last table compares whole runs, in which passes of a single patient are not always needed (`zetadp.core.settings`).
 
     python benchmarks/os_noise.py
     python benchmarks/os_noise.py --nodes 11 --processes 1 2 4
@@ -61,7 +61,7 @@ NETWORKS = {"head, 520 complex": 2 * 520, "network, 93 412 complex": 2 * 93_412}
 
 
 def seconds(action: Callable[[], object], repetitions: int) -> float:
-    """Return the median wall time of an action; one more run before warms tables and caches."""
+    """Return the median wall time of an action. An extra first run fills tables and caches."""
     action()
     times = []
     for _ in range(repetitions):
@@ -77,7 +77,7 @@ def noise(dimension: int, grid: Grid) -> np.ndarray:
 
 
 def node_noise(dimension: int) -> int:
-    """Draw one node's exact noise in a worker, as a node that is a process of its own does."""
+    """Draw one node's exact noise in a worker process, like a node that runs in its own process."""
     torch.set_num_threads(1)
     grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=POPULATION, dimension=dimension)
     return len(noise(dimension, grid))
@@ -128,7 +128,7 @@ def print_rounds(nodes: int, processes: list[int], bound: float, repetitions: in
 
 
 def print_passes(repetitions: int) -> None:
-    """Print what one patient a pass costs against passes of 64 images, for 24 patients of 4 images."""
+    """Print the times of passes of one patient and of passes of 64 images, for 24 patients of 4 images."""
     print(f"\nmilliseconds for the integer sums of {EXPECTED} patients of 4 images of 32 x 32")
     print(f"{'network':30} {'64 images a pass':>17} {'one patient':>12} {'ratio':>6}")
     random = np.random.default_rng(0)
@@ -149,7 +149,7 @@ def print_passes(repetitions: int) -> None:
 
 
 def print_trainings(repetitions: int) -> None:
-    """Print what whole trainings with exact noise cost against seeded ones: two nodes of 60 patients."""
+    """Print the times of whole runs with exact noise and with seeded noise: two nodes of 60 patients."""
     print(f"\nseconds for {ROUNDS} rounds of 120 patients")
     print(f"{'network':24} {'drawn':>10} {'seeded':>8} {'exact':>8} {'ratio':>6} {'lowest':>7} {'highest':>8}")
     for label, (settings, shape) in TRAINED.items():

@@ -1,4 +1,4 @@
-"""Show what the parts of a private step take, beside the whole non-private step in one pass.
+"""Measure the time of each part of a private step, and of the whole non-private step in one pass.
 
 python benchmarks/parts.py                 # 24 patients of four images, both networks, two threads
 python benchmarks/parts.py --case 24x20 --threads 1

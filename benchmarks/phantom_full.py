@@ -1,10 +1,10 @@
-"""The extended table of accuracy against epsilon, from the finished runs of workflow/scenarios/phantom_full.yaml.
+"""Write the extended table of accuracy against epsilon, from the runs of workflow/scenarios/phantom_full.yaml.
 
     make full
 
 runs the scenario and this, which writes phantom_full.csv, phantom_full.md, phantom_full.svg (accuracy against epsilon)
-and phantom_full_weights.svg (accuracy against the number of privately trained weights). The figures alone, from the
-table that is there:
+and phantom_full_weights.svg (accuracy against the number of privately trained weights). This command draws the figures
+only, from the existing table:
 
     python benchmarks/phantom_full.py --redraw
 """
@@ -134,7 +134,7 @@ def trained_weights(settings: dict[str, Any], features: int) -> int:
 
 
 def hardware(experiment: Experiment, row: pd.Series) -> str:
-    """Return what a row's runs ran on."""
+    """Return the hardware of a row's runs."""
     places = {
         (found["environment"]["device"], found["environment"]["cores"])
         for found in experiment.metrics(row["network"], row["arm"], row["epsilon"]).values()
@@ -143,7 +143,7 @@ def hardware(experiment: Experiment, row: pd.Series) -> str:
 
 
 def public_head(table: pd.DataFrame) -> dict[str, Any]:
-    """Return the row of the backbone as it comes, which no private patient has touched: any epsilon holds for it."""
+    """Return the row of the public backbone alone. It uses no private patient, so every epsilon holds for it."""
     start = table[table["network"] == "pretrained"].iloc[0]
     return {"method": PUBLIC_HEAD, "network": "public_head", "trained_weights": 0, "arm": "none", "epsilon": "0"} | {
         "true_epsilon_per_patient": 0.0,
@@ -213,9 +213,9 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
 
 
 def accuracy_figure(found: pd.DataFrame) -> Figure:
-    """Draw accuracy against epsilon per patient, one line a method: above on the public backbone, below from scratch.
+    """Draw accuracy against epsilon per patient, one line per method: above on the public backbone, below from scratch.
 
-    What holds per image has no place on this axis: its epsilon and that of the patient are named below the panels.
+    A guarantee per image does not belong on this axis. A note below the panels gives its epsilon per image and patient.
     """
     import matplotlib.pyplot as plt
 
@@ -252,12 +252,12 @@ def accuracy_figure(found: pd.DataFrame) -> Figure:
 
 
 def _public(found: pd.DataFrame) -> float:
-    """Return what the public head alone reaches."""
+    """Return the accuracy of the public head alone."""
     return float(found.loc[found["method"] == PUBLIC_HEAD, "mean"].iloc[0])
 
 
 def _not_placed(found: pd.DataFrame) -> list[str]:
-    """Say of each guarantee per image what it reaches, and what it is for a patient."""
+    """Return a note for each guarantee per image, with its accuracy and its epsilon per patient."""
     by_image = found[(found["unit"] == "image") & (found["epsilon"] != "inf")]
     return [
         f"Not shown, because it is no ε per patient: “{METHODS[row['network']]}” reaches {row['mean']:.1f} % at "
@@ -316,7 +316,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, help="folder of the experiment (default: where the workflow puts it)")
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
-    parser.add_argument("--redraw", action="store_true", help="draw the figures alone, from the table in --output")
+    parser.add_argument("--redraw", action="store_true", help="draw the figures only, from the table in --output")
     given = parser.parse_args()
     table = given.output / "phantom_full.csv"
     if not given.redraw:

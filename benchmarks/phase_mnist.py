@@ -1,9 +1,9 @@
-"""PhaseMNIST and plain MNIST at true epsilons, from the runs of phase_mnist.yaml, phase_mnist_once.yaml and mnist.yaml.
+"""Write the table of PhaseMNIST and MNIST, from the runs of phase_mnist.yaml, phase_mnist_once.yaml and mnist.yaml.
 
     make phase-mnist
 
-runs the three scenarios and this, which writes table.csv and table.md. What Ziller et al. print stands at
-the epsilon that its noise really gives.
+runs the three scenarios and this, which writes table.csv and table.md. All epsilons are true. The accuracies that
+Ziller et al. print appear at the true epsilon of their noise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCENARIOS = {
     "phase_mnist_once": "composites, each image in one",
     "mnist": "plain digits",
 }
-"""The scenarios, and what the table calls their examples."""
+"""The scenarios, and the name of their examples in the table."""
 METHODS = {
     ("head", "central"): "head on public features, one holder",
     ("head", "federated"): "head on public features, 11 nodes",
@@ -83,7 +83,7 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
 
 
 def printed_cell(row: pd.Series | None) -> str:
-    """Return what the paper prints for what is really this epsilon."""
+    """Return the accuracy and the epsilon that the paper prints for noise of this true epsilon."""
     if row is None or pd.isna(row["printed"]):
         return MISSING
     return f"{row['printed']:g} (as ε = {epsilon_shown(row['printed_epsilon'])})"

@@ -1,11 +1,12 @@
-"""Choose how the private head of PhaseMNIST is trained, on composites of Fashion-MNIST, which is public here.
+"""Choose the settings for training the private head of PhaseMNIST, on composites of Fashion-MNIST.
 
     python benchmarks/phase_mnist_search.py --data FOLDER --encoder resources/public-digits/encoder.safetensors
 
-FOLDER holds the four files of Fashion-MNIST; the encoder is that of the scenario phase_mnist.yaml, and is made anew
-where no file is named. No image of MNIST is read. Labels l and 9 - l are paired as in PhaseMNIST. One holder trains on
-the 60,000 training images, all in every round, at epsilon 0.53; accuracy is that on the 10,000 test images. The descent
-is written out in matrices, since the gradient of a head has a closed form. Writes search.csv.
+Fashion-MNIST counts as public here, and no image of MNIST is read. FOLDER contains its four files. The encoder is that
+of the scenario phase_mnist.yaml. Without --encoder, it is trained again. Labels l and 9 - l are paired as in
+PhaseMNIST. One data holder trains on the 60,000 training images, all in every round, at epsilon 0.53. Accuracy is
+measured on the 10,000 test images. The gradient of a head has a closed form, so the descent is written with matrices.
+Writes search.csv.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def declared() -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tried: features, and steps of the descent."""
+    """One setting of the search: features, and steps of the descent."""
 
     scattering: int = 150
     learned: int = 64
@@ -118,7 +119,7 @@ def main() -> None:
     """Try every setting and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of Fashion-MNIST")
-    parser.add_argument("--encoder", type=Path, help="file of the encoder (default: made anew)")
+    parser.add_argument("--encoder", type=Path, help="file of the encoder (default: train it again)")
     parser.add_argument("--output", type=Path, default=Path("docs/results/phase_mnist/search.csv"))
     given = parser.parse_args()
     encoder = DigitEncoder.load(given.encoder) if given.encoder else DigitEncoder.fit(DigitEncoderSettings())

@@ -1,9 +1,10 @@
-"""Every epsilon that the two complex-valued papers print, and what it is under their own noise.
+"""List every epsilon that the two complex-valued papers print, and the true epsilon of their noise.
 
 Ziller et al., Complex-valued deep learning with differential privacy, prove their theorems for noise of variance
-sigma^2 in each part of a complex number and add noise of variance sigma^2 / 2: a true multiplier of sigma / sqrt(2).
-Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI Applications, add noise of variance
-sigma^2 in each part, which is right; they print targets and no noise, so only the accountant can be compared.
+sigma^2 in each part of a complex number, but add noise of variance sigma^2 / 2. The true noise multiplier is therefore
+sigma / sqrt(2). Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI Applications,
+correctly add noise of variance sigma^2 in each part. They print target epsilons but not their noise, so only the
+accountants can be compared.
 
     python benchmarks/printed.py
 
@@ -32,8 +33,8 @@ class PrintedClaim:
     epsilon
         Printed epsilon.
     sampling_probability, noise_multiplier, rounds, delta
-        Printed settings; rounds are epochs divided by the sampling probability. Their sampling is without replacement;
-        independent draws are assumed here, the form that their accountant assumes too.
+        Printed settings. Rounds are epochs divided by the sampling probability. The paper samples without replacement.
+        Here, as in the paper's own accountant, draws are assumed to be independent.
     """
 
     experiment: str
@@ -65,11 +66,12 @@ def as_added(claim: PrintedClaim) -> float:
 
 
 def riess_row(epsilon: float) -> tuple[float, float, float]:
-    """Return, for a printed target: the noise it needs, its epsilon by the central limit's noise, and by half of it.
+    """Return three figures for a printed target epsilon.
 
-    The first is that of the privacy-loss distribution; the second tells what a run is worth whose noise came from the
-    central-limit formula, which the paper cites and which is not a bound; the third what it is worth if the library
-    draws complex noise with that total variance, as PyTorch and Opacus 1.6 do.
+    The first is the noise multiplier that the target needs, by the privacy-loss distribution. The second is the true
+    epsilon with noise from the central-limit formula, which the paper cites and which is not a bound. The third is the
+    true epsilon if a library splits this variance between the real and the imaginary part, as PyTorch and Opacus 1.6
+    do.
     """
 
     def spent(noise: float) -> float:

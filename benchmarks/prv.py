@@ -1,8 +1,8 @@
-"""A second tight accountant, by other authors and another method: privacy random variables, as Opacus composes them.
+"""A second tight accountant, from other authors and with another method: Opacus's privacy random variables.
 
-`accounting.epsilon_pld` rounds the privacy loss up to a grid and so bounds epsilon from above. Privacy random variables
-(Gopi, Lee and Wutschitz 2021, arXiv:2106.02848) keep the mean of each round instead and bound the error, which gives
-epsilon from both sides. The two share no code; a quoted figure has to lie inside the bracket.
+`accounting.epsilon_pld` rounds the privacy loss up to a grid, which gives an upper bound on epsilon. Privacy random
+variables (Gopi, Lee and Wutschitz 2021, arXiv:2106.02848) preserve the mean loss of each round and bound the error,
+which gives a lower and an upper bound. The two accountants share no code. Our epsilon must lie between both bounds.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def epsilon_bracket(mechanisms: Mechanisms, delta: float, relative_error: float 
     delta
         Above zero, below one.
     relative_error
-        Largest error of the method in epsilon, as a fraction of epsilon: Opacus's own default is an error of 0.01
-        whatever epsilon is. The bracket is twice as wide, and a little more for the error in delta.
+        Largest error of the method, as a fraction of epsilon. (Opacus's default is an absolute error of 0.01.) The
+        bracket is twice as wide, plus a little for the error in delta.
 
     Returns
     -------
@@ -51,8 +51,8 @@ def epsilon_bracket(mechanisms: Mechanisms, delta: float, relative_error: float 
 
     Notes
     -----
-    Neighbours are compared in one direction, the cohort with the patient against the one without. It is the worse one
-    in every case that the tests hold against `accounting.epsilon_pld`, which takes both.
+    Neighbours are compared in one direction: the cohort with the patient against the cohort without. This is the worse
+    direction in all cases that the tests compare with `accounting.epsilon_pld`, which uses both directions.
     """
     if not 0 < delta < 1:
         msg = f"Expected 0 < delta < 1, found {delta}."
@@ -75,7 +75,7 @@ def epsilon_bracket(mechanisms: Mechanisms, delta: float, relative_error: float 
 
 
 def _accountant(mechanisms: Mechanisms) -> PRVAccountant:
-    """Return Opacus's accountant, told of the rounds in its own order (noise, probability, count)."""
+    """Return Opacus's accountant with these rounds, in its own order (noise, probability, count)."""
     try:
         from opacus.accountants import PRVAccountant
     except ModuleNotFoundError as error:

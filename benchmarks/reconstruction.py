@@ -1,10 +1,10 @@
-"""Reconstruction of simulated accelerated MRI: trained networks beside those that no private patient was used for.
+"""Compare privately trained networks for accelerated MRI with methods that use no private patient.
 
     make reconstruction
 
-runs the scenario reconstruction.yaml and this, which writes table.csv, table.md and images.svg. With ``--real FOLDER``
-it writes how the networks do on data that are not simulated (reconstruction_real.py), and with ``--paper`` what the
-epsilon that Ziller et al. print per slice means for a patient (paper.csv and paper.md).
+runs the scenario reconstruction.yaml and this, which writes table.csv, table.md and images.svg. ``--real FOLDER`` tests
+the networks on data that are not simulated (reconstruction_real.py). ``--paper`` computes the epsilon per patient that
+follows from the epsilon per slice of Ziller et al. (paper.csv and paper.md).
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ TRAINED = {
 }
 """Network of the scenario, by method and epsilon."""
 SLICES = 36
-"""Slices of a volume of fastMRI, about."""
+"""Approximate number of slices in a volume of fastMRI."""
 COARSE = 1.0
-"""Tolerance with which the accountant ends after one halving of its grid."""
+"""Tolerance at which the accountant stops after halving its grid once."""
 
 
 def declared() -> tuple[str, str]:
@@ -117,7 +117,7 @@ class Tested(NamedTuple):
 
 def best_weight(task: Reconstruction) -> float:
     """Return the weight of total variation that gives public patients the smallest error."""
-    # Every patient has a slice at least, so no more patients are needed.
+    # Every patient has at least one slice, so no more patients are needed.
     settings = replace(PublicNetworks.load(PUBLIC_FILE).settings, patients=TRIED)
     kspace, target = (part[:TRIED].numpy() for part in public_slices(settings, task.size))
     random = stream(settings.seed, Purpose.IMAGES)
@@ -128,14 +128,14 @@ def best_weight(task: Reconstruction) -> float:
 
 
 def network_images(tensors: dict[str, torch.Tensor], settings: NetworkSettings, tested: Tested) -> np.ndarray:
-    """Return the images of a network with some weights."""
+    """Return the images that a network with the given weights reconstructs."""
     model = build(settings, 1, tested.task.size, stream(0, Purpose.WEIGHTS)).eval()
     model.load_state_dict(tensors)
     return outputs_of(model, torch.from_numpy(tested.kspace)[:, None]).numpy()
 
 
 def untrained(tested: Tested) -> dict[str, Callable[[], np.ndarray]]:
-    """Return what makes the images of methods that no private patient was used for."""
+    """Return a function for each method that uses no private patient. It reconstructs the images."""
     public = PublicNetworks.load(PUBLIC_FILE)
     found: dict[str, Callable[[], np.ndarray]] = {
         "zero-filled": lambda: zero_filled(tested.kspace),
@@ -147,18 +147,18 @@ def untrained(tested: Tested) -> dict[str, Callable[[], np.ndarray]]:
 
 
 class Measured(NamedTuple):
-    """What a method reaches.
+    """The results of a method.
 
     Attributes
     ----------
     values
-        Each metric of each patient, in the mean of all seeds.
+        Each metric of each patient, averaged over seeds.
     spread
-        Standard deviation over seeds of each metric's mean; NaN with one seed.
+        Standard deviation over seeds of each metric's mean. NaN with one seed.
     seeds
-        How many.
+        Number of seeds.
     epsilon
-        The largest of a run.
+        Largest epsilon of the runs.
     """
 
     values: dict[str, dict[str, float]]
@@ -168,7 +168,7 @@ class Measured(NamedTuple):
 
 
 def of_runs(experiment: Experiment, network: str, epsilon: str) -> Measured:
-    """Return what the runs of a network reach."""
+    """Return the results of a network's runs."""
     runs = experiment.metrics(network, "central", epsilon)
     keys = {"SSIM": "per_patient", "NMSE": "per_patient_nmse", "PSNR": "per_patient_psnr"}
     found = {name: pd.DataFrame([run[key] for run in runs.values()]) for name, key in keys.items()}
@@ -197,7 +197,7 @@ def ends(drawn: np.ndarray) -> tuple[float, float]:
 
 
 def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarray]) -> pd.DataFrame:
-    """Return one row a method: metrics, their intervals, epsilon, and how far it goes from public to no noise."""
+    """Return one row per method: metrics, intervals, epsilon, and share of the gain from public to without noise."""
     measured: dict[tuple[str, str], Measured] = {}
     for name, own in images.items():
         measured[name, "0"] = Measured(tested.measured(own), dict.fromkeys(METRICS, math.nan), 1, 0.0)
@@ -266,12 +266,12 @@ def sheet(found: pd.DataFrame, patients: int, made: tuple[str, ...]) -> Sheet:
 
 
 def of_the_paper() -> pd.DataFrame:
-    """Return what the printed epsilon of a slice is for a slice, and for a patient with `SLICES` of them."""
+    """Return the true epsilons of the paper's run, for one slice and for a patient with `SLICES` slices."""
     (claim,) = (each for each in ZILLER if "fastMRI" in each.experiment)
     rows = []
     for noise, sigma in (("as stated", claim.noise_multiplier), ("as added", claim.noise_multiplier / math.sqrt(2))):
         alone = Counter({(claim.sampling_probability, sigma): claim.rounds})
-        # Not the finest grids: for a million rounds they take minutes and gigabytes. All round against us.
+        # The finest grids take minutes and gigabytes for a million rounds. Coarser grids give larger epsilons.
         rows.append(
             {
                 "noise": noise,
@@ -285,7 +285,7 @@ def of_the_paper() -> pd.DataFrame:
 
 
 def paper_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay out what the paper's figure means."""
+    """Lay out the paper's epsilons and the true ones."""
     lines = tuple(
         (
             f"noise {row['noise']}, multiplier {row['noise_multiplier']:.3g}",
@@ -311,7 +311,7 @@ def paper_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
 
 
 def drawn(tested: Tested, images: dict[str, np.ndarray], who: str, title: str | None = None) -> Figure:
-    """Draw a slice of a patient by every method, and what is wrong with each image."""
+    """Draw a slice of a patient from every method, and the error of each image."""
     own = tested.volumes[who][len(tested.volumes[who]) // 2]
     shown = {name: each[own] for name, each in images.items()}
     target = tested.targets[own]
@@ -324,7 +324,7 @@ def drawn(tested: Tested, images: dict[str, np.ndarray], who: str, title: str | 
             panels[0, column].imshow(image, cmap="gray", vmin=0, vmax=top, interpolation="nearest")
             panels[0, column].set_title(name.replace(", ", ",\n"), fontsize=7)
             error = np.abs(image - target)
-            # Black is right, white is wrong: the order survives printing in grey.
+            # Black is no error, white is a large one. The order remains visible if printed in grey.
             last = panels[1, column].imshow(error, cmap="inferno", vmin=0, vmax=worst, interpolation="nearest")
             panels[1, column].set_title(f"NMSE {nmse(target, image):.3f}" if column < len(shown) else "", fontsize=7)
         panels[1, -1].set_visible(False)

@@ -1,10 +1,11 @@
-"""Networks of reconstruction.yaml on data that are not simulated: three patients' volumes, and a measured slice.
+"""Test the networks of reconstruction.yaml on data that are not simulated: three patients' volumes and one slice.
 
     make reconstruction REAL=FOLDER
 
-FOLDER holds ``decathlon_sample/Task01_BrainTumour`` (magnitude volumes in the layout of the Decathlon) and
-``kspace/cartesian_ksp.npy`` (k-space of one slice, eight coils, undersampled). `reconstruction.py --real` calls this
-after the scenario; it writes real.csv, real.md, real_patient.svg and real_slice.svg. Nothing is trained on these data.
+FOLDER contains ``decathlon_sample/Task01_BrainTumour`` (magnitude volumes in the layout of the Decathlon) and
+``kspace/cartesian_ksp.npy`` (measured k-space of one slice, eight coils, undersampled). `reconstruction.py --real`
+calls this program after the scenario. It writes real.csv, real.md, real_patient.svg and real_slice.svg. No network is
+trained on these data.
 """
 
 from __future__ import annotations
@@ -73,10 +74,11 @@ def patients(folder: Path, size: int) -> list[KspaceVolume]:
 
 
 def measured_slice(file: Path, size: int) -> KspaceVolume:
-    """Return a slice that eight coils measured, as one coil would have measured all of it.
+    """Convert a slice that was measured by eight coils to complete data of a single coil.
 
-    Its lowest frequencies are reconstructed from all coils (SENSE with sensitivities by ESPIRiT), without sparsity, for
-    compressed sensing is compared with it. That complex image is the reference, and its k-space is undersampled anew.
+    The lowest frequencies are reconstructed from all coils (SENSE, with sensitivities by ESPIRiT). This uses no
+    sparsity because compressed sensing is one of the methods under test. The complex image is the reference, and its
+    k-space is undersampled again.
     """
     from sigpy.mri import app
 
