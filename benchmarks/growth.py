@@ -69,7 +69,7 @@ LABELS = {
     "width": "width of the first block",
 }
 RECORDS = 50
-"""Different records: patients share them, as only their number matters here."""
+"""Number of different records. Patients share them, because only the number of patients matters here."""
 
 
 class Federation:

@@ -1,8 +1,8 @@
-"""What the paper behind the feature release prints about privacy, next to what is true.
+"""Compare the privacy figures of the paper behind the feature release with the true figures.
 
-Li, Cao and Yao (NeuroMixGDP, arXiv:2202.06467v2) take their noise from a central limit, and account for Hierarchical
-Sampling as if a record were drawn independently of its class. The tables hold both against the accountant of this
-project; the figure and the last table hold the second claim against an attack.
+Li, Cao and Yao (NeuroMixGDP, arXiv:2202.06467v2) calibrate their noise with a central limit. They account for
+Hierarchical Sampling as if a record were drawn independently of its class. The tables compare both with the accountant
+of this project. The figure and the last table test the second claim with an attack.
 
     python benchmarks/release_accounting.py
     python benchmarks/release_accounting.py --releases 300 --repetitions 40 --output FOLDER    # a quick look
@@ -60,11 +60,11 @@ CLASS_SIZE = 500
 RATIOS = (0.2, 0.5, 0.7, 0.85, 1.0, 1.2, 2.0, 3.0, 5.0)
 MUS = (1 / 3, 1.0, 3.0)
 CLOSE, ROUGH = 2e-3, 2e-2
-"""Tolerances of the accountant: for figures that are shown, and for those that only lead to a noise multiplier."""
+"""Tolerances of the accountant: for figures in the tables, and for the search of noise multipliers."""
 
 
 def declared() -> tuple[str, str]:
-    """Return that no cohort is read, and the seed of the attack and of the regression."""
+    """Return the origin of the tables: no cohort, and the seed of the attack and the regression."""
     return "none", "0"
 
 
@@ -80,7 +80,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def noise_needed(release: PrintedRelease, epsilon: float, delta: float) -> float:
     """Return the noise multiplier at which a release costs epsilon, to about 0.2 %.
 
-    Faster than `noise_for_epsilon`, which calibrates real noise: the rows are many, and a table shows four digits.
+    This is faster than `noise_for_epsilon`, which calibrates real noise. There are many rows, and a table shows four
+    digits only.
     """
 
     def excess(log_noise: float) -> float:
@@ -118,7 +119,7 @@ def poisson() -> pd.DataFrame:
 
 
 def convergence() -> pd.DataFrame:
-    """Compare curve, epsilon and delta with their central limits as rows grow many, at one mu."""
+    """Compare curve, epsilon and delta with their central limits for a growing number of rows, at one mu."""
     alphas = np.linspace(0, 1, 1001)
     limit = np.array([gaussian.beta(float(alpha), FIGURE_MU) for alpha in alphas])
     rate, rows = FIGURE_MU / math.sqrt(math.expm1(FIGURE_NOISE**-2)), []
@@ -158,7 +159,7 @@ def row_noise() -> pd.DataFrame:
 
 
 def hierarchical() -> pd.DataFrame:
-    """Compare what the paper's noise is said to give under Hierarchical Sampling with the truth."""
+    """Compare the claimed and the true privacy of the paper's noise under Hierarchical Sampling."""
     rows = []
     for epsilon in EPSILONS:
         mu = gaussian.mu(epsilon, DELTA)

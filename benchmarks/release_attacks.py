@@ -1,12 +1,12 @@
-"""Attacks on released rows of MNIST: membership inference on rows and on heads, and inversion, with pictures.
+"""Attack released rows of MNIST: membership inference on rows and on heads, and inversion with pictures.
 
     make release-attacks
 
-Membership: many independent releases of 100 images, with and without a target, attacked by a likelihood ratio
-(`zetadp.feature_release.membership`) and, for linear classifiers, by a score. Thresholds are fixed beforehand.
-Inversion: rows of 5000 images, of pixels as they are, and of the public encoder's features by a decoder that learnt
-from simulated digits. Everything is released on the library's path, with seeded noise. Writes
-inversion and membership, each as .csv, .md and .svg.
+The membership attacks use many independent releases of 100 images, with and without a target. Rows are attacked by a
+likelihood ratio (`zetadp.feature_release.membership`), and linear classifiers by their score. Thresholds are fixed
+beforehand. Inversion uses releases of 5000 rows from 5000 images, made of pixels or of the public encoder's features. A
+decoder, trained on simulated digits, turns features into pictures. All releases are made by the library, with seeded
+noise. Writes inversion and membership, each as .csv, .md and .svg.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ RIDGE = 0.01
 HEADS, PILOTS = 800, 200
 """Heads that are trained with and without the target, and further ones that fix the threshold."""
 POPULATION, ROWS = 5000, 300
-"""Images behind rows that are inverted, and how many of their 5000 rows are."""
+"""Number of images behind the rows for inversion, and number of these rows that are inverted."""
 DEGREES = (1, 4, 16, 64)
 CANDIDATES = 1000
 DIGITS = 2000
@@ -74,7 +74,7 @@ def declared() -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Released:
-    """Rows as they leave the node, how they were assembled, and, privately, who is in them."""
+    """Rows as they leave the node, the parts of the run that made them, and the (private) people in each row."""
 
     rows: torch.Tensor
     parts: Assembly
@@ -82,12 +82,12 @@ class Released:
 
     @property
     def examples(self) -> RowExamples:
-        """What the rows teach."""
+        """Training examples in the rows."""
         return self.parts.solved.examples(self.rows)
 
 
 def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
-    """Release rows of one feature vector a person, on the library's path."""
+    """Release rows with the library, from one feature vector per person."""
     records = Records(x.to(torch.complex64)[:, None, None], labels)
     parts = Assembly.of(plan, records)
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.jsonl") as ledger:
@@ -101,7 +101,7 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
 
 
 def planned(settings: ReleaseSettings, rows: int, name: str, *, bare: bool = False) -> Plan:
-    """Return a plan of so many rows, with the noise that fewer or more need, or none."""
+    """Return a plan for a number of rows, with the noise for another number of rows, or without noise."""
     calibrated = settings.plan(real=True, noise="seeded")
     mixing = replace(calibrated.training.mixing, rows=rows)
     plan = replace(calibrated, training=replace(calibrated.training, mixing=mixing), cohort=name)
@@ -138,7 +138,7 @@ def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
 def _scores(
     plan: Plan, x: torch.Tensor, labels: torch.Tensor, active: float, *, alone: bool, present: bool
 ) -> np.ndarray:
-    """Return the attacker's score of each of many releases by one plan, whose rows are independent."""
+    """Return the attacker's score of each of many independent releases by one plan."""
     given = x.clone()
     if alone:
         given[1:] = math.nan  # what is not finite contributes nothing
@@ -239,9 +239,9 @@ def inversion() -> tuple[pd.DataFrame, Figure]:
 
 
 def _rank(values: torch.Tensor, x: torch.Tensor, drawn: list[np.ndarray]) -> float:
-    """Return how far up a row's member comes among people who are not in the row, in %: 50 is chance, 100 the first.
+    """Return the rank of a row's member among people who are not in the row, in %: 50 is chance, 100 is the top.
 
-    People are ordered by the inner product of their features, without the mean of all, with the row's.
+    People are ranked by the inner product of their features with the row's features, after the mean is subtracted.
     """
     random, centre, found = stream(0, Purpose.IMAGES), x.mean(dim=0), []
     for row, members in zip(values, drawn, strict=True):

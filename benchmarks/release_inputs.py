@@ -1,8 +1,7 @@
-"""Images of MNIST and Fashion-MNIST, and their public features, for the benchmarks of released rows.
+"""Load images of MNIST and Fashion-MNIST and their public features, for the benchmarks of released rows.
 
-The four official files of each are fetched into resources/digits unless they are there. The encoder is that of the
-scenario mnist.yaml, made anew where resources/public-digits has none (6 minutes). Features are kept in
-results/release_mnist.
+Missing official files are downloaded to resources/digits. The encoder is that of the scenario mnist.yaml. If it is not
+in resources/public-digits, it is trained again (6 minutes). Features are stored in results/release_mnist.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ENCODER = Path("resources/public-digits/encoder.safetensors")
 KEPT = Path("results/release_mnist")
 PASS = 1000
 TESTED = 2000
-"""The last training images of each data set, which test where no test image may be read."""
+"""Number of training images, the last of each data set, that replace test images where no test image may be read."""
 
 
 @lru_cache
@@ -58,11 +57,12 @@ def features(data: str, kind: str, part: Part) -> np.ndarray:
     Parameters
     ----------
     data, part
-        Which images.
+        The images.
     kind
-        ``pixels``, scaled to norm one; ``scattering``, as the paper has it: 3,969 coefficients, normalised by group
-        within each image; ``axes``, their first 150 principal components on simulated digits, partly whitened; or
-        ``encoder``, these and 64 components of a network that reads simulated digits.
+        One of four kinds. ``pixels`` are scaled to norm one. ``scattering`` are 3,969 coefficients as in the paper,
+        normalised by group within each image. ``axes`` are the first 150 principal components of these coefficients on
+        simulated digits, partly whitened. ``encoder`` adds 64 components of a network that classifies simulated
+        digits.
     """
     if kind == "axes":
         own = features(data, "encoder", part)[:, : encoder().settings.scattering]
@@ -100,7 +100,7 @@ def _features(kind: str, found: np.ndarray, coefficients: torch.Tensor | None) -
 
 
 def split(classes: int, people: int, seed: int) -> tuple[torch.Tensor, ...]:
-    """Return features and labels of people, as many of each class, and of those who test."""
+    """Return features and labels of people, equally many of each class, and of the test people."""
     random, parts = stream(seed, Purpose.IMAGES, classes, people), []
     for number in range(classes):
         data, own = ("mnist", number) if number < 10 else ("fashion", number - 10)

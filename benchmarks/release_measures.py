@@ -1,10 +1,11 @@
-"""How well public extractors suit mixing, by the paper's measures; and random weights beside equal ones.
+"""Measure how well public extractors suit mixing, and compare random weights with equal weights.
 
     python benchmarks/release_measures.py
 
-Neural collapse and the distance of mixed rows (arXiv:2202.06467, Section 4) of images of MNIST, by extractor; the
-measures say nothing about privacy and are of training images. Random weights (`zetadp.feature_release.weights`) are
-compared at equal epsilon, on other training images. No test image is read. Writes measures.csv and measures.md.
+For each extractor, the first table has the paper's measures on training images of MNIST: neural collapse, and the
+distance of mixed rows (arXiv:2202.06467, Section 4). They do not measure privacy. The second table compares random
+weights (`zetadp.feature_release.weights`) with equal weights at equal epsilon, on other training images. No test image
+is read. Writes measures.csv and measures.md.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from zetadp.storage import write_text
 
 SEEDS = range(2)
 MEASURED, MIXED = 5000, 2000
-"""Images whose collapse is measured, and those, and rows, whose distance is."""
+"""Number of images for the collapse, and numbers of images and of rows for the distance."""
 PEOPLE, EPSILON = 2000, 1.0
 LAWS = ((math.inf, 1.0), (4.0, 1.0), (4.0, 2.0), (1.0, 1.0), (1.0, 4.0))
-"""Concentration, and clip in units of 1/m."""
+"""Concentration of the weights, and largest weight in units of 1/m."""
 PRINTED = {"pixels": 1.53, "scattering": 1.16}
 """Collapse of MNIST as the paper prints it."""
 

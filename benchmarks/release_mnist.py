@@ -1,13 +1,18 @@
-"""Released rows of MNIST and Fashion-MNIST at true epsilons, beside rivals at the same epsilon and the paper's table.
+"""Compare released rows of MNIST and Fashion-MNIST with rival methods at the same true epsilon, and with the paper.
 
     make release-mnist
 
-Beside Table 2 of Li, Cao and Yao (arXiv:2202.06467): released rows by Poisson and by hierarchical sampling, the
-latter under the safe rule; noisy class means, with and without covariances; DP-MERF; and private descent of a head, on
-features of the public encoder. Rows also of what has learnt nothing: scattering, on public axes and whole as in the
-paper, and pixels (DPMix). What has settings was given them on training images of Fashion-MNIST (`--search`,
-search.csv). Test images are read for the table alone. Runs are kept one by one in results/release_mnist, so that an
-interrupted comparison continues. Writes mnist.csv and mnist.md.
+The table extends Table 2 of Li, Cao and Yao (arXiv:2202.06467). On features of the public encoder it compares:
+
+- released rows by Poisson sampling and by hierarchical sampling (with the safe rule)
+- noisy class means, with and without covariances
+- DP-MERF
+- private descent of a head
+
+Rows are also made from features that need no training: scattering on public axes, all scattering coefficients as in the
+paper, and pixels (DPMix). Settings were chosen on training images of Fashion-MNIST (`--search`, search.csv). Test
+images are read for the table only. Each run is stored in results/release_mnist, so that an interrupted comparison
+continues. Writes mnist.csv and mnist.md.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ OPEN = 0.3
 SEARCHED_ON, SEARCHED_BY = 10_000, 4000
 """The first training images of Fashion-MNIST, on which settings are tried, and the last, which compare them."""
 SAMPLES = 1000
-"""Examples of each class that moments and DP-MERF give."""
+"""Number of examples of each class that moments and DP-MERF generate."""
 DIGITS = 4000
 """Simulated digits that give the public directions of covariances."""
 METHODS = {
@@ -116,7 +121,7 @@ SEARCHED = {
 
 @dataclass(frozen=True)
 class Run:
-    """One release and the head learnt from it: what tells it from others, as `runs.csv` keeps it."""
+    """One release and the head learnt from it: the settings that identify the run in `runs.csv`."""
 
     data: str
     kind: str
@@ -131,7 +136,7 @@ def declared() -> tuple[str, str]:
 
 
 def wanted() -> Iterator[Run]:
-    """Return all runs: rows of what has learnt nothing, which is there to compare with the paper, with one seed."""
+    """Return all runs. Features without training, which are only compared with the paper, have one seed."""
     for data, epsilon in (("mnist", 1.0), ("fashion", 1.0), ("mnist", 10.0)):
         for method, seed in product(METHODS, SEEDS):
             yield Run(data, "encoder", method, epsilon, seed)
@@ -212,7 +217,7 @@ def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor
 def descent(
     x: Tensor, labels: Tensor, epsilon: float, rate: float, seed: int, holders: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Return the head of a private descent in which everybody takes part in every step, whoever holds them."""
+    """Train a head by private descent in which all people of all holders take part in every step."""
     how = Setting(rate=rate)
     x = torch.cat((x, torch.ones(len(x), 1)), dim=1)
     wanted_classes = torch.eye(int(labels.max()) + 1)[labels]
@@ -234,7 +239,7 @@ def real_parts(head: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def accuracy(head: tuple[Tensor, Tensor], x: Tensor, labels: Tensor) -> float:
-    """Return the share of images in % whose class a head tells."""
+    """Return the share of images that a head classifies correctly, in %."""
     weight, bias = head
     return 100 * float(((x @ weight.T + bias).argmax(dim=1) == labels).float().mean())
 
@@ -246,7 +251,7 @@ class Runs(KeptRuns):
     KEYS = 5
 
     def fill(self) -> None:
-        """Make every run that is not there yet."""
+        """Make every run that is not stored yet."""
         for run in self.missing(wanted()):
             weight, bias, spent = head_of(*examples(run.data, run.kind, "train"), run, CHOSEN)
             found = accuracy((weight, bias), *examples(run.data, run.kind, "test"))
@@ -257,7 +262,7 @@ class Runs(KeptRuns):
 def search(folder: Path, kinds: tuple[str, ...] = ("encoder",)) -> None:
     """Try the settings of the rivals on Fashion-MNIST, and write search.csv.
 
-    At epsilon 8 the noise beside the sums over 10,000 images is that beside those over 60,000 at epsilon 1.
+    The search uses 10,000 images at epsilon 8. Its noise-to-signal ratio is that of 60,000 images at epsilon 1.
     """
     rows = []
     for kind in kinds:
@@ -279,7 +284,7 @@ def search(folder: Path, kinds: tuple[str, ...] = ("encoder",)) -> None:
 
 @lru_cache
 def true_epsilon(printed: float, class_rate: float) -> float:
-    """Return what the noise of the paper's formula really costs, at the degree of its authors' code."""
+    """Return the true epsilon of the noise from the paper's formula, at the degree of mixing in the authors' code."""
     release = PrintedRelease(PEOPLE, MIXED, PEOPLE, class_rate)
     noise = release.nominal_noise(gaussian.mu(printed, DELTA))
     return accounting.epsilon(release.mechanisms(noise), DELTA, 2e-3)

@@ -1,9 +1,9 @@
-"""Released rows beside class means and gradients on k-space features, by number of patients.
+"""Compare released rows with class means and gradients on k-space features, for several numbers of patients.
 
     make release-patients
 
-runs release_few.yaml and release_many.yaml, and this, which joins their tables. Between them lies release.yaml, with
-484 patients, whose table is kept beside. Writes patients.csv and patients.md.
+runs release_few.yaml and release_many.yaml, and this, which joins their tables. The scenario release.yaml lies between
+them, with 484 patients, and has its own table. Writes patients.csv and patients.md.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Where released rows do better than private descent, and where not: classes, people and holders varied.
+"""Find out when released rows are better than private descent, for numbers of classes, people and data holders.
 
     make release-regimes
 
-Classes are the digits of MNIST, then the clothes of Fashion-MNIST; features are those of the public encoder. Each
-person has one image. Everybody is with one holder, or with eleven, each of which adds noise of its own. All methods
-cost the same true epsilon. The rate of private descent is the best on simulated digits, for every number of people and
-holders; rows and class means have no setting that is chosen. Heads are tested on training images that nobody
-contributed. Runs are kept one by one in results/release_mnist, so that an interrupted comparison continues. Writes
-regimes.csv, regimes.md and regimes.svg.
+The classes are the digits of MNIST, then the clothes of Fashion-MNIST. The features are those of the public encoder.
+Each person has one image. All people belong to one data holder or are divided among eleven, and each holder adds its
+own noise. All methods have the same true epsilon. For every number of people and holders, the learning rate of private
+descent is the best on simulated digits. Rows and class means have no setting to choose. Heads are tested on training
+images that no person contributed. Each run is stored in results/release_mnist, so that an interrupted comparison
+continues. Writes regimes.csv, regimes.md and regimes.svg.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ HOLDERS = (1, 11)
 SEEDS = (0, 1, 2)
 RATES = (3.0, 10.0, 30.0, 100.0, 300.0)
 OPEN = 3
-"""Classes that a row is open to, on average, under hierarchical sampling."""
+"""Average number of classes that a row is open to, under hierarchical sampling."""
 METHODS = {
     "gradients": "private descent of a head",
     "means": "noisy class means",
@@ -74,7 +74,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Run:
-    """One head: what tells it from others."""
+    """One head: the settings that identify it."""
 
     classes: int
     people: int
@@ -112,7 +112,7 @@ def head_of(run: Run, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
-    """Return what the rows of one holder teach, as many as it has people."""
+    """Return the examples in the rows of one holder, who releases as many rows as people."""
     settings = ReleaseSettings(
         EPSILON,
         DELTA,
@@ -126,7 +126,7 @@ def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
 
 @lru_cache
 def chosen_rate(people: int, holders: int) -> float:
-    """Return the rate of private descent that does best on as many simulated digits, held by as many."""
+    """Return the best rate of private descent on equally many simulated digits of equally many holders."""
     found = []
     drawn, labels = public_digits()
     some = slice(None, people)
@@ -138,7 +138,7 @@ def chosen_rate(people: int, holders: int) -> float:
 
 @lru_cache
 def public_digits() -> tuple[Tensor, Tensor]:
-    """Return features and labels of simulated digits: as many as there are people at most, and 2000 that test."""
+    """Return features and labels of simulated digits: as many as the largest number of people, and 2000 for testing."""
     drawn, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().settings.seed, 10_001)
     counts = encoder().settings
     return encoder().joined(drawn, counts.scattering, counts.learned), labels
@@ -151,7 +151,7 @@ class Runs(KeptRuns):
     KEYS = 5
 
     def fill(self) -> None:
-        """Make every run that is not there yet."""
+        """Make every run that is not stored yet."""
         for run in self.missing(wanted()):
             x, labels, tests, own = split(run.classes, run.people, run.seed)
             # Those of one class come one after the other; every holder gets some of each.

@@ -1,8 +1,8 @@
-"""How long a large release takes: 50,000 rows of 3,969 numbers with exact noise, written to disk before it is sent.
+"""Time a large release: 50,000 rows of 3,969 numbers with exact noise, written to disk before sending.
 
     python benchmarks/release_rows.py
 
-Features are random; time does not depend on them. Prints one line; what it wrote is removed.
+The features are random, because the time does not depend on them. Prints one line and removes its files.
 """
 
 from __future__ import annotations

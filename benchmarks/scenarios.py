@@ -1,4 +1,4 @@
-"""What scenarios declare, and their finished runs: all that are declared, and no others that a folder may hold."""
+"""The declared and finished runs of scenarios. Other runs in a folder are ignored, and missing runs are errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def configuration(scenario: str | None) -> dict[str, Any]:
-    """Return the configuration that a scenario describes; without one, the default."""
+    """Return the configuration of a scenario, or the default configuration."""
     content = yaml.safe_load((ROOT / "config.yaml").read_text())
     if scenario is not None:
         overlay(content, yaml.safe_load((ROOT / f"workflow/scenarios/{scenario}.yaml").read_text()))
@@ -61,7 +61,7 @@ class Experiment:
 
     @classmethod
     def of(cls, scenario: str | None, results: Path | None = None) -> Experiment:
-        """Return a scenario with its results, by default where the workflow puts them."""
+        """Return a scenario and its results. The default folder is that of the workflow."""
         config = configuration(scenario)
         return cls(scenario, config, results or Path("results") / config["name"])
 
@@ -86,7 +86,7 @@ class Experiment:
         return [self._read(run).get("environment", {}) for run in run_names(self.config)]
 
     def table(self) -> pd.DataFrame:
-        """Return the accuracies that the workflow wrote, or refuse a table that is not of the declared runs."""
+        """Return the accuracies that the workflow wrote, or refuse a table if it is not from the declared runs."""
         path = self.results / "tables/table1.csv"
         if not path.is_file():
             raise UserError(self._missing(path))
@@ -133,9 +133,9 @@ def write_joined(
     stem
         Where it goes, without the endings ``.csv`` and ``.md``.
     experiments
-        The experiments, by what `collect` knows them by.
+        The experiments, by the keys that `collect` expects.
     collect, sheet
-        Join their tables, and lay the result out.
+        Functions that join the tables, and that lay out the result.
     """
     found = collect(experiments)
     declared = declared_by(*(each.scenario for each in experiments.values()))
@@ -151,14 +151,14 @@ def write_table(
     *,
     float_format: str,
 ) -> None:
-    """Write a table as CSV and, laid out, as Markdown; print the latter.
+    """Write a table as CSV and as Markdown, and print the Markdown.
 
     Parameters
     ----------
     stem
         Where it goes, without the endings ``.csv`` and ``.md``.
     found, sheet
-        The table, and what lays it out.
+        The table, and its layout.
     made
         How it was made.
     float_format
@@ -171,7 +171,7 @@ def write_table(
 
 
 def ended(main: Callable[[], None]) -> None:
-    """Run a program; a user's mistake ends in its message and exit code 1."""
+    """Run a program. A user error prints its message and ends with exit code 1."""
     try:
         main()
     except UserError as error:

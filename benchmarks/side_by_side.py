@@ -1,9 +1,9 @@
-"""Time runs side by side with one thread each against one after the other with all threads.
+"""Compare two ways to share a machine: runs in parallel with one thread each, and runs in sequence with all threads.
 
-Several trainings, as of a grid of targets and seeds, can share a machine in either way. Here each run is a process that
-takes private steps of its own. In turns, all runs step at the same time with one thread each, then one run alone takes
-as many steps, one after the other, with all threads. The ratio is side by side over one after the other, so below one
-side by side is faster; the interval is a bootstrap over turns.
+Both ways suit a grid of runs with several epsilons and seeds. Here each run is a process that takes private steps. In
+each turn, all runs first take their steps in parallel with one thread each. Then a single run takes the same total
+number of steps with all threads. The ratio is the parallel time over the sequential time: below one, parallel runs are
+faster. The interval is a bootstrap over turns.
 
     python benchmarks/side_by_side.py
     python benchmarks/side_by_side.py --runs 4 --cases 264x4
@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parents[1] / "docs/results/benchmarks"
 
 
 def run(network: str, patients: int, images: int, threads: int, pipe: Connection) -> None:
-    """Take as many steps as asked for, until asked for none."""
+    """Take the requested number of steps, again and again, until the request is zero."""
     keep_freed_memory()
     torch.set_num_threads(threads)
     bench = Bench.make(NETWORKS[network], patients, images, torch.device("cpu"))
@@ -47,7 +47,7 @@ def run(network: str, patients: int, images: int, threads: int, pipe: Connection
 
 
 def turns(network: str, case: tuple[int, int], runs: int, steps: int, repetitions: int) -> tuple[np.ndarray, ...]:
-    """Return seconds that ``runs`` runs take for ``steps`` steps each: side by side, and one after the other."""
+    """Return the seconds of ``runs`` runs with ``steps`` steps each: in parallel, and in sequence."""
     context = multiprocessing.get_context("spawn")
     pipes = []
     for threads in (*[1] * runs, runs):

@@ -1,7 +1,7 @@
-"""Time reading the centre slices of volumes against what nibabel takes only to decompress them.
+"""Compare the time to read centre slices with the time that nibabel needs to decompress the volumes.
 
-Both read the same file, one right after the other, in alternating order, so that a slow moment of the machine hits
-both; the figure is the median of the ratios. The bound is 1.3: all of it may cost 30 % more than the decompression.
+Both read the same file directly after each other, in alternating order, so that a slow moment of the machine affects
+both. The result is the median ratio. The bound is 1.3: reading may take 30 % longer than nibabel's decompression.
 
     python benchmarks/slicing.py                                  # three synthetic volumes of 240 x 240 x 155 x 4
     python benchmarks/slicing.py --folder data/Task01_BrainTumour  # the volumes of a task
@@ -48,14 +48,14 @@ def synthetic_volume(path: Path, seed: int) -> None:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Return how long an action takes."""
+    """Return the duration of an action in seconds."""
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
 
 
 def peak(action: Callable[[], object]) -> float:
-    """Return the most memory that an action holds at once, in MB."""
+    """Return the peak memory of an action, in MB."""
     tracemalloc.start()
     action()
     _, most = tracemalloc.get_traced_memory()
@@ -64,7 +64,7 @@ def peak(action: Callable[[], object]) -> float:
 
 
 def compare(path: Path, order: Sequence[str], repetitions: int) -> list[tuple[float, float]]:
-    """Return pairs of seconds: nibabel's decompression, and ours up to the small slices."""
+    """Return pairs of seconds: nibabel's decompression, and our reading including the small slices."""
     pairs = []
     for repetition in range(repetitions + 1):
         actions = [lambda: decompress(path), lambda: read_centre_slices(path, order)]

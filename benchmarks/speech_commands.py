@@ -1,9 +1,9 @@
-"""Spoken commands at true epsilons: speech_commands.yaml per clip, speech_commands_speakers.yaml per speaker.
+"""Write the table of spoken commands: speech_commands.yaml per clip, and speech_commands_speakers.yaml per speaker.
 
     make speech-commands
 
-runs the two scenarios and this, which writes table.csv and table.md. What Ziller et al. print stands at the epsilon
-that its noise really gives.
+runs the two scenarios and this, which writes table.csv and table.md. All epsilons are true. The areas that Ziller et
+al. print appear at the true epsilon of their noise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zetadp.tasks.speech_commands.word_network import log_mel
 from zetadp.validation import UserError
 
 SCENARIOS = {"speech_commands": "clip", "speech_commands_speakers": "speaker"}
-"""The scenarios, and what is protected in them."""
+"""The scenarios and their units."""
 METHODS = {
     ("head", "central"): "head on public features, one holder",
     ("slow_head", "central"): "head on public features, one holder",
@@ -41,7 +41,7 @@ PRINTED = {"3.31": (92.5, "1.47"), "inf": (97.8, "inf")}
 PUBLIC = "the network of simulated words alone"
 ENCODER = Path("resources/public-words/encoder.safetensors")
 USELESS = 1000
-"""An epsilon above which a figure would be read as if it said something."""
+"""Largest epsilon that is shown as a number. Above it, a number would suggest a guarantee that means nothing."""
 COLUMNS = ["unit", "method", "epsilon", "epsilon_per_speaker", "seeds", "mean", "std", "ci_low", "ci_high", "accuracy"]
 
 
@@ -72,7 +72,7 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
 
 
 def public_alone() -> dict[str, object]:
-    """Return the row of the public network, as it was trained on simulated words, on the test clips."""
+    """Return the row of the public network on the test clips. It was trained on simulated words only."""
     network = WordEncoder.load(ENCODER).network
     clips = read_written(Path("resources/speech-commands/clips.h5"))
     tested = clips.part(np.array([is_tested(speaker) for speaker in clips.speakers]))
@@ -140,7 +140,7 @@ def read_clips_of_a_speaker() -> int:
 
 
 def spent_cell(epsilon: float) -> str:
-    """Return an epsilon per speaker for reading."""
+    """Return an epsilon per speaker as text."""
     if pd.isna(epsilon):
         return MISSING
     if epsilon == 0:

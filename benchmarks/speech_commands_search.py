@@ -1,12 +1,12 @@
-"""Choose how the private heads of spoken commands are trained, on simulated words; no recording is read.
+"""Choose the settings for training the private heads of spoken commands, on simulated words only.
 
     python benchmarks/speech_commands_search.py --encoder resources/public-words/encoder.safetensors
 
-The encoder is that of the scenario speech_commands.yaml. As many simulated clips as the real cohort has train and test;
-they vary more, and are noisier, than those that the encoder learnt from, as real ones will. With unit clip every clip
-takes part in every round at epsilon 1.47; with unit speaker they are those of 196 simulated holders, a fifth of whom
-have 40 clips, at epsilon 8 and 1. The descent is written out in matrices, as in phase_mnist_search.py. Writes
-search.csv.
+No recording is read. The encoder is that of the scenario speech_commands.yaml. Training and test use as many simulated
+clips as the real cohort has. Real clips will vary more and be noisier than the words on which the encoder was trained,
+so these clips do too. With unit clip, every clip takes part in every round, at epsilon 1.47. With unit speaker, the
+clips belong to 196 simulated speakers, a fifth of whom have 40 clips, at epsilon 8 and 1. The descent is written with
+matrices, as in phase_mnist_search.py. Writes search.csv.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def settings() -> list[tuple[str, float, Setting]]:
 
 
 def simulated(count: int, part: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return clips and labels of one part, made piece by piece, which keeps memory in bounds."""
+    """Return clips and labels of one part, simulated in pieces to limit memory."""
     starts = range(0, count, AT_ONCE)
     pieces = [
         simulated_words(min(AT_ONCE, count - start), SEED, part, number, variation=HARDER)

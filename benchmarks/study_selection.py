@@ -1,9 +1,10 @@
-"""Choose how heads of domain study are trained, on public simulated hospitals that nothing was learned from.
+"""Choose the settings for training heads of domain study, on simulated hospitals.
 
     python benchmarks/study_selection.py
 
-As head_selection.py, but on one consortium whose brains are random shapes, which differ more from what the public head
-learnt, and with rate 3 alone. Writes study_selection.csv.
+The search is that of head_selection.py with two differences. It uses a single consortium whose brains are random
+shapes, which differ more from the public head's training data. And it tries only the learning rate 3. Writes
+study_selection.csv.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Show what TF32 in convolutions would do to accuracy, emulated on a CPU.
+"""Measure the effect of TF32 in convolutions on accuracy, emulated on a CPU.
 
-With `training.tf32` a GPU may keep 10 bits of every factor of the products in convolutions, forward and for the
-gradients of their inputs; weight gradients, norms and all else stay float32. Here these factors are rounded so, to the
-nearest, before each such convolution, and sums are float32 as on a GPU. Everything else of a training is as without it:
-the same patients, draws and noise, seed by seed, and float32 in evaluation.
+With `training.tf32` a GPU may use only 10 bits of each factor in the products of convolutions. This holds for forward
+passes and for the gradients of inputs. Weight gradients, norms and everything else stay float32. Here the factors are
+rounded to the nearest such number before each of these convolutions, and sums are float32 as on a GPU. Everything else
+in a run is the same as without TF32: patients, draws and noise, for each seed. Evaluation uses float32.
 
 The network and the rounds are those of `config.yaml`, the simulated patients those of `updates.py`.
 
@@ -85,7 +85,7 @@ class _Rounded(torch.autograd.Function):
 
 
 def predicted(epsilon: str, seed: int, records: Records, test: Records, *, rounded: bool) -> Tensor:
-    """Return the classes that one training's network gives the test images, shape (item,)."""
+    """Train one network, and return its classes for the test images, shape (item,)."""
     sigma = noise_for_epsilon(EPSILON, DELTA, EXPECTED / POPULATION, SETTINGS.rounds) if epsilon != "inf" else 0.0
     nodes = tuple(NodeConstants(f"node-{node + 1:02d}", POPULATION, EXPECTED, sigma) for node in range(NODES))
     holdings = [Holding(units(node)) for node in range(NODES)]
@@ -107,7 +107,7 @@ def main() -> None:
     """Train in pairs, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="pairs of trainings for each epsilon (%(default)s)")
-    parser.add_argument("--folder", type=Path, help="for the cohort (default: kept nowhere)")
+    parser.add_argument("--folder", type=Path, help="for the cohort (default: do not store it)")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/tf32.csv"))
     chosen = parser.parse_args()
     keep_freed_memory()

@@ -1,6 +1,7 @@
 """Time the kernels for one weight gradient a patient on the layers of the networks of `step.py`, on a CPU.
 
-Beside them stands the backend's one call for all patients, which gives no patient's gradient. All take turns.
+For comparison, the backend's single call for all patients is timed too. It gives only the sum over patients. All
+kernels run in turn.
 
     python benchmarks/weight_gradients.py                           # 24 patients of four images, two threads
     python benchmarks/weight_gradients.py --images 20 --threads 1
