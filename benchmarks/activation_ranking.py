@@ -53,7 +53,7 @@ REPLICATES = 2000
 
 
 def holm(values: np.ndarray) -> np.ndarray:
-    """Return p-values corrected for their number by Holm's method (1979).
+    """Return p-values, corrected for multiple tests by Holm's method (1979).
 
     Examples
     --------
@@ -152,7 +152,7 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def sheet(found: pd.DataFrame, correlations: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, and say below how it was made."""
+    """Lay the table out, with a note on how it was made."""
 
     def probability(value: float) -> str:
         return MISSING if np.isnan(value) else f"{value:.3f}"

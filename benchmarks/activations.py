@@ -1,12 +1,12 @@
-"""Which activation of complex networks works best under differential privacy, at equal true epsilon, over ten seeds.
+"""Compare activations of complex networks under differential privacy, at equal true epsilon, over ten seeds.
 
     make activations
 
-needs the clips (docs/speech_commands.md). A small complex network is trained with each of thirteen activations, by the
-library's private path, on spoken words and on k-space. For each activation every rate of `RATES` is tried on public
-simulations; the best one is used for the ten seeds. A seed gives all activations the same split and the same starting
-weights. Runs are kept one by one in results/activations, so that an interrupted comparison continues. Writes
-search.csv, scores.csv, table.csv, order.csv, table.md and figure.svg.
+needs the clips (docs/speech_commands.md). The library trains a small complex network privately with each of thirteen
+activations, on spoken words and on k-space. For each activation, all rates of `RATES` are tried on public simulations,
+and the best rate is used for the ten seeds. A seed gives all activations the same split and the same first weights.
+Each run is stored in results/activations, so that an interrupted comparison continues. Writes search.csv, scores.csv,
+table.csv, order.csv, table.md and figure.svg.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: what tells it from others, as `runs.csv` keeps it."""
+    """One run: the settings that identify it in `runs.csv`."""
 
     task: str
     data: str

@@ -1,20 +1,20 @@
-"""Time a private step against the fastest non-private one of the same network on the same data.
+"""Compare the time of a private step with that of the fastest non-private step, for the same network and data.
 
-A step is everything from images on the device to moved weights: loss, gradient and optimiser, and for the private step
-also one clipped gradient a patient, sums, and noise for every node. It is the shipped one: its passes are as large as
-training makes them. The floor is the fastest non-private step that we can write, in passes of the same size: with the
-shipped layers, with the written-out weight gradients of the private step, and with the complex normalisation compiled
-by PyTorch. Beside it stand the step with real and imaginary parts stacked by ordinary automatic differentiation, and
-the one in PyTorch's complex64.
+A step includes everything from images on the device to updated weights: loss, gradient and optimiser. The private step
+also includes one clipped gradient per patient, sums, and noise for every node. It is the library's own step, and its
+passes are as large as in training. The floor is the fastest non-private step that we can write, in passes of the same
+size. There are three candidates: the library's layers, the explicit weight gradients of the private step, and complex
+normalisation compiled by PyTorch. Two further steps are timed for comparison: real and imaginary parts stacked with
+ordinary automatic differentiation, and PyTorch's complex64.
 
-All steps of a case take turns in one process, a few times. The private step and the quickest two floors then take turns
-in further processes: where memory happens to lie makes one process faster than another, by more than repetitions within
-one differ. The floor with the smaller median over all processes counts. The ratio is the median over processes of the
-ratio of medians; its interval is a bootstrap over processes and the repetitions in each (95 %). The first rounds of a
-process are not counted: memory that is kept for the next step is first asked of the system there.
+All steps of a case run in turn in one process, a few times. Then the private step and the two quickest floors run in
+turn in further processes. Several processes are needed, because the location of memory makes one process faster than
+another, and the difference is larger than between repetitions. The floor with the smaller median over all processes
+counts. The ratio is the median over processes of the ratio of medians. Its interval of 95 % is a bootstrap over
+processes and their repetitions. The first rounds of a process do not count, because they request memory that later
+steps reuse.
 
-Memory is what a step adds to a process of its own at its highest, for private and floor in passes of the same number of
-images.
+Memory is the peak that a step adds to its own process. Private step and floor use passes of the same number of images.
 
     python benchmarks/step.py                                       # all cases and networks
     python benchmarks/step.py --cases 24x4 --networks pooled --no-memory
@@ -79,7 +79,7 @@ FINALISTS = 2
 """Floors that are timed in processes of their own."""
 EPSILON = 1e-5
 WARM = 3
-"""Rounds that fill tables, caches and kept memory before any is counted."""
+"""Number of rounds that fill tables, caches and reused memory. They do not count."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 
 
@@ -268,7 +268,7 @@ def steps_of(bench: Bench, chunk: int, *, compiled: bool) -> dict[str, Step]:
 
 
 def affordable(steps: dict[str, Step]) -> dict[str, Step]:
-    """Return the steps for which a GPU's memory is enough, and say which it is not."""
+    """Return the steps that fit into a GPU's memory, and print the others."""
     kept = {}
     for name, step in steps.items():
         try:
@@ -281,7 +281,7 @@ def affordable(steps: dict[str, Step]) -> dict[str, Step]:
 
 
 def check_equal(bench: Bench) -> None:
-    """Refuse to compare steps that do not do the same."""
+    """Refuse to compare networks with different scores."""
     images = bench.images[0, :4]
     with torch.no_grad():
         expected = bench.model(images)
@@ -292,7 +292,7 @@ def check_equal(bench: Bench) -> None:
 def timed(
     steps: dict[str, Step], repetitions: int, device: torch.device, clock: Callable[[], float], warm: int = 1
 ) -> dict[str, np.ndarray]:
-    """Return seconds of each step; all take turns, in another order every time. The first rounds are not counted."""
+    """Return the seconds of each step. The steps run in turn, in a new order each time. First rounds do not count."""
     order = np.random.default_rng(2)
     names = list(steps)
     times = np.empty((repetitions, len(names)))
@@ -309,7 +309,7 @@ def timed(
 
 def finalists(tried: dict[str, np.ndarray]) -> list[str]:
     """Return the names of the quickest floors, given seconds of a few turns, and of the private step."""
-    # Of few turns the least tells more than the median: what disturbs a step makes it longer, never shorter.
+    # With few turns, the minimum is more reliable than the median: disturbances only make a step longer.
     return [*sorted(floors(tried), key=lambda name: float(tried[name].min()))[:FINALISTS], "private"]
 
 
@@ -363,13 +363,13 @@ def measure_times(task: str) -> None:
 
 
 def _in_a_process(option: str, task: list[object]) -> Any:  # noqa: ANN401  (JSON)
-    """Return what this program prints in another process, where it is asked for one thing."""
+    """Run this program with one option in another process, and return its JSON output."""
     command = [sys.executable, __file__, option, json.dumps(task)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def added_memory(step: Step, device: torch.device) -> float:
-    """Return what two steps add to the memory of this process at their highest, in MB."""
+    """Return the peak memory that two steps add to this process, in MB."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -467,13 +467,13 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
-    parser.add_argument("--processes", type=int, default=7, help="processes that are timed (%(default)s)")
-    parser.add_argument("--repetitions", type=int, default=3, help="in each process, at least (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=8, help="for them in each process, at least (%(default)s)")
-    parser.add_argument("--tries", type=int, default=3, help="repetitions of all steps (%(default)s)")
-    parser.add_argument("--tf32", action="store_true", help="let a GPU round in convolutions, of all steps alike")
-    parser.add_argument("--no-compile", action="store_true", help="compile nothing (else a C++ compiler is needed)")
-    parser.add_argument("--no-memory", action="store_true", help="leave memory out")
+    parser.add_argument("--processes", type=int, default=7, help="number of timed processes (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=3, help="at least, per process (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=8, help="at least, per process (%(default)s)")
+    parser.add_argument("--tries", type=int, default=3, help="repetitions in the first process (%(default)s)")
+    parser.add_argument("--tf32", action="store_true", help="allow TF32 in the convolutions of all steps")
+    parser.add_argument("--no-compile", action="store_true", help="leave out compiled steps, which need a C++ compiler")
+    parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--times-of", help=argparse.SUPPRESS)

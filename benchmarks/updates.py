@@ -1,17 +1,18 @@
-"""Measure what rounded updates and missing nodes do to accuracy, and missing nodes to each audience's epsilon.
+"""Measure the effect of rounded updates and missing nodes on accuracy, and of missing nodes on epsilon.
 
-Eleven hospitals of simulated patients train the complex network, several times with seeds that are the same in every
-line of the tables. Every node's message is drawn, clipped, noised and recorded by the simulation, goes through the very
-bytes that travel between sites (`zetadp.federation.flower.protocol`), and is averaged by the server's step. Only the
-transport is left out. A test holds this short way to the coordinator's model, bit for bit.
+Eleven hospitals with simulated patients train the complex network. All rows of the tables use the same seeds. The
+simulation draws, clips and records every node's message and adds its noise. The message is encoded into the bytes that
+travel between sites (`zetadp.federation.flower.protocol`), and the server's step averages it. Only the transport is
+left out. A test checks that the result equals the coordinator's model, bit for bit.
 
-Missing nodes: in a share of the rounds, drawn at random, a fixed group of nodes is away, and the round goes on without
-them (``missing: continue``). With ``missing: wait`` model and epsilons are those of the line with nobody missing.
-Epsilon is stated from the account that the coordinator keeps, once for nodes that were known to be away and not asked,
-and once for nodes that were asked, released, and lost their message: each such release counts twice.
+In a random share of the rounds a fixed group of nodes is missing, and the round continues without them (``missing:
+continue``). With ``missing: wait``, model and epsilons are those of the row without missing nodes. Epsilon is computed
+from the coordinator's ledger, in two cases. In the first, the coordinator knew that the nodes were missing and
+requested nothing. In the second, it requested a release, and the nodes released, but the message was lost. Each such
+release counts twice.
 
     python benchmarks/updates.py
-    python benchmarks/updates.py --output FOLDER   # keeps cohort and runs, and goes on from them
+    python benchmarks/updates.py --output FOLDER   # stores cohort and runs, and continues from them
 """
 
 from __future__ import annotations
@@ -60,23 +61,23 @@ ROUNDS, EPSILON, DELTA = 150, 8.0, 1e-3
 NETWORK = NetworkSettings(widths=(8, 16, 32), convolutions=1, head="pooled", groups=4)
 COHORT = PhantomSettings(train_patients=NODES * POPULATION, test_patients=TEST_PATIENTS, seed=2028)
 ABSENCE_SEED = 7_000_000
-"""Who is away in run s comes from this and s."""
+"""Seed for the missing nodes, together with the seed of the run."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the tables.
+    """One row of the tables.
 
     Attributes
     ----------
     epsilon
         ``8`` or ``inf``.
     update
-        How updates travel.
+        Number format of updates.
     away
-        How many of the nodes are away in some rounds.
+        Number of nodes that are missing in some rounds.
     share
-        In which share of the rounds.
+        Share of the rounds in which they are missing.
     """
 
     epsilon: str
@@ -86,12 +87,12 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Name of the line in the file of runs."""
+        """Name of the row in the file of runs."""
         return f"eps-{self.epsilon} {self.update} {self.away} away in {self.share:g}"
 
     @property
     def words(self) -> str:
-        """What the tables call it."""
+        """Name of the row in the tables."""
         noise = "epsilon 8" if self.epsilon == "8" else "no noise"
         who = f", {self.away} of {NODES} away in {100 * self.share:.0f} % of the rounds" if self.away else ""
         return f"{noise}, `{self.update}`{who}"
@@ -103,7 +104,7 @@ MISSING = [Case("8", away=1, share=0.3), Case("8", away=3, share=0.3), Case("8",
 
 
 def cohort(folder: Path) -> tuple[Records, Records]:
-    """Return k-space of training and of test patients; kept in a file, since simulating takes minutes."""
+    """Return k-space of training and test patients. It is stored in a file, because the simulation takes minutes."""
     path = folder / "cohort.npy"
     if not path.exists():
         volumes = (simulate_patient(COHORT, number).volume for number in range(1, COHORT.patients + 1))
@@ -117,12 +118,12 @@ def cohort(folder: Path) -> tuple[Records, Records]:
 
 
 def units(node: int, population: int = POPULATION) -> list[list[int]]:
-    """Return the items of each patient of a node; nodes hold records one after the other."""
+    """Return the items of each patient of a node. Records are in the order of the nodes."""
     return items_of([(node * population + i,) for i in range(population)], len(SEQUENCES) * SLICES)
 
 
 def plan_of(case: Case, seed: int) -> Plan:
-    """Return what all sites would agree on."""
+    """Return the plan that all sites would agree on."""
     sigma = noise_for_epsilon(EPSILON, DELTA, EXPECTED / POPULATION, ROUNDS) if case.epsilon != "inf" else 0.0
     optimiser = OptimiserSettings(learning_rate=0.01)
     return Plan(
@@ -142,15 +143,15 @@ def train(plan: Plan, records: Records, away: Sequence[set[str]], folder: Path, 
     Parameters
     ----------
     plan
-        What is trained; patients lie in the records in the order of the nodes.
+        The plan. Patients are in the order of the nodes.
     records
         Items of all training patients, one record each.
     away
-        For each round, who is away.
+        The missing nodes of each round.
     folder
-        For the nodes' ledger.
+        Folder for the nodes' ledger.
     chunk
-        Images in one pass at most.
+        Largest number of images in one pass.
     """
     parts = Assembly.of(plan, records)
     server, dimension = parts.receiver(), parts.phase.dimension
@@ -174,14 +175,14 @@ def train(plan: Plan, records: Records, away: Sequence[set[str]], folder: Path, 
 
 
 def absences(case: Case, seed: int) -> list[set[str]]:
-    """Return for each round who is away; the rounds are the same for every number of nodes away."""
+    """Return the missing nodes of each round. The rounds are the same for every number of missing nodes."""
     generator = np.random.default_rng([ABSENCE_SEED, seed])
     gone = {f"node-{NODES - n:02d}" for n in range(case.away)}
     return [gone if draw < case.share else set() for draw in generator.random(ROUNDS)]
 
 
 def account(plan: Plan, away: Sequence[set[str]], *, asked: bool) -> list[Round]:
-    """Return the account that the coordinator keeps: whoever was asked stands in it, and twice if left out."""
+    """Return the coordinator's ledger: one event for each requested release, and two if its message was lost."""
     events = []
     for number, gone in enumerate(away):
         for node in plan.nodes:
@@ -192,7 +193,7 @@ def account(plan: Plan, away: Sequence[set[str]], *, asked: bool) -> list[Round]
 
 
 def epsilons(plan: Plan, events: Sequence[Round]) -> dict[str, float]:
-    """Return epsilon against each audience, for the patient who is worst off."""
+    """Return epsilon against each audience, for the patient with the largest epsilon."""
     found = histories(events)
     statement = run_statement(
         Run("run", found, plan.training.rounds),
@@ -204,7 +205,7 @@ def epsilons(plan: Plan, events: Sequence[Round]) -> dict[str, float]:
 
 
 def measured(cases: Sequence[Case], seeds: int, folder: Path) -> pd.DataFrame:
-    """Return the test accuracy of every case and seed; what the folder holds already is not run again."""
+    """Return the test accuracy of every case and seed. Runs that are already in the folder are not repeated."""
     path = folder / "runs.csv"
     rows = pd.read_csv(path).to_dict("records") if path.exists() else []
     done = {(row["case"], row["seed"]) for row in rows}
@@ -258,7 +259,7 @@ def main() -> None:
     """Print the three tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="runs of every line (%(default)s)")
-    parser.add_argument("--output", type=Path, help="folder for cohort and runs (default: kept nowhere)")
+    parser.add_argument("--output", type=Path, help="folder for cohort and runs (default: do not store them)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:

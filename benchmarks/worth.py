@@ -1,11 +1,13 @@
-"""How much of the way to the best head without noise private training goes where hospitals differ from public data.
+"""Measure the gain of private training when hospitals differ from public data.
 
     python benchmarks/worth.py
 
-Heads on features of the shipped backbone: on its own, or on statistics of all of its layers; with directions and public
-heads from the public simulation, or from that and brains of random shapes (`shapes`). Settings are chosen on a public
-consortium of random shapes, at each epsilon, before any of the cohorts held apart is looked at. Local noise of 11
-hospitals, every patient in every round, exact Gaussian composition. Writes worth_selection.csv and worth.csv.
+The gain is a share: 0 % is the accuracy of the public head, and 100 % that of the best head without noise. The heads
+use the backbone's own features, or statistics of all its layers. Their directions and public heads come from the public
+simulation, or from this simulation and brains of random shapes (`shapes`). Settings are chosen on a public consortium
+of random shapes, at each epsilon, before any result on the cohorts from other distributions is known. Each of 11
+hospitals adds its own noise, all patients take part in every round, and the composition is exact and Gaussian. Writes
+worth_selection.csv and worth.csv.
 """
 
 from __future__ import annotations
@@ -44,18 +46,18 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PRIVATE = {"vendor": 3001, "healthy": 3002, "procedural": 3003, "heavy": 3004}
-"""Populations of the cohorts held apart, and their seeds."""
+"""Populations of the private cohorts, and their seeds."""
 PUBLIC = {
     "atlas": (PublicSettings(seed=1, patients=1500), None),
     "shapes": (PublicSettings(seed=501, patients=1500), draw_shapes),
     "consortium": (PublicSettings(seed=SHAPES, patients=ALL, hospitals=HOSPITALS), draw_shapes),
 }
-"""Public patients, and what draws their brains: the first two to learn from, the last to choose settings on."""
+"""Public patients, and the function that draws their brains. Two groups are for training, the last for settings."""
 LEARNT_FROM = ("atlas", "shapes")
 SLICES = (2, 6, 10, 14, 18)
-"""Slices of each sequence that patients of a consortium or cohort take part with; of others, two random ones."""
+"""Slices per sequence of patients in a consortium or cohort. Patients for training have two random slices instead."""
 OWN = slice(640, 768)
-"""Where the statistics of all layers hold the backbone's own features."""
+"""Position of the backbone's own features in the statistics of all layers."""
 EPSILONS = (1.0, 8.0)
 DRAWS = 3
 """Draws of the noise, from seeds 0, 1, ..."""
@@ -136,7 +138,7 @@ def statistics(name: str, backbone: Backbone, folder: Path) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """What is learnt from public patients: ``((x - mean) / deviation - centre) @ projection`` are components."""
+    """A projection learnt from public patients. Components are ``((x - mean) / deviation - centre) @ projection``."""
 
     mean: Tensor
     deviation: Tensor
@@ -167,7 +169,7 @@ class World:
 
 
 class Shipped:
-    """What the shipped backbone makes of its own features, as `World` has it."""
+    """The shipped backbone's own projection of its features, with the methods of `World`."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -189,7 +191,7 @@ def as_real(head: tuple[Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def right(head: tuple[np.ndarray, np.ndarray], features: np.ndarray) -> np.ndarray:
-    """Return the share of each patient's images that a head tells right, in %."""
+    """Return the share of each patient's images that a head classifies correctly, in %."""
     weight, bias = head
     classes = np.arange(4).repeat(features.shape[1] // 4)
     return 100 * ((features[..., : len(weight)] @ weight + bias).argmax(-1) == classes).mean(1)
@@ -198,7 +200,7 @@ def right(head: tuple[np.ndarray, np.ndarray], features: np.ndarray) -> np.ndarr
 def after(
     head: tuple[np.ndarray, np.ndarray], components: np.ndarray, epsilon: float, draws: int, **how: float
 ) -> np.ndarray:
-    """Return the same for a head after private training, for each draw of the noise, shape (draw, patient)."""
+    """Return the result of `right` after private training, for each draw of the noise, shape (draw, patient)."""
     features = np.ascontiguousarray(components[..., : len(head[0])])
     seeds = range(1 if math.isinf(epsilon) else draws)
     heads = [
@@ -208,7 +210,7 @@ def after(
 
 
 def chosen(worlds: dict[tuple[str, str], World | Shipped], found: np.ndarray, draws: int) -> pd.DataFrame:
-    """Try every setting on the public consortium, with what was learnt from the atlas alone."""
+    """Try every setting on the public consortium, with projections learnt from the atlas only."""
     rows = []
     for features, counts in GRID.items():
         world = worlds["atlas", features]
@@ -222,7 +224,7 @@ def chosen(worlds: dict[tuple[str, str], World | Shipped], found: np.ndarray, dr
 
 
 def standardised(found: np.ndarray) -> np.ndarray:
-    """Return statistics less their mean over training patients, over their deviation there."""
+    """Return statistics, standardised with the mean and the deviation of the training patients."""
     own = found[:TRAINED].reshape(-1, found.shape[-1])
     return (found - own.mean(0)) / (own.std(0) + np.float32(1e-6))
 
