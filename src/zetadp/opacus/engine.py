@@ -1,8 +1,8 @@
 """Opacus's privacy engine for complex-valued networks and for patients with several samples.
 
-As in Opacus, the engine takes network, optimizer and data and returns private ones. The differences: the sampling
-probability is explicit, samples can have patients, and settings that are wrong for complex parameters are refused
-(`refusals`). An example is in docs/opacus.md.
+As in Opacus, the engine takes a network, an optimizer and data, and returns private versions of them. There are three
+differences: the sampling probability is explicit, samples can belong to patients, and the engine refuses settings that
+are wrong for complex parameters (`refusals`). An example is in docs/opacus.md.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     Parameters
     ----------
     accountant
-        ``"pld"`` (tight; zetadp's own), or Opacus's ``"prv"`` or ``"rdp"``.
+        ``"pld"`` for zetadp's own tight accountant, or ``"prv"`` or ``"rdp"`` for those of Opacus.
     secure_mode
         Refused.
 
     Notes
     -----
-    The noise is PyTorch's, in floating point: good for experiments, and not for releasing what real patients gave.
+    PyTorch draws the noise in floating point. This is good enough for experiments, but not for a release of models that
+    were trained on real patients.
     """
 
     def __init__(self, *, accountant: Literal["pld", "prv", "rdp"] = "pld", secure_mode: bool = False) -> None:
@@ -86,39 +87,40 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         clipping: str = "flat",
         grad_sample_mode: str = "hooks",
     ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
-        """Return network, optimizer and loader with which training is private; then train as before.
+        """Return network, optimizer and loader for private training. The training loop needs no change.
 
         Parameters
         ----------
         module, optimizer
             The network, in training mode, and an optimizer of its parameters.
         data_loader
-            A dataset, or a loader that has one; of a loader its generator, collation and workers are kept, its batch
-            size and shuffling are not.
+            A dataset, or a loader with a dataset. The new loader uses the given loader's generator, collation and
+            workers, but not its batch size and shuffling.
         sampling_probability
-            Chance of each patient to be drawn in a round, p.
+            Chance p that a patient is drawn in a round.
         noise_multiplier
-            sigma: standard deviation of the noise in each real part and in each imaginary part, in units of the clip.
+            sigma: standard deviation of the noise in each real part and in each imaginary part, divided by the clipping
+            norm.
         max_grad_norm
             The clipping norm B of one patient's gradient over all parameters.
         patients
-            Whose sample each item of the dataset is: any labels. By default each item is a patient of its own.
+            Patient of each item of the dataset, by any labels. By default each item is a separate patient.
         population
-            Declared number of patients N, a public constant; the divisor is ``p N``. By default the number found,
-            which is then public: the guarantee hides what a patient gave, not how many there are.
+            Declared number of patients N, a public constant. The divisor is ``p N``. The default is the number of
+            patients in the data, which then becomes public: the guarantee does not hide how many patients there are.
         rounds
-            Batches in one pass over the loader; by default about ``1 / p``.
+            Number of batches in one pass over the loader. The default is about ``1 / p``.
         loss_reduction
             ``"mean"`` or ``"sum"``, as in `PatientOptimizer`.
         noise_generator
-            Source of the noise; PyTorch's global one by default.
+            Generator of the noise. The default is PyTorch's global generator.
         poisson_sampling, clipping, grad_sample_mode
-            As in Opacus; of their values True, ``"flat"``, and ``"hooks"`` or ``"functorch"`` are accepted.
+            Same as in Opacus. The accepted values are True, ``"flat"``, and ``"hooks"`` or ``"functorch"``.
 
         Raises
         ------
         UserError
-            If something asked for cannot be made right, or the arguments do not fit each other.
+            If a setting is refused, or the arguments contradict each other.
         """
         refuse(poisson_sampling=poisson_sampling, clipping=clipping, grad_sample_mode=grad_sample_mode)
         one_of(("flat",), clipping=clipping)
@@ -170,14 +172,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         Parameters
         ----------
         target_epsilon, target_delta
-            What all rounds together may cost, by privacy-loss distribution. What this engine has recorded before is
-            not taken off.
+            Guarantee for all of these rounds together, by privacy-loss distribution. Rounds that this engine recorded
+            before are not included.
         rounds
-            Batches in one pass over the loader, which is the whole training.
+            Number of batches in one pass over the loader. The whole training is one pass.
         sampling_probability
-            Chance of each patient to be drawn in a round.
+            Chance that a patient is drawn in a round.
         **settings
-            The other arguments of `make_private`, but ``noise_multiplier``.
+            The other arguments of `make_private`, except ``noise_multiplier``.
         """
         noise = noise_for_epsilon(target_epsilon, target_delta, sampling_probability, rounds)
         return self.make_private(

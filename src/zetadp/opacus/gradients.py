@@ -1,8 +1,8 @@
 r"""Per-sample gradients of networks with complex parameters, by Opacus's hooks.
 
 PyTorch gives the gradient of a complex tensor as :math:`g = \partial L/\partial x + i\, \partial L/\partial y`. For
-:math:`y = W a` the gradient of W is then :math:`g\, \bar a^T`; the rules of Opacus leave out the conjugate. And where a
-layer has no rule, Opacus differentiates :math:`\sum y g`, which is complex; the real number whose gradient is wanted is
+:math:`y = W a` the gradient of W is then :math:`g\, \bar a^T`, but the rules of Opacus leave out the conjugate. For a
+layer without a rule, Opacus differentiates :math:`\sum y g`, which is complex. The correct real number is
 :math:`\mathrm{Re} \sum y \bar g`.
 """
 
@@ -28,19 +28,19 @@ class AnyLayer(nn.Module):
 
 
 class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
-    """A network that keeps one gradient per sample in ``grad_sample`` of each parameter, real or complex.
+    """A network that stores one gradient per sample in ``grad_sample`` of each parameter, real or complex.
 
-    The rules are this object's own; Opacus's table stays as it is. Layers with real parameters keep the rules that
-    Opacus has for them.
+    This object has its own table of rules and does not change that of Opacus. Layers with real parameters use the rules
+    of Opacus.
 
     Parameters
     ----------
     module
-        The network; its layers take the batch as their first axis.
+        The network. The first axis of all layers' inputs is the batch.
     loss_reduction
-        ``"mean"`` or ``"sum"``: how the loss is taken over the samples of a batch.
+        ``"mean"`` or ``"sum"``: how the loss combines the samples of a batch.
     force_functorch
-        Leave every layer to automatic differentiation.
+        Whether to use automatic differentiation for every layer.
     """
 
     def __init__(self, module: nn.Module, *, loss_reduction: str = "mean", force_functorch: bool = False) -> None:
@@ -70,13 +70,13 @@ def automatic_gradients(layer: nn.Module, activations: list[Tensor], backprops: 
     layer
         Any layer that treats the samples of a batch independently.
     activations
-        Its inputs, the samples along their first axis.
+        Inputs of the layer, with the sample as first axis.
     backprops
-        Gradient of the loss with respect to its output, of the output's shape.
+        Gradient of the loss with respect to the layer's output, with the shape of the output.
 
     Returns
     -------
-    For each parameter its gradients, with the sample as a further first axis.
+    The gradients of each parameter, with the sample as an additional first axis.
     """
     parameters = {name: p for name, p in layer.named_parameters() if p.requires_grad}
     if not len(backprops):
@@ -94,7 +94,7 @@ def automatic_gradients(layer: nn.Module, activations: list[Tensor], backprops: 
 
 
 class _Unhooked(nn.Module):
-    """A layer without the hooks that are on it: differentiating it again must not set them off."""
+    """A layer without its hooks, because differentiating the layer again must not call them."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -107,5 +107,5 @@ class _Unhooked(nn.Module):
 def _with_conjugate(
     stock: Sampler, layer: nn.Module, activations: list[Tensor], backprops: Tensor
 ) -> dict[nn.Parameter, Tensor]:
-    """Apply a rule of Opacus to the conjugate of the layer's input; for real inputs nothing changes."""
+    """Apply a rule of Opacus to the conjugate of the layer's input. This does not change real inputs."""
     return stock(layer, [torch.conj(a).resolve_conj() for a in activations], backprops)

@@ -21,11 +21,11 @@ class PatientSampler(Sampler[list[int]]):
     owners
         Number of the patient that each sample belongs to.
     sampling_probability
-        Chance of each patient to be drawn in a round.
+        Chance that a patient is drawn in a round.
     rounds
-        Rounds in one pass.
+        Number of rounds in one pass.
     generator
-        Source of the draws; PyTorch's global one by default.
+        Generator of the draws. The default is PyTorch's global generator.
     """
 
     def __init__(
@@ -50,25 +50,25 @@ class PatientSampler(Sampler[list[int]]):
 class PatientLoader(DataLoader[Any]):
     """A data loader of Poisson-sampled patients that reports the owners of each batch's samples to the optimizer.
 
-    A round that draws no patient yields a batch of one sample of zeros, which has no owner and contributes nothing:
-    the round still releases noise, and no layer has to cope with a batch without samples.
+    If a round draws no patient, the batch is a single sample of zeros. It has no owner and contributes nothing. The
+    round still releases noise, and no layer gets an empty batch.
 
     Parameters
     ----------
     dataset
         A map-style dataset.
     patients
-        Whose sample each item of the dataset is: any labels, equal for equal patients.
+        Patient of each item of the dataset, by any labels that are equal for equal patients.
     sampling_probability
-        Chance of each patient to be drawn in a round.
+        Chance that a patient is drawn in a round.
     rounds
-        Batches in one pass over the loader.
+        Number of batches in one pass over the loader.
     batch_owners
-        Where to say whose samples the batch holds.
+        Object that passes the owners of a batch's samples to the optimizer.
     generator
-        Source of the draws; PyTorch's global one by default.
+        Generator of the draws. The default is PyTorch's global generator.
     collate_fn
-        Makes a batch of a list of items.
+        Function that makes a batch from a list of items.
     **settings
         Passed on to `torch.utils.data.DataLoader`.
     """

@@ -57,23 +57,23 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     optimizer
         The optimizer that takes the steps.
     batch_owners
-        Whose samples each batch holds.
+        Owners of each batch's samples.
     noise_multiplier
         sigma: standard deviation of the noise in each real component, in units of the clipping norm.
     max_grad_norm
         The clipping norm B of one patient's gradient over all parameters.
     expected_patients
-        Expected patients in a batch, R; a public constant, and the divisor where the loss is a mean.
+        Expected number R of patients in a batch, a public constant. It is the divisor if the loss is a mean.
     loss_reduction
-        ``"mean"``: a patient's gradient is the mean over its samples, and the noisy sum is divided by R. ``"sum"``: it
-        is the sum over its samples, and nothing is divided.
+        ``"mean"``: a patient's gradient is the mean over the patient's samples, and the noisy sum is divided by R.
+        ``"sum"``: the gradient is the sum over the samples, and the noisy sum is not divided.
     generator
-        Source of the noise; PyTorch's global one by default.
+        Generator of the noise. The default is PyTorch's global generator.
 
     Notes
     -----
-    A patient whose gradient is not finite contributes zero. The factor of the clip errs to the small side by 1e-6, as
-    Opacus's own does.
+    A patient whose gradient is not finite contributes zero. The clipping factor is rounded down by about 1e-6, as in
+    Opacus, so that rounding never makes a clipped gradient longer than B.
     """
 
     def __init__(
