@@ -1,14 +1,14 @@
 r"""Exact normal noise, rounded to integers, from the operating system's generator.
 
-Floating-point noise has gaps in its low-order bits, and the gaps give the sum away (Mironov, On significance of the
+Floating-point noise has gaps in its low-order bits, and these gaps can reveal the sum (Mironov, On significance of the
 least significant bits for differential privacy, 2012, doi:10.1145/2382196.2382264). Here the noise is
-:math:`\lfloor sZ + 1/2 \rfloor` with Z standard normal, drawn with exactly its probabilities. For integers S,
-:math:`S + \lfloor sZ + 1/2 \rfloor = \lfloor S + sZ + 1/2 \rfloor`: the release is post-processing of the continuous
-Gaussian mechanism, and every accountant's bound for it holds unchanged.
+:math:`\lfloor sZ + 1/2 \rfloor` with Z standard normal, drawn with exactly its probabilities. For an integer S,
+:math:`S + \lfloor sZ + 1/2 \rfloor = \lfloor S + sZ + 1/2 \rfloor`. The release is therefore post-processing of the
+continuous Gaussian mechanism, and every accountant's bound for this mechanism holds.
 
-Exact means that floating-point arithmetic decides only where a proven error bound leaves no doubt, and only the
-operations that IEEE 754 rounds correctly (no exponential or logarithm of a library). The rest, a few candidates in a
-million, is decided in integers, with as many further random bits as necessary (`zetadp.privacy.exact_decisions`).
+Floating-point arithmetic makes a decision only if a proven error bound leaves no doubt. It uses only operations that
+IEEE 754 rounds correctly, and no library's exponential or logarithm. All other decisions, for a few candidates in a
+million, are made in integers, with as many further random bits as necessary (`zetadp.privacy.exact_decisions`).
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from zetadp.privacy.byte_source import ByteSource, random_words
 from zetadp.privacy.exact_decisions import STRIPS, Prefix, candidate, exp_bounds, strip_of, strip_sums
 
 BLOCK = 1 << 15
-"""Candidates in one pass, so that all intermediate arrays stay in cache."""
+"""Number of candidates in one pass. All intermediate arrays then stay in cache."""
 PLACE_BITS, CHOICE_BITS, KEEP_BITS = 52, 32, 32
-"""Bits of each uniform number in the first pass: of the place in the strip, of the strip, of the acceptance."""
+"""Bits of the uniform numbers in the first pass: for the place in the strip, the strip, and the acceptance."""
 INDEX_BITS = 16
-"""Leading bits of the strip's uniform number that mostly choose the strip alone, by a table."""
+"""Leading bits of the strip's uniform number that index a table. In most cases they determine the strip."""
 UNDECIDED_INDEX = 255
-"""Stands in that table where they do not."""
+"""Entry of this table if the leading bits do not determine the strip."""
 LARGEST_SCALE = 1 << 48
-"""Standard deviations up to this one leave float64 room for the error bound of `_Scaled`."""
+"""Largest standard deviation. Up to this value, the error bound of `_Scaled` holds in float64."""
 LIMIT = 1 << 62
-"""Noise stays below this, so that sums below it can be added in int64."""
+"""Bound on the noise, so that it can be added to sums below this bound in int64."""
 DEGREE = 14
 """Degree of the polynomial for the exponential."""
 
 
 def rounded_normal(size: int, scale: Fraction | int, *, source: ByteSource = os.urandom) -> np.ndarray:
-    """Draw independent integers ``floor(scale * Z + 1/2)``, Z standard normal, exactly.
+    """Draw independent integers ``floor(scale * Z + 1/2)`` with exact probabilities, where Z is standard normal.
 
-    Calls share no state, so several processes may each draw a part.
+    Calls share no state, so several processes can each draw a part.
 
     Parameters
     ----------
     size
-        How many.
+        Number of integers.
     scale
         Standard deviation before rounding, a positive rational number up to 2**48. The variance of the integers is
-        larger by 1/12, but for terms of the order ``exp(-2 (pi scale)**2)``.
+        larger by 1/12, up to terms of the order ``exp(-2 (pi scale)**2)``.
     source
-        Where random bytes come from; the operating system unless a test says otherwise. There is no seed.
+        Source of random bytes. Only tests replace the operating system's generator. There is no seed.
 
     Returns
     -------

@@ -1,15 +1,18 @@
-r"""The decisions of the exact normal sampler, made in integers from uniform numbers known to finitely many bits.
+r"""The decisions of the exact normal sampler, made in integers. Of each uniform number, only some bits are known.
 
 The magnitude of a standard normal is :math:`(i + x)\,h` with strip width h = 1/16. Strip i is drawn with probability
-proportional to :math:`w_i = e^{-(ih)^2/2}`, the height of the density at the strip's left edge; x is uniform in [0, 1);
-the candidate is kept with probability :math:`e^{-((i+x)^2 - i^2) h^2/2}`. The product of the three is proportional to
-:math:`e^{-((i+x)h)^2/2}`, so what is kept has exactly the half-normal distribution.
+proportional to :math:`w_i = e^{-(ih)^2/2}`, the height of the density at the strip's left edge. The place x in the
+strip is uniform in [0, 1). The candidate is kept with probability :math:`e^{-((i+x)^2 - i^2) h^2/2}`. The product of
+the three is proportional to :math:`e^{-((i+x)h)^2/2}`, so the candidates that are kept have exactly the half-normal
+distribution.
 
-Each decision compares uniform numbers of which a prefix is known with numbers enclosed between integers. It returns
-``None`` where the prefix does not decide; the caller then draws more bits. No floating-point number takes part.
+Each decision compares the known prefix of a uniform number with a number that is enclosed between two integers. It
+returns ``None`` if the prefix is too short to decide. The caller then draws more bits. No floating-point number is
+used.
 
-Lazily extended uniforms: von Neumann 1951; Karney, Sampling exactly from the normal distribution, ACM TOMS 42 (2016),
-doi:10.1145/2710016. The strips take the place of Karney's unit intervals: fewer candidates are rejected.
+The idea to extend uniform numbers when needed is from von Neumann (1951) and Karney (Sampling exactly from the normal
+distribution, ACM TOMS 42, 2016, doi:10.1145/2710016). Strips replace Karney's unit intervals, so that fewer candidates
+are rejected.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from functools import lru_cache
 from zetadp.privacy.byte_source import ByteSource, random_bytes
 
 STRIPS = 16
-"""Strips in one standard deviation. More would reject fewer candidates, of which 2.4 % are rejected, and need larger
-tables."""
+"""Number of strips in one standard deviation. With 16 strips, 2.4 % of the candidates are rejected. More strips would
+reject fewer candidates but need larger tables."""
 GUARD = 32
-"""Bits by which enclosures are finer than the prefix that they are compared with."""
+"""Number of bits by which enclosures are finer than the prefix in a comparison."""
 FURTHER = 64
-"""Bits drawn at a time where a prefix did not decide."""
+"""Number of bits that are drawn at a time if a prefix is too short."""
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class Prefix:
 
     @property
     def high(self) -> Fraction:
-        """The number that all numbers with this prefix are below."""
+        """The smallest number that is larger than all numbers with this prefix."""
         return Fraction(self.value + 1, 1 << self.bits)
 
 

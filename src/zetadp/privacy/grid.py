@@ -1,14 +1,15 @@
-r"""Gradients as integers: contributions on a grid, whose sums are exact in any order.
+r"""Gradients as integers on a grid. Their sums are exact in any order.
 
-The grid has step :math:`\gamma = B / 2^k`, B the clipping norm. A patient's clipped gradient is truncated toward zero
-onto it, so no coordinate and no norm grows. That its norm is at most B is then checked in integers: the sum of squares
-is at most :math:`4^k`. The guarantee rests on this check alone; whatever floating-point arithmetic did before can only
-cost precision. Sums over patients are int64 sums. Noise of standard deviation :math:`\sigma 2^k` steps
-(`zetadp.privacy.exact`) is added to them; conversion to float comes last and is post-processing.
+The step of the grid is :math:`\gamma = B / 2^k`, where B is the clipping norm. A patient's clipped gradient is
+truncated toward zero to the grid, so no coordinate and no norm grows. An integer check then ensures that the norm is at
+most B: the sum of squares must be at most :math:`4^k`. The guarantee depends on this check alone. Earlier
+floating-point arithmetic can only cost precision. Sums over patients are int64 sums. Noise with a standard deviation of
+:math:`\sigma 2^k` steps is added to them (`zetadp.privacy.exact`). The conversion to float comes last and is
+post-processing.
 
-The Gaussian mechanism is proved for real numbers; what floats give away: Mironov 2012, doi:10.1145/2382196.2382264.
-Integer sums and noise: Kairouz, Liu and Steinke 2021, arXiv:2102.06387, who round at random and pay for longer norms;
-truncation keeps the sensitivity B.
+The proof of the Gaussian mechanism holds for real numbers. Mironov 2012 (doi:10.1145/2382196.2382264) shows how
+floating-point numbers reveal data. Integer sums and noise follow Kairouz, Liu and Steinke 2021 (arXiv:2102.06387).
+Their rounding is random, which makes norms longer. Truncation keeps the sensitivity at B.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from torch import Tensor
 from zetadp.validation import in_range, positive
 
 MOST_BITS = 31
-"""Squares of grid values up to 2**31 fit in int64."""
+"""Largest k. Squares of grid values up to 2**31 fit in int64."""
 SMALLEST_BOUND = 2.0**-100
-"""Bounds from this one to its inverse keep all scaling exact."""
+"""Smallest clipping norm. The largest is its inverse. Between the two, all scaling is exact."""
 PRECISION_BITS = 20
-"""Truncation is to stay below 2**-20 of the noise and of the clipping norm."""
+"""Truncation should lose less than 2**-20 of the noise and of the clipping norm."""
 FARTHEST = 64
-"""Standard deviations of noise for which a sum has room; more have probability ``exp(-2048)``."""
+"""Standard deviations of noise for which sums have room. Larger noise has probability ``exp(-2048)``."""
 HALF = 32
 BLOCK = 1 << 17
-"""Coordinates in one pass, about; a pass holds at least one patient."""
+"""Approximate number of coordinates in one pass. A pass contains at least one patient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +64,29 @@ class Grid:
     ) -> Grid:
         r"""Return the coarsest grid on which truncation does not matter.
 
-        The rule: the least k up to 31 with
+        This is the smallest k, up to 31, that satisfies two conditions:
 
-        - :math:`N / 2^k \le 2^{-20} \sigma`: all N patients together lose less than a millionth of the noise's
-          standard deviation in any coordinate;
-        - :math:`\sqrt d / 2^k \le 2^{-20}`: one patient of dimension d loses less than a millionth of B in norm.
+        - :math:`N / 2^k \le 2^{-20} \sigma`: in every coordinate, all N patients together lose less than a millionth of
+          the standard deviation of the noise.
+        - :math:`\sqrt d / 2^k \le 2^{-20}`: one patient's gradient of dimension d loses less than a millionth of B in
+          norm.
 
-        Networks of more than four million parts, or very little noise, reach k = 31 first and lose more than a
-        millionth; the guarantee is the same.
+        With more than four million dimensions, or with very little noise, k = 31 does not satisfy them. More than a
+        millionth is then lost, but the guarantee is the same.
 
         Parameters
         ----------
         bound
             The clipping norm B.
         noise_multiplier
-            sigma, the standard deviation of the noise in each real component in units of B; the least of a run's nodes.
+            sigma, the standard deviation of the noise in each real component, divided by B. It is the smallest among
+            the run's nodes.
         population
-            Patients at the node, N.
+            Number N of patients at the node.
         dimension
-            Real components of the gradient, d.
+            Number d of real components of the gradient.
         most_noise
-            The largest sigma of the run's nodes, for which there must be room; None where all have the same.
+            The largest sigma among the run's nodes, for which sums must have room. None if all nodes have the same.
 
         Raises
         ------
