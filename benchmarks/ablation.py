@@ -109,7 +109,7 @@ def differences(experiment: Experiment) -> pd.DataFrame:
 
 
 def ablation(experiment: Experiment) -> pd.DataFrame:
-    """Return one row a step: its accuracy at every epsilon, and what it adds to the step before."""
+    """Return one row per step: its accuracy at every epsilon, and what it adds to the step before."""
     rows = []
     before: str | None = None
     for network, idea in STEPS.items():
@@ -125,7 +125,7 @@ def ablation(experiment: Experiment) -> pd.DataFrame:
 
 
 def ablation_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the steps out, and how the table was made below."""
+    """Lay the steps out, with a note on how the table was made."""
 
     def cell(row: pd.Series, epsilon: str) -> str:
         gained = row[f"gained_{epsilon}"]
@@ -145,7 +145,7 @@ def ablation_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
 
 
 def differences_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the differences out, and how the table was made below."""
+    """Lay the differences out, with a note on how the table was made."""
 
     def interval(row: pd.Series, of: str) -> str:
         low, high = row[f"{of}_low"], row[f"{of}_high"]

@@ -73,7 +73,7 @@ def paired(scores: pd.DataFrame, reference: str) -> pd.Series:
     Parameters
     ----------
     scores
-        One row a seed, one column an activation.
+        One row per seed, one column per activation.
     reference
         The column that the others are compared with.
     """
@@ -88,7 +88,7 @@ def agreement(scores: pd.DataFrame) -> dict[str, float]:
     Parameters
     ----------
     scores
-        One row a seed, one column an activation.
+        One row per seed, one column per activation.
 
     Returns
     -------
@@ -106,7 +106,7 @@ def agreement(scores: pd.DataFrame) -> dict[str, float]:
 
 
 def by_seed(scores: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return scores of one task, one row a seed and one column an activation."""
+    """Return scores of one task, one row per seed and one column per activation."""
     return scores[scores["task"] == task].pivot(index="seed", columns="activation", values="score")
 
 
@@ -122,7 +122,7 @@ def order(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a task and activation, best first.
+    """Return one row per task and activation, best first.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def figure(found: pd.DataFrame) -> Figure:
 
 
 def _draw(panel: Axes, own: pd.DataFrame, *, paper: bool) -> None:
-    """Draw one line an activation, the first at the top."""
+    """Draw one line per activation, the first at the top."""
     places = np.arange(len(own))
     worse = (own["p_best"] < SIGNIFICANT).to_numpy()
     looks = (

@@ -202,7 +202,7 @@ class Runs(KeptRuns):
 
 
 def searched(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a task, activation and rate: the mean score on public items, and whether the rate is chosen."""
+    """Return one row per task, activation and rate: the mean score on public items, and whether the rate is chosen."""
     public = runs[runs["data"] == "public"]
     found = (
         public.sort_values("rate")

@@ -112,7 +112,7 @@ def opacus_step(bench: Bench, mode: str) -> Callable[[], None]:
 
 
 def bridge_step(bench: Bench) -> Callable[[], None]:
-    """Return a step of a complex network by Opacus's hooks as `zetadp.opacus` mends them, one gradient a patient."""
+    """Return a step of a complex network by Opacus's hooks as `zetadp.opacus` mends them, one gradient per patient."""
     model, optimizer, loader = Bridge().make_private(
         module=bench.model,
         optimizer=torch.optim.NAdam(bench.model.parameters()),

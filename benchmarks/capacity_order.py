@@ -204,7 +204,7 @@ def settings() -> list[Setting]:
 
 
 def collect() -> pd.DataFrame:
-    """Attack under every setting; return one row a message."""
+    """Attack under every setting; return one row per message."""
     rows = []
     for setting in settings():
         known = vars(setting) | {"capacity": setting.capacity, "bound": setting.bound}

@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def rows(backbone: Backbone, splits: list[tuple[np.ndarray, np.ndarray]], repetitions: int) -> list[dict[str, object]]:
-    """Return one row a setting: the mean accuracy over consortia and draws of the noise, in %."""
+    """Return one row per setting: the mean accuracy over consortia and draws of the noise, in %."""
     found: list[dict[str, object]] = []
 
     def add(estimator: str, components: int, start: str, norm: float | None, epsilon: str, values: list[float]) -> None:

@@ -23,7 +23,7 @@ Every key of `config.yaml` and of the scenarios that overlay it. Written from `s
 
 
 def describe(schema: Mapping[str, Any]) -> str:
-    """Return the Markdown reference of a configuration schema: one row a key."""
+    """Return the Markdown reference of a configuration schema: one row per key."""
     return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in _rows("", schema, schema))
 
 

@@ -80,7 +80,7 @@ class Patients:
     Attributes
     ----------
     table
-        One row a recording: patient, fold, age, scanner.
+        One row per recording: patient, fold, age, scanner.
     labels
         Whether each shows LBBB.
     values
@@ -240,7 +240,7 @@ def row(training: Training, method: str) -> dict[str, Any]:
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, a method a line, and say below how it was made."""
+    """Lay the table out, one line per method, with a note on how it was made."""
 
     def shown(epsilon: float) -> str:
         return MISSING if math.isnan(epsilon) else epsilon_shown("inf") if math.isinf(epsilon) else f"{epsilon:.2f}"
@@ -276,7 +276,7 @@ def main() -> None:
     """Train everything and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of recordings as one array")
-    parser.add_argument("--encoder", type=Path, help="the scenario's encoder (default: made anew, which is the same)")
+    parser.add_argument("--encoder", type=Path, help="the scenario's encoder (default: train the same again)")
     parser.add_argument("--output", type=Path, default=Path("docs/results/ecg"))
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -45,7 +45,7 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out with one line a cohort, and how it was made below."""
+    """Lay the table out with one line per cohort, and with a note on how it was made."""
 
     def cell(cohort: str, epsilon: str) -> str:
         row = found[(found["cohort"] == cohort) & (found["epsilon"] == epsilon)]

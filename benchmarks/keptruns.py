@@ -45,7 +45,7 @@ class KeptRuns:
             write_text(path, ",".join(self.columns) + "\n")
 
     def read(self) -> pd.DataFrame:
-        """Return one row a run."""
+        """Return one row per run."""
         return pd.read_csv(self.path, dtype=dict.fromkeys((*self.TEXT, "commit"), str))
 
     def done(self) -> set[tuple[Any, ...]]:

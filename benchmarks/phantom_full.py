@@ -155,7 +155,7 @@ def public_head(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def collect(experiment: Experiment, features: int) -> pd.DataFrame:
-    """Return one row a method, arm and epsilon, the paper's printed figures among them."""
+    """Return one row per method, arm and epsilon, the paper's printed figures among them."""
     table, config = experiment.table(), experiment.config
     rows = [
         {
@@ -184,7 +184,7 @@ def collect(experiment: Experiment, features: int) -> pd.DataFrame:
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out with one column an epsilon, and how it was made below."""
+    """Lay the table out with one column per epsilon, and with a note on how it was made."""
     labels = ["0", *sorted(set(found["epsilon"]) - {"0"}, key=epsilon_order)]
     rows = []
     for (method, arm), group in found.groupby(["method", "arm"], sort=False):
@@ -267,7 +267,7 @@ def _not_placed(found: pd.DataFrame) -> list[str]:
 
 
 def _draw_lines(panel: Axes, rows: pd.DataFrame, labels: list[str]) -> None:
-    """Draw one line a method and arm, the best without noise first in the legend."""
+    """Draw one line per method and arm, the best without noise first in the legend."""
     lines = sorted(rows.groupby(["method", "arm"], sort=False), key=lambda line: -line[1]["mean"].iloc[-1])
     for index, ((method, arm), group) in enumerate(lines):
         # Side by side, so that none hides another.

@@ -58,7 +58,7 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, a method a line and an epsilon a column, and say below how it was made."""
+    """Lay the table out, one line per method and one column per epsilon, with a note on how it was made."""
     epsilons = sorted(set(found["epsilon"]), key=epsilon_order)
     lines = []
     for (examples, method), rows in found.groupby(["examples", "method"], sort=False):

@@ -224,7 +224,7 @@ def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarr
 
 
 def sheet(found: pd.DataFrame, patients: int, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, a method a line."""
+    """Lay the table out, one line per method."""
 
     def cell(row: pd.Series, metric: str, digits: int, scale: float = 1.0) -> str:
         values = (scale * row[metric], scale * row[f"{metric}_low"], scale * row[f"{metric}_high"])

@@ -115,7 +115,7 @@ def trained_images(experiment: Experiment, tested: Tested) -> dict[tuple[str, st
 
 
 def rows_of(data: str, tested: Tested, images: dict[tuple[str, str], list[np.ndarray]]) -> list[dict[str, Any]]:
-    """Return one row a method: means over volumes and seeds, and the standard deviation over seeds."""
+    """Return one row per method: means over volumes and seeds, and the standard deviation over seeds."""
     rows = []
     for (method, epsilon), every in images.items():
         row: dict[str, Any] = {"data": DATA[data], "method": method, "epsilon": epsilon, "seeds": len(every)}
@@ -129,7 +129,7 @@ def rows_of(data: str, tested: Tested, images: dict[tuple[str, str], list[np.nda
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, a method a line."""
+    """Lay the table out, one line per method."""
 
     def cell(row: pd.Series, metric: str, digits: int) -> str:
         spread = row[f"{metric}_std"]

@@ -45,7 +45,7 @@ def encoder() -> DigitEncoder:
     """Return the public encoder, which has seen simulated digits only."""
     if not ENCODER.is_file():
         ENCODER.parent.mkdir(parents=True, exist_ok=True)
-        with torch.enable_grad():  # whoever asks may compute without
+        with torch.enable_grad():  # the caller may have disabled gradients
             DigitEncoder.fit(DigitEncoderSettings()).save(ENCODER)
     return DigitEncoder.load(ENCODER)
 

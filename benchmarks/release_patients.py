@@ -30,7 +30,7 @@ def declared() -> tuple[str, str]:
 
 
 def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
-    """Return one row a number of patients, arm, epsilon and method; epsilon 0 is the public head alone."""
+    """Return one row per number of patients, arm, epsilon and method; epsilon 0 is the public head alone."""
     rows = []
     for patients, experiment in experiments.items():
         table = experiment.table()
@@ -42,7 +42,7 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out with one line a number of patients, arm and epsilon."""
+    """Lay the table out with one line per number of patients, arm and epsilon."""
     lines = []
     for (patients, arm, epsilon), own in found.groupby(["patients", "arm", "epsilon"]):
         cells = own.set_index("network")

@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=["24x4", "264x4"], help="patients x images, such as 24x4")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--runs", type=int, default=2, help="as many as there are cores (default: 2)")
+    parser.add_argument("--runs", type=int, default=2, help="number of parallel runs (default: 2)")
     parser.add_argument("--steps", type=int, default=3, help="steps of each run in one turn")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--output", type=Path, default=RESULTS / "side_by_side.csv")

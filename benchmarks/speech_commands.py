@@ -97,7 +97,7 @@ def per_speaker(experiment: Experiment) -> dict[tuple[str, str, str], float]:
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, one line a method and epsilon, and say below how it was made."""
+    """Lay the table out, one line per method and epsilon, with a note on how it was made."""
     lines = []
     ordered = found.assign(order=found["epsilon"].astype(float))
     for _, row in ordered.sort_values(["unit", "method", "order"], kind="stable").iterrows():
