@@ -35,5 +35,5 @@ def test_trainings_with_noise_of_the_operating_system_are_not_packed(fresh: Chec
     said = fresh.snakemake("train", "--dry-run", "--workflow-profile", "slurm", *noised)
     # Jobs of a group stand indented below it.
     trainings = re.findall(r"^( *)rule train_model:$", said, flags=re.MULTILINE)
-    assert len(trainings) == 6
+    assert len(trainings) == 7
     assert {bool(indent) for indent in trainings} == {packed}

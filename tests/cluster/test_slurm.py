@@ -32,8 +32,8 @@ def test_the_smoke_scenario_ends_with_its_results(through_slurm: ThroughSlurm) -
     assert through_slurm.said.code == 0, through_slurm.said.text[-6000:]
     results = through_slurm.checkout.root / "results/smoke"
     table = pd.read_csv(results / "tables/table1.csv", comment="#")
-    assert sorted(table["seeds"]) == [1, 1, 1, 1, 2]
-    assert len(list(results.rglob("privacy.json"))) == len(list(results.rglob("MODEL_CARD.md"))) == 6
+    assert sorted(table["seeds"]) == [1, 1, 1, 1, 1, 2]
+    assert len(list(results.rglob("privacy.json"))) == len(list(results.rglob("MODEL_CARD.md"))) == 7
     assert len(list((results / "figures").glob("*.svg"))) == 5
     assert not list((results / "checkpoints").glob("*"))
 
@@ -50,7 +50,7 @@ def test_slurm_ran_every_stage_that_is_not_local(through_slurm: ThroughSlurm) ->
 
 def test_the_models_are_those_of_a_run_on_one_machine(through_slurm: ThroughSlurm, finished: Checkout) -> None:
     models = sorted(path.relative_to(finished.root) for path in finished.root.rglob("model.safetensors"))
-    assert len(models) == 6
+    assert len(models) == 7
     for model in models:
         same_tensors(finished.root / model, through_slurm.checkout.root / model)
 
@@ -58,14 +58,14 @@ def test_the_models_are_those_of_a_run_on_one_machine(through_slurm: ThroughSlur
 def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(through_slurm: ThroughSlurm) -> None:
     kinds = through_slurm.said.submitted()
     counted = Counter(kinds.values())
-    # Two shards by two stages; six trainings in packs of four; six jobs that evaluate, in packs of ten.
+    # Two shards by two stages; seven trainings in packs of four; seven jobs that evaluate, in packs of ten.
     assert (counted["kspace"], counted["training"], counted["evaluate"]) == (1, 2, 1)
     made = re.findall(r"^ *rule (\w+):$", through_slurm.said.text, flags=re.MULTILINE)
     packed = [rule for rule in made if rule in {"make_kspace", "whiten", "train_model", "evaluate"}]
-    assert len(packed) == 2 * 2 + 6 + 6
+    assert len(packed) == 2 * 2 + 7 + 7
     assert len(kinds) == len(made) - len(packed) + 4
     packs = [through_slurm.jobs[number] for number, kind in kinds.items() if kind == "training"]
-    assert sorted(job["TimeLimit"] for job in packs) == ["1-00:00:00", "2-00:00:00"]
+    assert sorted(job["TimeLimit"] for job in packs) == ["1-12:00:00", "2-00:00:00"]
     for job in packs:
         assert (job["NumCPUs"], job["MinMemoryNode"], job["TresPerJob"]) == ("1", "8000M", "gres:gpu:1")
 
