@@ -28,6 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Start every test with the same state of torch's own generator, whichever tests ran before in its process."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """Return a checkout in which the smoke scenario has run; one for all test processes, so it is never changed."""

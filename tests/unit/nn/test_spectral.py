@@ -82,7 +82,8 @@ def test_the_network_of_the_paper_has_its_shapes_and_its_twin_as_many_numbers():
         scores = model(torch.randn(2, 1, 124, 129, dtype=torch.complex64))
     assert sizes == [(2, 128, 56, 58)]
     assert scores.shape == (2, 8)
-    assert ((scores >= 0) & (scores <= 1)).all()
+    # The activation keeps moduli below 1; one of almost 1 may be rounded to the next number above it.
+    assert ((scores >= 0) & (scores <= 1 + torch.finfo(scores.dtype).eps)).all()
 
 
 @pytest.mark.parametrize("domain", ["complex", "image"])
