@@ -15,16 +15,15 @@ without noise. Whichever is better on the test patients counts, so a share is ra
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pandas as pd
 import torch
+from difficulty import fit
 from scenarios import Experiment, declared_by, ended, write_joined
 from torch import Tensor
-from torch.nn import functional
 
 from zetadp.backbone.start import shipped_backbone
 from zetadp.config.configured import network_of
@@ -44,8 +43,8 @@ SCENARIOS = {
 }
 """What the table calls each cohort, and the scenario that declares it."""
 BEST = ("backbone", "federated", "unclipped")
-PENALTIES = (1e-1, 1e-2, 1e-3)
-"""Weights of the squared norm of the best head, of which the validation patients choose one."""
+PENALTIES = (0.2, 0.02, 0.002)
+"""Penalties of the best head, of which the validation patients choose one."""
 COLUMNS = {SLICE: "predicted", IMAGE: "alone"}
 """Columns of predictions with what was told, by what was classified at once."""
 SHOWN = {SLICE: "a slice together", IMAGE: "each image"}
@@ -106,28 +105,17 @@ def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
         found = found.reshape(len(patients), -1, found.shape[1])
         parts[role] = found - found.mean(1, keepdim=True)
     scale = parts["train"].flatten(0, 1).std(0) + 1e-6
-    heads = [fitted(parts["train"] / scale, penalty) for penalty in PENALTIES]
-    everybody = ["all"] * len(parts["validation"])
-    watched = [right(head(parts["validation"] / scale), everybody, IMAGE)["all"] for head in heads]
-    return heads[int(np.argmax(watched))](parts["test"] / scale), patients
+    features = {role: part / scale for role, part in parts.items()}
+    records, images, _ = features["train"].shape
+    labels = torch.arange(4).repeat_interleave(images // 4).repeat(records)
+    heads = [fit(features["train"].flatten(0, 1), labels, penalty) for penalty in PENALTIES]
 
+    def scores(weights: Tensor, role: str) -> Tensor:
+        return features[role] @ weights[:-1] + weights[-1]
 
-def fitted(features: Tensor, penalty: float) -> Callable[[Tensor], Tensor]:
-    """Return the softmax regression of classes on features of shape (record, image, number)."""
-    x, images = features.flatten(0, 1), features.shape[1]
-    labels = torch.arange(4).repeat_interleave(images // 4).repeat(len(features))
-    weight, bias = torch.zeros(x.shape[1], 4, requires_grad=True), torch.zeros(4, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimiser.zero_grad()
-        value = functional.cross_entropy(x @ weight + bias, labels) + penalty * weight.square().sum()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
-    weight, bias = weight.detach(), bias.detach()
-    return lambda given: given @ weight + bias
+    everybody = [""] * len(features["validation"])
+    watched = [right(scores(weights, "validation"), everybody, IMAGE).mean() for weights in heads]
+    return scores(heads[int(np.argmax(watched))], "test"), patients
 
 
 def interval(public: pd.Series, private: pd.Series, best: pd.Series) -> tuple[float, float, float]:
@@ -146,11 +134,12 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
     for label, experiment in experiments.items():
         strongest = best_scores(experiment)
         heads = dict.fromkeys(name for name, _, epsilon in experiment.cells if epsilon == "1")
+        started = {network: public_scores(experiment, network) for network in heads}
         for decision, shown in SHOWN.items():
             candidates = patients_right(experiment, *BEST, decision), right(*strongest, decision)
             best = max(candidates, key=pd.Series.mean)
             for network in heads:
-                public = right(*public_scores(experiment, network), decision)
+                public = right(*started[network], decision)
                 free = patients_right(experiment, network, "federated", "inf", decision)
                 for epsilon in ("1", "8"):
                     private = patients_right(experiment, network, "federated", epsilon, decision)

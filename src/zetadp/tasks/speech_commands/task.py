@@ -76,12 +76,12 @@ class SpeechCommands(Classification):
         """Return one number per clip. Their mean is the area under the ROC curve of these clips."""
         import torch
 
-        shares = auc_shares(targets.cpu().numpy(), outputs.softmax(dim=1).cpu().double().numpy())
+        shares = auc_shares(targets.cpu().numpy(), self.probabilities(outputs).cpu().double().numpy())
         return torch.from_numpy(shares).float().to(outputs.device)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
         """Return the true word, the predicted word and its probability, and the probability of every word."""
-        every = outputs.softmax(dim=1).cpu().double().numpy()
+        every = self.probabilities(outputs).cpu().double().numpy()
         return {**super().measure(outputs, targets), **dict(zip(SCORES, every.T, strict=True))}
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
