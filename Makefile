@@ -7,7 +7,6 @@
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile
 #   make docs                the documentation site, in site/index.html; warnings are errors
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
-#   make held-apart          the same method on four cohorts from other distributions (minutes each)
 #   make shares              how much of the way to the best network without noise private training goes
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
@@ -54,12 +53,11 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full held-apart shares phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks capacity capacity-order directions-utility docs install clean
+.PHONY: results full shares phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks capacity capacity-order directions-utility docs install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 full: export ZETADP_COMMAND := make full
-held-apart: export ZETADP_COMMAND := make held-apart
 shares: export ZETADP_COMMAND := make shares
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
 ecg: export ZETADP_COMMAND := make ecg
@@ -92,15 +90,11 @@ full: install
 
 test: install lint unit
 
-held-apart: install
-	for cohort in vendor healthy heavy procedural; do \
-		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/held_apart_$$cohort.yaml || exit 1; \
-	done
-	$(RUN) python benchmarks/held_apart.py
-
 shares: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules
-	$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/held_apart_drawn.yaml
+	for cohort in drawn vendor healthy heavy; do \
+		$(RUN) snakemake --cores $(CORES) --quiet rules --configfile workflow/scenarios/held_apart_$$cohort.yaml || exit 1; \
+	done
 	$(RUN) python benchmarks/shares.py
 
 phase-mnist: install

@@ -2,8 +2,8 @@
 
     make shares
 
-runs the default and held_apart_drawn.yaml, and this, which writes shares.csv and shares.md: for every head and epsilon
-the accuracy of the public head alone, after private training, after the same training without noise, and of the best
+runs the default and held_apart_*.yaml, and this, which writes shares.csv and shares.md: for every head and epsilon the
+accuracy of the public head alone, after private training, after the same training without noise, and of the best
 network without noise, on the same test patients. Each is given twice: with the images of a slice classified together,
 and each by itself. Means are over seeds; intervals are over test patients, paired.
 
@@ -40,6 +40,9 @@ from zetadp.tasks.brain_sequences import BrainSequences
 SCENARIOS = {
     "no atlas (the default)": None,
     "drawn from a commit's hash": "held_apart_drawn",
+    "another vendor's scanners": "held_apart_vendor",
+    "healthy brains": "held_apart_healthy",
+    "heavy lesions": "held_apart_heavy",
 }
 """What the table calls each cohort, and the scenario that declares it."""
 BEST = ("backbone", "federated", "unclipped")

@@ -25,7 +25,7 @@ def benchmark(name: str):
         sys.path.remove(str(ROOT / "benchmarks"))
 
 
-phantom_full, growth, held_apart = (benchmark(name) for name in ("phantom_full", "growth", "held_apart"))
+phantom_full, growth = (benchmark(name) for name in ("phantom_full", "growth"))
 TABLE = pd.read_csv(RESULTS / "phantom_full.csv", dtype={"epsilon": str}, comment="#")
 
 
@@ -110,4 +110,3 @@ def test_tables_take_the_public_head_from_the_workflows_own_table():
     )
     row = phantom_full.public_head(table)
     assert (row["mean"], row["method"], row["epsilon"]) == (88.75, phantom_full.PUBLIC_HEAD, "0")
-    assert held_apart.public_head is phantom_full.public_head
