@@ -25,6 +25,30 @@ def centre_slices(depth: int, count: int) -> slice:
     return slice(start, start + count)
 
 
+def as_magnitudes(slices: np.ndarray) -> np.ndarray:
+    """Undo the subtraction of a mean: give a sequence that has negative intensities those of a magnitude image.
+
+    Volumes are often stored as z-scores, of the whole volume or of the brain alone. A network that learnt from
+    magnitudes has never seen a background that is as bright as the brain or brighter. Here the background, which is the
+    most frequent value, becomes 0, and the darkest other voxel too. The scale stays: whitening removes it.
+
+    Parameters
+    ----------
+    slices
+        Intensities of one sequence of one person, of shape (slice, row, column).
+
+    Returns
+    -------
+    The same array if nothing in it is negative.
+    """
+    if not slices.min() < 0:  # NaN included
+        return slices
+    values, counts = np.unique(slices, return_counts=True)
+    background = values[counts.argmax()]
+    darkest = values[values != background].min(initial=values[-1])
+    return np.where(slices == background, 0, slices - darkest).astype(slices.dtype)
+
+
 def area_weights(size: int, target: int) -> np.ndarray:
     """Return the (target, size) matrix that averages ``size`` samples over ``target`` equal intervals.
 

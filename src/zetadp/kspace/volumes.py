@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from zetadp.cohort.decathlon import SEQUENCES, Volume, channels_of, read_volume
-from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.kspace.slicing import as_magnitudes, centre_slices, resize_area
 from zetadp.validation import UserError
 
 MOST_NAMED = 5
@@ -32,9 +32,10 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
     Returns
     -------
     float32 array of shape (sequence, slice, row, column), in the units of the file (``scl_slope`` and ``scl_inter``
-    applied). Sequences are in canonical order, slices run from inferior to superior, rows from anterior to posterior
-    and columns from the patient's left to the right: a picture of an image shows anterior up and left on the left.
-    Oblique volumes are turned by whole axes only (nearest canonical orientation); nothing is interpolated.
+    applied). A sequence with negative intensities goes through `as_magnitudes` first. Sequences are in canonical order,
+    slices run from inferior to superior, rows from anterior to posterior and columns from the patient's left to the
+    right: a picture of an image shows anterior up and left on the left. Oblique volumes are turned by whole axes only
+    (nearest canonical orientation); nothing is interpolated.
 
     Raises
     ------
@@ -52,8 +53,7 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
         slices = np.transpose(channel[:, ::-1, kept], (2, 1, 0))
         faults += _faults(slices, name, first=kept.start, empty=-volume.intercept / volume.slope)
         if not faults:
-            # Averaging and scaling commute; scaling the small images is cheaper.
-            images[SEQUENCES.index(name)] = volume.slope * resize_area(slices, size) + volume.intercept
+            images[SEQUENCES.index(name)] = _resized(slices, volume, size)
     if faults:
         more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
         raise UserError(
@@ -62,6 +62,16 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
             "Correct the volume or leave the record out."
         )
     return images
+
+
+def _resized(slices: np.ndarray, volume: Volume, size: int) -> np.ndarray:
+    """Return small images of one sequence, none of whose voxels is negative."""
+    ends = (volume.slope * float(end) + volume.intercept for end in (slices.min(), slices.max()))
+    if min(ends) < 0:
+        shown = volume.slope * slices.astype(np.float64) + volume.intercept
+        return resize_area(as_magnitudes(shown.astype(np.float32)), size)
+    # Averaging and scaling commute; scaling the small images is cheaper.
+    return np.asarray(volume.slope * resize_area(slices, size) + volume.intercept)
 
 
 def _canonical_channels(volume: Volume) -> Iterator[np.ndarray]:

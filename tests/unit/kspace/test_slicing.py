@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zetadp.kspace.slicing import area_weights, centre_slices, resize_area
+from zetadp.kspace.slicing import area_weights, as_magnitudes, centre_slices, resize_area
 
 
 def test_twenty_centre_slices_of_a_decathlon_volume():
@@ -75,3 +75,35 @@ def test_fractional_ratios_agree_with_fine_block_means(size, target, factor):
 def test_stored_integers_are_averaged_without_overflow():
     images = np.full((1, 8, 8), 32767, dtype=np.int16)
     np.testing.assert_allclose(resize_area(images, 2), 32767, rtol=1e-6)
+
+
+@pytest.fixture
+def magnitudes():
+    """Two slices of a brain whose darkest voxels are black, over an empty background."""
+    slices = np.zeros((2, 8, 8), np.float32)
+    slices[:, 1:6, 2:7] = np.random.default_rng(0).uniform(100, 900, (2, 5, 5))
+    slices[0, 1, 2] = 1e-3
+    return slices
+
+
+def scored(slices, background):
+    """Standardise the brain alone; the background gets a value of its own."""
+    brain = slices > 0
+    return np.where(brain, (slices - slices[brain].mean()) / slices[brain].std(), background).astype(np.float32)
+
+
+@pytest.mark.parametrize("background", [0.0, -10.0, 10.0, None])
+def test_scores_become_magnitudes_again_up_to_their_scale(magnitudes, background):
+    stored = (magnitudes - 400) / 200 if background is None else scored(magnitudes, background)
+    found = as_magnitudes(stored)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found * magnitudes.max() / found.max(), magnitudes, atol=0.01)
+
+
+def test_magnitudes_stay_as_they_are(magnitudes):
+    assert as_magnitudes(magnitudes) is magnitudes
+
+
+def test_what_is_constant_or_not_finite_is_left_to_later_checks():
+    assert as_magnitudes(np.full((2, 3, 3), -4.0)).max() == 0
+    assert np.isnan(as_magnitudes(np.array([[[-1.0, np.nan]]]))).any()

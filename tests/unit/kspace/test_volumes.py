@@ -80,8 +80,19 @@ def test_stored_types(tmp_path, array, dtype):
 
 def test_slope_and_intercept_are_applied(tmp_path, array):
     plain = read_centre_slices(write_volume(tmp_path / "a.nii.gz", array), SEQUENCES, count=5, size=4)
-    path = write_volume(tmp_path / "b.nii.gz", array, "PIR", slope=0.25, inter=-70.0)
-    np.testing.assert_allclose(read_centre_slices(path, SEQUENCES, count=5, size=4), 0.25 * plain - 70.0, rtol=1e-5)
+    path = write_volume(tmp_path / "b.nii.gz", array, "PIR", slope=0.25, inter=70.0)
+    np.testing.assert_allclose(read_centre_slices(path, SEQUENCES, count=5, size=4), 0.25 * plain + 70.0, rtol=1e-5)
+
+
+def test_a_sequence_stored_as_scores_is_read_as_magnitudes_and_the_others_as_they_are(tmp_path, array):
+    array = (100 + array % 251).astype(np.float32)
+    array[:4], array[5, 5, 4, 1] = 0, 1
+    plain = read_centre_slices(write_volume(tmp_path / "a.nii.gz", array), SEQUENCES, count=5, size=4)
+    brain = array[..., 1] > 0
+    array[..., 1] = np.where(brain, (array[..., 1] - 200) / 50, -9)
+    stored = read_centre_slices(write_volume(tmp_path / "b.nii.gz", array), SEQUENCES, count=5, size=4)
+    np.testing.assert_array_equal(stored[[0, 2, 3]], plain[[0, 2, 3]])
+    np.testing.assert_allclose(50 * stored[1], plain[1], atol=1.01)
 
 
 def test_uncompressed_volumes_are_read_too(tmp_path, array):

@@ -76,6 +76,13 @@ def test_input_is_prepared_as_in_training(tmp_path, brain):
     np.testing.assert_allclose(images, standardise(slices), rtol=0, atol=rounding / slices.std(axis=(-2, -1)).min())
 
 
+def test_scores_of_standard_deviations_are_prepared_as_in_training(tmp_path, brain):
+    stored = np.where(np.arange(SHAPE[0])[:, None, None, None] > 3, (brain - 500.0) / 200, 0)
+    path = write_volume(tmp_path / "brain.nii.gz", stored.astype(np.float32))
+    whitened = whiten(to_kspace(read_centre_slices(path, SEQUENCES, SLICES, SIZE)))
+    np.testing.assert_allclose(recorded(finished(tmp_path), path), whitened, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["complex pooled", "complex low rank", "real image", "linear"])
 def test_orientation_and_axes_do_not_matter(tmp_path, brain, name):
     model = finished(tmp_path, NETWORKS[name])

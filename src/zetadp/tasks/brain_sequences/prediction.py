@@ -17,7 +17,7 @@ from zetadp.config.contradictions import SIMULATED_NAME
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
 from zetadp.epsilon import epsilon_shown, epsilon_value
-from zetadp.kspace.slicing import centre_slices, resize_area
+from zetadp.kspace.slicing import as_magnitudes, centre_slices, resize_area
 from zetadp.nn.settings import IMAGE, STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.tasks.brain_sequences.abstention import UNLIKE, UNSURE, abstention_for
@@ -76,7 +76,8 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
         channel, place = np.argwhere(~np.isfinite(spread) | (spread == 0))[0]
         where = f"slice {kept.start + place} of channel {channel}"
         raise UserError(f"Expected intensities in {path} that are finite and vary, found a bad slice: {where}.")
-    images = resize_area(slices, task.size).reshape(-1, task.size, task.size)
+    magnitudes = np.stack([as_magnitudes(sequence) for sequence in slices])
+    images = resize_area(magnitudes, task.size).reshape(-1, task.size, task.size)
     inputs = prepared_inputs(images, model.settings.domain, model.backbone)
     outputs = outputs_of(model.network, inputs)
     doubts = _doubts(model, inputs, outputs, len(channels))
