@@ -15,6 +15,7 @@ without noise. Whichever is better on the test patients counts, so a share is ra
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import cast
 
@@ -34,7 +35,7 @@ from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings
 from zetadp.nn.projection import head_scores
 from zetadp.nn.settings import IMAGE, SLICE
-from zetadp.report.rendering import Sheet
+from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.brain_sequences import BrainSequences
 
 SCENARIOS = {
@@ -51,6 +52,7 @@ PENALTIES = (0.2, 0.02, 0.002)
 COLUMNS = {SLICE: "predicted", IMAGE: "alone"}
 """Columns of predictions with what was told, by what was classified at once."""
 SHOWN = {SLICE: "a slice together", IMAGE: "each image"}
+EPSILONS = ("1", "8")
 DRAWS = 2000
 
 
@@ -122,11 +124,16 @@ def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
 
 
 def interval(public: pd.Series, private: pd.Series, best: pd.Series) -> tuple[float, float, float]:
-    """Return the share of the way from public to best, and its interval of 95 % over test patients, in %."""
+    """Return the share of the way from public to best, and its interval of 95 % over test patients, in %.
+
+    Not a number where the interval of best less public reaches 0: there is no way to go.
+    """
     joined = np.stack([each.loc[best.index].to_numpy() for each in (public, private, best)])
     drawn = np.random.default_rng(0).integers(joined.shape[1], size=(DRAWS, joined.shape[1]))
     drawn[0] = np.arange(joined.shape[1])
     low, middle, high = joined[:, drawn].mean(-1)
+    if np.quantile(high - low, 0.025) <= 0:
+        return math.nan, math.nan, math.nan
     shares = 100 * (middle - low) / (high - low)
     return float(shares[0]), *(float(each) for each in np.quantile(shares, (0.025, 0.975)))
 
@@ -144,7 +151,7 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
             for network in heads:
                 public = right(*started[network], decision)
                 free = patients_right(experiment, network, "federated", "inf", decision)
-                for epsilon in ("1", "8"):
+                for epsilon in EPSILONS:
                     private = patients_right(experiment, network, "federated", epsilon, decision)
                     share, low, high = interval(public, private, best)
                     name = {"cohort": label, "decision": shown, "network": network, "epsilon": epsilon}
@@ -157,23 +164,39 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
 
 
 def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out with one line a cohort, decision, head and epsilon."""
-    names = ("cohort", "decision", "network")
-    values = ("public alone", "private", "same without noise", "best without noise")
+    """Lay the table out with one line a cohort, decision and head."""
     lines = []
-    for _, row in found.iterrows():
-        share = f"{row['share']:.0f} % ({row['low']:.0f} to {row['high']:.0f})"
-        lines.append((*(row[name] for name in names), row["epsilon"], *(f"{row[name]:.1f}" for name in values), share))
+    for names, cells in found.groupby(["cohort", "decision", "network"], sort=False):
+        at = {row["epsilon"]: row for _, row in cells.iterrows()}
+        first = cells.iloc[0]
+        values = (
+            first["public alone"],
+            *(at[epsilon]["private"] for epsilon in EPSILONS),
+            first["same without noise"],
+            first["best without noise"],
+        )
+        shares = (share_cell(at[epsilon]) for epsilon in EPSILONS)
+        lines.append((*cast("tuple[str, ...]", names), *(f"{value:.1f}" for value in values), *shares))
     notes = (
         "Accuracy in % over the images of held-out test patients, with the images of a slice classified together, one "
         "of each sequence, or each by itself; noise is seeded, ε is per patient at δ = 0.001. The best without noise "
         "is the whole backbone, trained on by all hospitals without clipping, or a head without noise on its layers "
-        "less the patient's mean, whichever is better. The last column is the share of the way to it, with an interval "
-        "of 95 % over test patients.",
+        "less the patient's mean, whichever is better. The last columns are the share of the way to it, with an "
+        "interval of 95 % over test patients. They are empty where the interval of the way itself reaches 0.",
         *made,
     )
-    headings = ("private cohort", "classified", "network", "ε", *values, "share recovered")
+    headings = (
+        *("private cohort", "classified", "network", "public alone", "ε = 1", "ε = 8", "same without noise"),
+        *("best without noise", "share at ε = 1", "share at ε = 8"),
+    )
     return Sheet("Private training that is worth its noise", headings, tuple(lines), notes, names=3)
+
+
+def share_cell(row: pd.Series) -> str:
+    """Return a share with its interval."""
+    if not math.isfinite(row["share"]):
+        return MISSING
+    return f"{row['share']:.0f} % ({row['low']:.0f} to {row['high']:.0f})"
 
 
 def main() -> None:
