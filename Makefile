@@ -7,6 +7,7 @@
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile
 #   make docs                the documentation site, in site/index.html; warnings are errors
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
+#   make paper               the paper's grid with a small network (27 runs of about an hour of one core; it goes on where it stopped)
 #   make shares              how much of the way to the best network without noise private training goes
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)
@@ -53,11 +54,12 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: results full shares phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks capacity capacity-order directions-utility docs install clean
+.PHONY: results full paper shares phase-mnist ecg speech-commands activations reconstruction test test-slow test-cluster test-environments lint unit benchmark accountants release-accounting release-mnist release-regimes release-patients release-attacks capacity capacity-order directions-utility docs install clean
 
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 full: export ZETADP_COMMAND := make full
+paper: export ZETADP_COMMAND := make paper
 shares: export ZETADP_COMMAND := make shares
 phase-mnist: export ZETADP_COMMAND := make phase-mnist
 ecg: export ZETADP_COMMAND := make ecg
@@ -89,6 +91,10 @@ full: install
 	$(RUN) python benchmarks/ablation.py
 
 test: install lint unit
+
+paper: install
+	$(RUN) snakemake --cores $(CORES) --quiet rules --rerun-incomplete --configfile workflow/scenarios/paper_small.yaml
+	$(RUN) python benchmarks/paper.py
 
 shares: install
 	$(RUN) snakemake --cores $(CORES) --quiet rules
