@@ -115,7 +115,7 @@ def test_a_killed_training_goes_on_to_the_same_model(
         assert trained == [number]
         assert cluster.jobs()[number]["JobState"] == "COMPLETED"
     log = (copy.root / "logs/train_model/complex-central-eps-8-seed-0.log").read_text()
-    resumed = re.search(r"continuing after round (\d+) of an interrupted training", log)
+    resumed = re.search(r"continuing after round (\d+) of an interrupted run", log)
     assert 0 < int(resumed[1]) < 200
     same_tensors(copy.root / RUN / "model.safetensors", uninterrupted.root / RUN / "model.safetensors")
     histories = [pd.read_csv(each.root / RUN / "history.csv") for each in (copy, uninterrupted)]

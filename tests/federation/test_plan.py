@@ -58,7 +58,7 @@ def test_what_is_no_plan_is_a_users_error(change):
 
 def test_nodes_of_one_name_or_with_impossible_numbers_are_refused():
     node = NodeConstants("a", 3, 2, 1.0)
-    with pytest.raises(ValueError, match="names of their own"):
+    with pytest.raises(ValueError, match="each with a different name"):
         replace(make_plan(), nodes=(node, node))
     with pytest.raises(ValueError, match="expected"):
         NodeConstants("a", 3, 4, 1.0)

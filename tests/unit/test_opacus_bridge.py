@@ -601,7 +601,7 @@ def test_what_cannot_be_made_right_is_refused(changes, message):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"secure_mode": True}, "bare"), ({"accountant": "gdp"}, "no bound")]
+    ("settings", "message"), [({"secure_mode": True}, "without noise"), ({"accountant": "gdp"}, "not a bound")]
 )
 def test_engines_that_cannot_be_made_right_are_refused(settings, message):
     with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""A public encoder: a network trained on simulated items, and principal axes of its and other features."""
+"""Public encoders: a network trained on simulated items, and principal axes of its features and of others."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class PublicEncoder(ABC, Generic[Settings, Network]):
     Attributes
     ----------
     settings
-        What it was made by.
+        Settings of its training.
     network
-        The network that learnt of simulated items.
+        The network, trained on simulated items.
     parts
-        What makes components of each of `maps`.
+        Principal axes of the outputs of each of `maps`.
     """
 
     settings: Settings
@@ -56,7 +56,15 @@ class PublicEncoder(ABC, Generic[Settings, Network]):
         """Return the functions from items to coefficients, each item on its own, in the order of `parts`."""
 
     def joined(self, items: Tensor, *counts: int) -> Tensor:
-        """Return features of norm one, shape (item, component): the first components of each part, partly whitened."""
+        """Return features of norm one, shape (item, component), from the partly whitened components of all parts.
+
+        Parameters
+        ----------
+        items
+            Items of shape (item, ...).
+        *counts
+            For each part, the number of components that are used, counted from the first.
+        """
         scaled = [part.scaled(part.components(items), n) for part, n in zip(self.parts, counts, strict=True)]
         return unit(torch.cat(scaled, dim=1))
 
@@ -98,23 +106,23 @@ class PublicEncoder(ABC, Generic[Settings, Network]):
 
 
 def new(kind: type[Network], random: np.random.Generator) -> Network:
-    """Return a network whose weights are drawn by a generator."""
+    """Return a network whose weights are drawn with a seed from ``random``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(random.integers(2**31)))
         return kind()
 
 
 class Learning:
-    """Ordinary training of a network on public items: AdamW, whose rate rises and falls once.
+    """Ordinary training of a network on public items, by AdamW with a learning rate that rises and falls once.
 
     Parameters
     ----------
     network
-        Is changed in place.
+        Network that is changed in place.
     rate
-        The highest rate.
+        Highest learning rate.
     steps
-        How many there will be.
+        Total number of steps.
     """
 
     def __init__(self, network: nn.Module, rate: float, steps: int) -> None:

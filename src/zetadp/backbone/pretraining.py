@@ -1,4 +1,4 @@
-"""Training the public backbone on simulated patients: ordinary training, without privacy and without private data."""
+"""Training the public backbone on simulated patients: ordinary training, without private data or noise."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class PretrainingSettings:
     steps
         Optimiser steps.
     batch
-        Images in a step, equally many of every sequence, each patient with one slice of every sequence.
+        Number of images in a step. Each patient of a step gives one slice of every sequence.
     learning_rate
-        Highest rate of Adam; it rises over the first ``warmup`` steps and falls along a cosine to one hundredth.
+        Highest rate of Adam. The rate rises over the first ``warmup`` steps and falls along a cosine to one hundredth.
     warmup
-        Steps until the highest rate.
+        Number of steps until the highest rate.
     smoothing
         Label smoothing.
     seed
@@ -54,7 +54,7 @@ class PretrainingSettings:
     augmentation
         How images are varied.
     components
-        By how many complex components the public heads are fitted.
+        Numbers of complex components; one public head is fitted for each.
     """
 
     steps: int = 5000
@@ -81,12 +81,12 @@ class PretrainingSettings:
 
 
 class PublicImages(NamedTuple):
-    """Magnitude images of public patients, in whatever unit.
+    """Magnitude images of public patients, in any unit.
 
     Attributes
     ----------
     images, watched
-        Trained on, and held out, shape (patient, sequence, slice, row, column).
+        Images for training, and held-out images, shape (patient, sequence, slice, row, column).
     sequences
         Name of each sequence.
     """
@@ -113,18 +113,18 @@ def pretrain(
     settings
         How it is trained.
     public
-        What it is trained on.
+        Images for training, and held-out ones.
     checkpoint
         Checkpoint of an interrupted run. The caller removes it after writing the backbone.
     device
-        Where it is trained.
+        Device for the training.
 
     Raises
     ------
     UserError
-        If the batch cannot be shared by the sequences or the network has no pooled complex head.
+        If the batch is no multiple of the number of sequences, or the network has no pooled complex head.
     """
-    images, watched, sequences = public
+    images = public.images
     model = _new(network, settings, images.shape)
     model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
@@ -144,7 +144,7 @@ def pretrain(
             _keep(checkpoint, step + 1, digest, model, optimiser)
     _keep(checkpoint, settings.steps, digest, model, optimiser)
     model.eval().requires_grad_(requires_grad=False)
-    return _with_features(model, network, settings, images, watched, sequences, digest)
+    return _with_features(model, network, settings, public, digest)
 
 
 def _step(
@@ -155,7 +155,7 @@ def _step(
     step: int,
     running: Tensor,
 ) -> Tensor:
-    """Take one step; return the running mean of the loss, on the device: to look at it would make a GPU wait."""
+    """Take one step, and return the running mean of the loss. It stays on the device: to read it would block a GPU."""
     for group in optimiser.param_groups:
         group["lr"] = settings.rate(step)
     inputs, labels = (to_device(torch.from_numpy(part), running.device) for part in draw_batch(images, settings, step))
@@ -170,7 +170,7 @@ def _step(
 def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the whitened k-space of a step's images, shape (image, row, column), and their classes.
 
-    A step's batch is a function of seed and step alone, so that an interrupted run can continue.
+    For given images and settings, a batch depends only on the step, so that an interrupted run can continue.
     """
     random = stream(settings.seed, Purpose.PRETRAINING, step)
     classes = images.shape[1]
@@ -182,7 +182,7 @@ def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> 
 
 
 def _new(network: NetworkSettings, settings: PretrainingSettings, shape: tuple[int, ...]) -> ConvolutionalClassifier:
-    """Return the network with fresh weights."""
+    """Return the network with newly drawn weights."""
     if settings.batch % shape[1]:
         raise UserError(f"Expected pretraining.batch to be a multiple of {shape[1]} sequences, found {settings.batch}.")
     model = build(network, shape[1], shape[-1], stream(settings.seed, Purpose.WEIGHTS))
@@ -195,12 +195,11 @@ def _with_features(
     model: ConvolutionalClassifier,
     network: NetworkSettings,
     settings: PretrainingSettings,
-    images: np.ndarray,
-    watched: np.ndarray,
-    sequences: Sequence[str],
+    public: PublicImages,
     digest: str,
 ) -> Backbone:
-    """Learn centre, projection and heads from half of the public patients, and measure on the held-out ones."""
+    """Fit centre, projection and heads on half of the public patients, and measure on the held-out ones."""
+    images, watched, sequences = public
     count = network.widths[-1]
     shown = json.loads(json.dumps({"network": network.described(), "pretraining": asdict(settings)}))
     shown |= {"patients": len(images), "digest": digest}
@@ -214,7 +213,7 @@ def _with_features(
         heads={},
         provenance=shown,
     )
-    logger.info("learning what the features tell")
+    logger.info("fitting heads to the features")
     learnt = learn_readout(plain, [images[::2]], settings.components)
     accuracy = public_accuracy(learnt, watched)
     logger.info("accuracy on %d held-out public patients, by number of components: %s", len(watched), accuracy)
@@ -222,7 +221,7 @@ def _with_features(
 
 
 def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:
-    """Return a hash of all that the backbone depends on."""
+    """Return a hash of everything that the backbone depends on."""
     relevant = {key: value for key, value in asdict(settings).items() if key != "checkpoint_seconds"}
     digest = hashlib.sha256(json.dumps([network.described(), relevant, images.shape], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(images).data)
@@ -240,12 +239,12 @@ def _keep(path: Path, done: int, digest: str, model: ConvolutionalClassifier, op
 
 
 def _resume(path: Path, model: ConvolutionalClassifier, optimiser: torch.optim.Optimizer, digest: str) -> int:
-    """Take over a checkpoint of this training if there is one; return the steps done."""
+    """Load a checkpoint of this run if there is one; return the number of steps done."""
     if not path.exists():
         return 0
     tensors, content = load_tensors(path)
     if content["digest"] != digest:
-        logger.info("the checkpoint %s belongs to another training; starting anew", path)
+        logger.info("the checkpoint %s belongs to another run; starting from the first step", path)
         return 0
     own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     model.load_state_dict(own)

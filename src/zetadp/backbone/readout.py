@@ -1,4 +1,4 @@
-"""Readout of a public network's features on public images: components, and the best public heads on them."""
+"""Readout of a public network's features: components, and the best public heads, both fitted on public images."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ from zetadp.storage import read_stack
 logger = logging.getLogger(__name__)
 
 EVERY = 5
-"""Of a patient's slices, every fifth is learnt from where all layers are read: neighbours differ little."""
+"""A readout of all layers is fitted on every fifth slice of a patient, because neighbouring slices differ little."""
 
 
 def read_public(files: Sequence[Path]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the images of all public patients in half precision, which is finer than their noise, and the classes."""
+    """Return the images of all public patients and the names of the sequences.
+
+    Images have shape (patient, sequence, slice, row, column). Each sequence of a patient is divided by its mean, and
+    stored as float16, which is finer than the noise.
+    """
     parts: list[np.ndarray] = []
     sequences: tuple[str, ...] = ()
     for file in files:
@@ -36,17 +40,17 @@ def read_public(files: Sequence[Path]) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def learn_readout(plain: Backbone, images: Sequence[np.ndarray], components: Sequence[int]) -> Backbone:
-    """Return a backbone with centre, projection and public heads that are learnt from public images.
+    """Return a backbone with centre, projection and public heads fitted on public images.
 
     Parameters
     ----------
     plain
-        A backbone; its own centre, projection and heads are of no effect. Where it reads all layers, each statistic
-        is divided by its standard deviation first, and only the components that the largest head takes are kept.
+        A backbone, whose own centre, projection and heads are ignored. If it reads all layers, each statistic is
+        divided by its standard deviation first, and only as many components remain as the largest head takes.
     images
         Magnitude images of public patients of each kind, shape (patient, sequence, slice, row, column).
     components
-        Numbers of complex components of the heads; larger ones than there are components are left out.
+        Numbers of complex components; one head is fitted for each. Numbers above that of the features are skipped.
     """
     count = len(plain.centre)
     bare = replace(plain, centre=torch.zeros(count), projection=torch.eye(count), heads={})
@@ -74,25 +78,26 @@ def public_accuracy(backbone: Backbone, images: np.ndarray) -> dict[str, float]:
 def read_all_layers(
     backbone: Backbone, kinds: dict[str, np.ndarray], components: Sequence[int], held_out: int, *, centred: bool = False
 ) -> Backbone:
-    """Return a backbone whose features are made of all its layers, learnt from several kinds of public patients.
+    """Return a backbone with features from all its layers, fitted on several kinds of public patients.
 
     Parameters
     ----------
     backbone
-        The network, and how it was made.
+        Backbone with the network and its provenance.
     kinds
-        By name, images of public patients as `learn_readout` takes them.
+        By name, images of public patients as in `learn_readout`.
     components
-        Numbers of complex components of the heads.
+        Numbers of complex components; one head is fitted for each.
     held_out
-        The first patients of each kind, which nothing is learnt from: the heads are measured on them.
+        Number of patients of each kind, counted from the first, that nothing is fitted on. The heads are measured on
+        them.
     centred
-        Whether a patient's features are taken less their mean over the patient's images.
+        Whether to subtract from a patient's features their mean over the patient's images.
     """
     count = sum(4 * width for width in backbone.settings.widths) * backbone.settings.convolutions
     none, own = torch.zeros(count), torch.eye(count)
     plain = replace(backbone, centre=none, projection=own, heads={}, layers=True, centred=centred)
-    logger.info("learning what the features of all layers tell")
+    logger.info("fitting heads to the features of all layers")
     learnt = learn_readout(plain, [images[held_out:, :, ::EVERY] for images in kinds.values()], components)
     accuracy = {name: public_accuracy(learnt, images[:held_out]) for name, images in kinds.items()}
     logger.info("accuracy on %d held-out patients of each kind, by number of components: %s", held_out, accuracy)
@@ -103,7 +108,7 @@ def read_all_layers(
 
 
 def _numbers(backbone: Backbone, images: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return features as real vectors, shape (image, 2 * component), and classes of all images of patients."""
+    """Return features, real vectors of shape (image, 2 * component), and classes of all images, patient by patient."""
     parts = [backbone.features(whiten(to_kspace(patient.astype(np.float32)))) for patient in images]
     pairs = torch.view_as_real(torch.from_numpy(np.stack(parts)))
     patients, classes, slices = pairs.shape[:3]

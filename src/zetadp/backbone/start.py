@@ -25,7 +25,7 @@ def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dic
     Raises
     ------
     UserError
-        If it starts from a backbone and none is given.
+        If it starts from a backbone and none is given, or the backbone has no weights for it.
     """
     if network.start != "public":
         return None
@@ -45,21 +45,21 @@ def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
 
 
 def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu") -> Backbone | None:
-    """Return the backbone that a plan names, or None.
+    """Return the backbone that a plan names, or None if it names none.
 
     Parameters
     ----------
     plan
         The plan.
     file
-        The backbone's file; None takes the one that comes with the package for the network's domain.
+        The backbone's file; None takes the packaged one for the network's domain.
     device
-        Where to compute.
+        Device of the backbone.
 
     Raises
     ------
     UserError
-        If the file is another backbone.
+        If the file is no backbone, or another one than the plan's.
     """
     wanted = plan.public.get("backbone")
     if wanted is None:
@@ -75,14 +75,19 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
 
 
 def shipped_backbone(network: NetworkSettings) -> Path:
-    """Return the file of the backbone that comes with the package, with the features that a network takes."""
+    """Return the file of the packaged backbone with the features that a network takes."""
     return Path(__file__).parents[1] / SHIPPED.get(network.domain, SHIPPED["features"])
 
 
 def record_features(backbone: Backbone, values: np.ndarray) -> np.ndarray:
-    """Return the features of records of whitened k-space, shape (record, ..., row, column), as `Backbone.features`.
+    """Return `Backbone.features` of records of whitened k-space, shape (record, ..., row, column).
 
-    One record at a time: its images stay in the cache of a processor, and no bit depends on which records are together.
+    Records are processed one at a time. A record's images then stay in a processor's cache, and no bit of its features
+    depends on other records.
+
+    Returns
+    -------
+    complex64 array of shape (record, ..., 1, component).
     """
     found = np.empty((*values.shape[:-2], 1, backbone.components), dtype=np.complex64)
     for place, record in enumerate(values):
@@ -91,7 +96,7 @@ def record_features(backbone: Backbone, values: np.ndarray) -> np.ndarray:
 
 
 def public_start(model: FinishedModel, backbone: Backbone) -> nn.Module:
-    """Return the network of a finished model as it was before its training, with the backbone's public weights."""
+    """Return the network of a finished model with the public weights from before its training, in evaluation mode."""
     network = build(model.settings, model.task.outputs, model.inputs, stream(0, Purpose.WEIGHTS))
     # Low-rank updates have no public weights: as drawn, they change nothing.
     start = backbone.start(model.settings)

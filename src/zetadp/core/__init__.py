@@ -1,1 +1,1 @@
-"""What every private training is made of, whatever its task: plan, records, rounds, the loop around them."""
+"""Parts of every private training run, whatever its task: plan, records, rounds, training loop."""

@@ -1,4 +1,4 @@
-"""Checks of networks and losses before every run, above all that items do not change each other's gradients."""
+"""Checks of networks and losses before a run. The main check: items do not change each other's gradients."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from zetadp.validation import UserError
 
 @torch.no_grad()
 def check_apart(model: nn.Module, losses: Losses, records: Records) -> None:
-    """Refuse a network or loss in which items change each other's gradients: clipping would not bound a unit.
+    """Raise `UserError` if items change each other's gradients; clipping would then not bound a unit's influence.
 
-    The first item is passed through the network together with the second and then with the third. Any difference shows
-    that it depends on its neighbour.
+    The first item is passed through the network together with the second item, then with the third. If its outputs
+    differ, they depend on the other item.
 
     Parameters
     ----------
@@ -31,16 +31,16 @@ def check_apart(model: nn.Module, losses: Losses, records: Records) -> None:
     losses
         Loss of each item.
     records
-        Items; where there are fewer than three, nothing is found.
+        Items. With fewer than three, nothing is checked.
 
     Raises
     ------
     UserError
-        Names the layer, or the loss.
+        If items change each other's gradients. The message names the layer or the loss.
     """
     if len(records.inputs) < 3:
         return
-    # Of a copy whose weights are away from zero, where nothing would show.
+    # A copy with its weights moved away from zero, because zero weights would hide a dependence.
     twin, random = copy.deepcopy(model), torch.Generator().manual_seed(0)
     for parameter in twin.parameters():
         moved = 0.1 * torch.randn(parameter.shape, dtype=parameter.dtype, generator=random)
@@ -59,7 +59,7 @@ def check_apart(model: nn.Module, losses: Losses, records: Records) -> None:
     for pair in ([0, 1], [0, 2]):
         outputs = twin(records.inputs[pair])
         seen.setdefault("", []).append(one_an_item(losses, outputs, records.targets[pair])[0])
-    # In the order of calls: layers are done before what they are part of.
+    # In the order of calls, a layer comes before the module that contains it, so the message names the layer.
     for name, found in seen.items():
         half = len(found) // 2
         pairs = zip(found[:half], found[half:], strict=True)
@@ -67,7 +67,7 @@ def check_apart(model: nn.Module, losses: Losses, records: Records) -> None:
             continue
         whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "loss, or network as a whole"
         raise UserError(
-            f"Expected items that do not change each other's gradients, found a {whose} that mixes those of a batch."
+            f"Expected items that do not change each other's gradients, found a {whose} that mixes items of a batch."
         )
 
 
@@ -75,24 +75,25 @@ PRECISE = (torch.float32, torch.complex64)
 
 
 def check_own(model: nn.Module, plan: Plan) -> None:
-    """Refuse a network that private training cannot be true for.
+    """Raise `UserError` for a user's own network that cannot be trained privately.
 
     Parameters
     ----------
     model
         The network.
     plan
-        The plan that it is to be trained by.
+        Plan of the run.
 
     Raises
     ------
     UserError
-        If the plan is not for a network of one's own; if a layer mixes units, by its statistics over a batch; if a
-        layer draws at random, which no seed of the plan could repeat; or if a parameter is not float32 or complex64.
+        If the plan's network is not of family ``own``, if a layer mixes units by its statistics over a batch, if a
+        layer is a dropout, whose draws no seed of the plan repeats, or if a trained parameter is not float32 or
+        complex64.
     """
     if plan.network.family != OWN:
         raise UserError(
-            f"Expected a plan whose network is NetworkSettings('{OWN}') for a model of one's own, found family "
+            f"Expected a plan whose network is NetworkSettings('{OWN}') for your own model, found family "
             f"{plan.network.family}."
         )
     for name, module in model.named_modules():

@@ -32,19 +32,19 @@ from zetadp.validation import UserError
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts of a training, the same at every site that holds the plan.
+    """The parts of a run, the same at every site that holds the plan.
 
     Attributes
     ----------
     plan, task
         The plan, and the task that it names.
     phase
-        What patients contribute; its network has the starting weights.
+        Contribution of a unit. Its network has the starting weights.
     solved
-        The statistic that weights are solved from, or that is mixed into rows; None where weights descend along
+        The statistic that units contribute to a head in closed form or to mixed rows; None if they contribute
         gradients.
     grid
-        The grid of integer sums that all nodes share; None where noise is not exact.
+        The grid of integer sums, common to all nodes; None if noise is not exact.
     """
 
     plan: Plan
@@ -68,12 +68,17 @@ class Assembly:
         plan
             The plan.
         records
-            Any items, also none. Only the shape of their inputs and their device are used.
+            Any items, possibly none. Only the shape of their inputs and their device are used.
         start
-            Starting weights, which must be public; None draws them from the run's seed. Low-rank updates of these
-            weights need not be among them: they are drawn, and change nothing at first.
+            Starting weights, which must be public; None draws them from the run's seed. The factors of low-rank updates
+            may be missing: they are drawn, and change nothing at first.
         model
-            A network of one's own, for a plan whose network is of family ``own``.
+            The user's own network, for a plan whose network is of family ``own``.
+
+        Raises
+        ------
+        UserError
+            If the task is unknown, or does not fit the estimator.
         """
         set_tf32(convolutions=plan.training.tf32)
         task = task_of(plan.task)
@@ -90,10 +95,7 @@ class Assembly:
         return cls(plan, task, phase, solved, _grid(plan, phase.dimension))
 
     def receiver(self) -> Receiver:
-        """Return what turns messages into weights; the network's parameters become views of its weights.
-
-        A step then needs no copy.
-        """
+        """Return the receiver. The network's parameters become views of its weights, so a step copies nothing."""
         plan, model, layout = self.plan, self.phase.model, self.phase.layout
         weights = self.phase.weights()
         receiver: Receiver
@@ -112,7 +114,7 @@ class Assembly:
         return receiver
 
     def mechanism(self, name: str, entropy: int, ledger: Ledger) -> NodeMechanism:
-        """Return a node's mechanism: exact where the operating system gives the noise, else seeded with ``entropy``."""
+        """Return a node's mechanism: exact with noise from the operating system, otherwise seeded with ``entropy``."""
         event, rows = self.plan.event(name, 0), self.phase.rows
         if self.grid is not None:
             return ExactSampledGaussian(event, grid=self.grid, ledger=ledger, rows=rows)
@@ -121,16 +123,16 @@ class Assembly:
         return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows)
 
     def header(self) -> dict[str, Any]:
-        """Return what tells attempts apart, of what a ledger says of one: public constants only."""
+        """Return the part of an attempt's first line that distinguishes attempts: public constants only."""
         return {**self.plan.header(), "grid_bits": None if self.grid is None else self.grid.bits}
 
     def first_line(self) -> dict[str, Any]:
-        """Return all that the ledger's first line of an attempt says; the dimension is that of one contribution."""
+        """Return the content of an attempt's first line in the ledger; its dimension is that of one contribution."""
         return {**self.header(), "dimension": self.phase.dimension}
 
 
 def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | Mixture | None:
-    """Return what patients contribute in place of gradients, None for descent."""
+    """Return the statistic that units contribute instead of gradients; None for descent."""
     if plan.training.estimator == DESCENT:
         return None
     if plan.training.mixing is not None:
@@ -151,24 +153,24 @@ def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | Mixture
 
 
 def mixture_of(plan: Plan, task: Task, inputs: int) -> Mixture:
-    """Return how a plan's rows are mixed.
+    """Return the mixture that a plan describes.
 
     Parameters
     ----------
     plan, task
         The plan, and the task that it names.
     inputs
-        Components of the features.
+        Number of complex components of the features.
 
     Raises
     ------
     UserError
-        If the task has no classes, or if rows are to be open to some classes where every unit has all of them.
+        If the task has no classes, or if rows are open to some classes only but every unit has all classes.
     """
     mixing = plan.training.mixing
     if mixing is None or not (isinstance(task, Classification) and task.classes):
         raise UserError(
-            f"Expected a task that tells classes for estimator {MIXED_ROWS}, found {plan.task.get('name', 'none')}."
+            f"Expected a classification task for estimator {MIXED_ROWS}, found {plan.task.get('name', 'none')}."
         )
     components = plan.network.components or inputs
     norms = (plan.training.feature_norm, plan.training.clip, math.isfinite(plan.clip))
@@ -180,7 +182,7 @@ def mixture_of(plan: Plan, task: Task, inputs: int) -> Mixture:
             )
         return OfAllClasses(mixing.rows, task.classes, components, *norms)
     if mixing.active < 1:
-        # Of public constants: every site finds the same rows open, and anybody may know them.
+        # The seed depends on public constants only, so every site computes the same public schedule.
         seed = int(plan.seeding[:16], 16)
         return OpenToClasses(
             mixing.rows, task.classes, components, *norms, 0.0, mixing.real, seed=seed, open_rows=mixing.open_rows

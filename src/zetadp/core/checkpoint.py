@@ -15,25 +15,25 @@ from zetadp.tensors import load_tensors, save_tensors
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a training between two rounds.
+    """The state of a run between two rounds.
 
     Attributes
     ----------
     round
-        Rounds done.
+        Number of rounds done.
     fingerprint
-        Identity of the run. A checkpoint of another run is not continued. If the identity depends on patients' data,
-        it is keyed with the secret next to the ledgers.
+        Hash that identifies the run. A checkpoint of another run is not continued. If the hash depends on patients'
+        data, it is keyed with the secret next to the ledgers.
     state
-        Weights and optimiser moments.
+        State of the receiver, such as weights and moments.
     history
         Rows of the training history so far.
     ledger_head
-        Head of the ledger's hash chain when the checkpoint was written: a ledger without it has lost lines.
+        Head of the ledger's hash chain when the checkpoint was written. A ledger without it has lost lines.
     not_finite
-        Patient gradients so far that were not finite; zero where that may not be known.
+        Number of contributions so far that were not finite; zero where noise protects real patients.
     secret
-        Name of the secret that keyed the fingerprint; empty where it depends on no private data.
+        Name of the secret that keyed the fingerprint; empty if the fingerprint depends on no private data.
     """
 
     round: int
@@ -59,7 +59,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Checkpoint:
-        """Read a checkpoint."""
+        """Read a checkpoint; raise `UserError` if the file is damaged."""
         tensors, content = load_tensors(path, device)
         return cls(
             round=content["round"],

@@ -10,12 +10,12 @@ from zetadp.core.records import Records
 from zetadp.core.task import Task
 
 ITEMS_AT_ONCE = 80
-"""Items of a pass. What convolutions make of so many stays in the cache of a processor: 512 take 1.4 times as long."""
+"""Items of a pass. Intermediate results of so many stay in a processor's cache: 512 take 1.4 times as long an item."""
 
 
 @torch.no_grad()
 def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return what a network gives for inputs of shape (item, ...)."""
+    """Return a network's outputs, shape (item, ...), for inputs of shape (item, ...), without gradients."""
     return torch.cat([model(part) for part in torch.split(inputs, ITEMS_AT_ONCE)])
 
 
@@ -28,7 +28,7 @@ def watched(task: Task, model: nn.Module, records: Records) -> tuple[float, floa
 
 
 def watched_on_device(task: Task, model: nn.Module, records: Records) -> Tensor:
-    """Return both in one tensor on the device, so that a GPU is waited for once."""
+    """Return the two means of `watched` in one tensor on the device, so that the processor waits for a GPU once."""
     outputs = outputs_of(model, records.inputs)
     return torch.stack([part(outputs, records.targets).mean() for part in (task.scores, task.losses)])
 
@@ -43,7 +43,7 @@ def predict(task: Task, model: nn.Module, records: Records, items: pd.DataFrame)
     model
         The network.
     records
-        Items that it was not trained on.
+        Items that the network was not trained on.
     items
         One row an item, with column ``patient`` and those that distinguish the items of a patient.
 

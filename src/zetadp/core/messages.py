@@ -1,4 +1,4 @@
-"""Messages kept on disk from before they are sent until they are no longer needed.
+"""Messages that are stored on disk before they are sent, and until they are no longer needed.
 
 After an interruption, the server may request a round again that a node has already answered. The node then sends the
 same bytes: one release, however often it is transmitted. A newly computed answer would be a second release, and for
@@ -25,9 +25,9 @@ class Kept:
     Attributes
     ----------
     messages
-        The very bytes.
+        The messages, bit for bit.
     ledger_head
-        Head of the ledger's chain when they were kept: a ledger without it has lost the record of their release.
+        Head of the ledger's chain when they were stored. A ledger without it has lost the record of their release.
     """
 
     messages: Tensor
@@ -40,15 +40,15 @@ class MessageStore:
     Parameters
     ----------
     folder
-        Where the messages lie, one file a round; made when the first is kept. Messages are privatised. When they were
-        computed is not, since a round takes longer the more patients it drew: files bear no times.
+        Folder with one file a round; it is created with the first file. Messages are privatised, but the time when they
+        were computed is not, because a round takes longer if it draws more patients. So all files get the same time.
     attempt
         Identity of the attempt. Messages of other attempts are ignored.
 
     Attributes
     ----------
     size
-        Bytes kept since the store was opened or last discarded from.
+        Bytes stored since the store was opened or `discard` was last called.
     """
 
     def __init__(self, folder: Path, attempt: str) -> None:
@@ -65,7 +65,7 @@ class MessageStore:
         weights
             Hash of the weights that the messages answer.
         messages
-            Message to send, of any shape.
+            Messages to send, of any shape.
         ledger_head
             Head of the ledger's chain, which records the release.
 
@@ -87,7 +87,7 @@ class MessageStore:
         Raises
         ------
         UserError
-            If the round was answered under other weights, or if what was kept cannot be read.
+            If the round was answered for other weights, or if the stored file cannot be read.
         """
         path = self._path(round_number)
         if not path.exists():
@@ -97,9 +97,9 @@ class MessageStore:
             return None
         if content["weights"] != weights:
             raise UserError(
-                f"Round {round_number} was answered already, for other weights ({path}). A second answer would release "
-                "more of the same patients than the ledger says, and is refused. To start over, delete the checkpoint "
-                "of the run: what was released stays counted."
+                f"Round {round_number} was answered already, for other weights ({path}). A second answer is refused: "
+                "it would release more about the same patients than the ledger records. To start over, delete the "
+                "checkpoint of the run; all releases so far still count."
             )
         return Kept(tensors["messages"], content["ledger_head"])
 

@@ -1,4 +1,4 @@
-"""What predictions on held-out patients are worth: accuracy, its interval over patients, and errors by class.
+"""Metrics of predictions on held-out patients: accuracy, its interval over patients, and errors by class.
 
 Images of one patient resemble each other, so an interval over images would be far too narrow. Every interval here
 resamples patients, each with all of its images.
@@ -34,7 +34,7 @@ def summarise(
     called
         Word for a class, for instance ``sequence`` or ``digit``.
     seed
-        Seed of the bootstrap. Keep it the same over runs, so that their intervals differ by the runs alone.
+        Seed of the bootstrap. Use the same seed for all runs, so that their intervals differ only because of the runs.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def summarise(
 
 
 def of_confusion(confusion: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-    """Return what counts by true class (row) and predicted class say of each class, and in the mean of the classes."""
+    """Return metrics by class and their means over classes, from counts by true (row) and predicted class (column)."""
     per_class = {name: _class_metrics(confusion, label) for label, name in enumerate(names)}
     present = [per_class[name] for label, name in enumerate(names) if confusion[label].sum()]
     return {
@@ -94,23 +94,24 @@ def accuracy_interval(
     ----------
     right, images
         Number of correct images and of all images, of shape (patient,) for one run or (patient, run) for several runs
-        on the same patients. One resample of patients then serves every run, and the statistic is the mean of the
-        runs' accuracies: chance errors that runs share do not average out.
+        on the same patients. Every resample of patients is then used for all runs, and the statistic is the mean of the
+        runs' accuracies. Chance errors that all runs share therefore do not average out.
     generator
         Source of the resamples.
     level
-        Share of intervals that cover the accuracy over the population of patients, as the number of patients grows.
+        Share of intervals that cover the accuracy over the population of patients, if there are many patients.
     replicates
         Number of resamples.
 
     Returns
     -------
-    Lower and upper end. Both are NaN with fewer than two patients, which say nothing about the spread of patients.
+    Lower and upper end. Both are NaN with fewer than two patients, because patients then have no known spread.
 
     Notes
     -----
-    Percentile method: Efron and Tibshirani 1993, An Introduction to the Bootstrap, section 13.3. It covers less
-    than it says with few patients: 0.90, 0.92 and 0.94 in place of 0.95 with 10, 30 and 60 (simulated, skewed).
+    Percentile method: Efron and Tibshirani 1993, An Introduction to the Bootstrap, section 13.3. With few patients it
+    covers less than ``level``: with 10, 30 and 60, the simulated coverage for skewed data was 0.90, 0.92 and 0.94
+    instead of 0.95.
     """
     in_range(0.0, 1.0, level=level)
     right, images = np.asarray(right, dtype=float), np.asarray(images, dtype=float)
@@ -124,7 +125,7 @@ def accuracy_interval(
     # How often each patient is drawn: (replicate, patient). Sums over a resample are then one matrix product.
     times = generator.multinomial(count, np.full(count, 1 / count), size=replicates).astype(float)
     drawn_right, drawn_images = times @ right.reshape(count, -1), times @ images.reshape(count, -1)
-    # A resample can miss every patient of a run only where runs have different patients; that run is then left out.
+    # If runs have different patients, a resample can miss every patient of a run. That run is then left out.
     accuracy = np.divide(drawn_right, drawn_images, out=np.full_like(drawn_right, np.nan), where=drawn_images > 0)
     tail = (1 - level) / 2
     low, high = np.nanquantile(np.nanmean(accuracy, axis=1), [tail, 1 - tail])
@@ -153,7 +154,7 @@ def volume_accuracy(predictions: pd.DataFrame, sequences: Sequence[str]) -> floa
 
 
 def _class_metrics(confusion: np.ndarray, label: int) -> dict[str, float | None]:
-    """Return recall, precision and F1 of one class; what has no image to be counted over is ``None``."""
+    """Return recall, precision and F1 of one class; ``None`` where the denominator is zero."""
     hits, true, predicted = confusion[label, label], confusion[label].sum(), confusion[:, label].sum()
     return {
         "recall": float(hits / true) if true else None,
@@ -163,7 +164,7 @@ def _class_metrics(confusion: np.ndarray, label: int) -> dict[str, float | None]
 
 
 def _check(predictions: pd.DataFrame, names: Sequence[str], called: str) -> None:
-    """Refuse predictions that would give a wrong summary."""
+    """Raise `UserError` for predictions that would give a wrong summary."""
     if predictions.empty:
         raise UserError(
             "Expected predictions for at least one image, found none. Check that the cohort has test patients."
@@ -185,7 +186,7 @@ def _check(predictions: pd.DataFrame, names: Sequence[str], called: str) -> None
 
 
 def bootstrapped(low: float, high: float, over: str, replicates: int = REPLICATES) -> dict[str, Any]:
-    """Return an interval of a percentile bootstrap as files of metrics say it; limits that are NaN become None."""
+    """Return the entry of a percentile bootstrap interval in a file of metrics; ends that are NaN become None."""
     return {
         "level": LEVEL,
         "low": None if np.isnan(low) else low,

@@ -31,7 +31,7 @@ SEEDING = 1
 HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
 UPDATES = ("float32", "float16", "int8")
-"""How updates travel between sites."""
+"""Number formats in which updates travel between sites."""
 
 
 @dataclass(frozen=True, order=True)
@@ -66,12 +66,12 @@ class NodeConstants:
     name
         Name of the node.
     population
-        Declared number of its units, N: training patients, or their images where single images are drawn.
+        Declared number N of its units: training patients, or their images where single images are drawn.
     expected
-        Expected units in a round, R.
+        Expected number R of units in a round.
     noise_multiplier
-        sigma; zero adds none, for runs without noise and for plans that are not calibrated yet. Where directions are
-        released, that of Gaussian noise which hides no more (`zetadp.privacy.events.gaussian_bound`).
+        sigma. It is zero in runs without noise and in plans that are not calibrated yet. Where directions are released,
+        it is the one of Gaussian noise that hides no more (`zetadp.privacy.events.gaussian_bound`).
     """
 
     name: str
@@ -97,17 +97,17 @@ class Plan:
     network, training
         The network and how it is trained. ``training.noise`` must be ``os`` where patients are real.
     nodes
-        The nodes; the place in this order sets a node's seeded streams apart.
+        The nodes. Their positions in this order distinguish their seeded streams.
     delta
-        The delta of the epsilon that the run's name promises.
+        The delta that belongs to the epsilon in the run's name.
     cohort
         Name of the cohort.
     simulated
         Whether the patients are simulated; None if unknown, as in plans of earlier versions.
     task
-        The task of the networks, and how inputs are prepared.
+        Name and settings of the task, and how inputs are prepared.
     partition
-        What determined which patient is at which node. Needed to add up several runs on the same patients.
+        Settings that determined which patient is at which node. Needed to add up several runs on the same patients.
     unit
         The unit that is drawn, clipped and protected: ``patient``, or each ``image`` by itself.
     units_of_a_person
@@ -117,8 +117,8 @@ class Plan:
     public
         Hashes of the inputs from public data: ``backbone``, ``start``.
     update
-        How updates travel in a federation: ``float32`` as they are; ``float16`` or ``int8`` rounded after the noise,
-        which is post-processing and costs no privacy.
+        How updates travel in a federation: ``float32`` as they are, or rounded to ``float16`` or ``int8``. Rounding
+        comes after the noise, so it is post-processing and costs no privacy.
     """
 
     run: RunName
@@ -138,7 +138,7 @@ class Plan:
     simulated: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check what no part checks alone."""
+        """Check every value, and that values agree with each other."""
         one_of(UPDATES, update=self.update)
         one_of(("patient", "image"), unit=self.unit)
         one_of(("local", "central", SECURE_AGGREGATION), threat=self.threat)
@@ -148,13 +148,15 @@ class Plan:
             raise UserError(f"Expected unit patient for domain {STUDY}: one image changes the features of all others.")
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"Expected nodes with names of their own, found {names}.")
+            raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
         if self.training.noise == "os" and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
             raise ValueError(
-                "Expected noise at all nodes or at none where it comes from the operating system, found some without."
+                "Expected noise from the operating system at all nodes or at none, found nodes with and without noise."
             )
         if (self.threat == SECURE_AGGREGATION) != (self.colluding is not None):
-            raise ValueError(f"Expected colluding exactly with threat {SECURE_AGGREGATION}, found {self.colluding}.")
+            raise ValueError(
+                f"Expected colluding with threat {SECURE_AGGREGATION} and with no other, found {self.colluding}."
+            )
         if self.training.estimator != DESCENT and self.network.family != "head":
             found = self.training.estimator
             raise UserError(f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.")
@@ -169,8 +171,8 @@ class Plan:
             )
         if self.training.release == DIRECTION and self.threat == SECURE_AGGREGATION:
             raise UserError(
-                f"Expected a threat other than {SECURE_AGGREGATION} for release {DIRECTION}: what a sum of directions "
-                "costs is not known."
+                f"Expected a threat other than {SECURE_AGGREGATION} for release {DIRECTION}: the cost of a sum of "
+                "directions is not known."
             )
 
     @property
@@ -186,7 +188,7 @@ class Plan:
 
     @property
     def clip(self) -> float:
-        """The clipping norm, infinite where contributions are not clipped."""
+        """The clipping norm B; infinite where contributions are not clipped."""
         return math.inf if self.run.epsilon == UNCLIPPED else self.training.clip
 
     @property
@@ -196,16 +198,16 @@ class Plan:
 
     @property
     def together(self) -> int:
-        """Images that make one contribution."""
+        """Number of images that make one contribution."""
         return 1 if self.unit == "image" else self.training.images_per_patient
 
     def place(self, name: str) -> int:
-        """Return a node's place in the order of nodes.
+        """Return a node's position in the order of nodes, counted from zero.
 
         Raises
         ------
         UserError
-            If the plan does not know the node.
+            If the plan has no node of this name.
         """
         names = [node.name for node in self.nodes]
         if name not in names:
@@ -219,14 +221,14 @@ class Plan:
         return 1 if mixing is None else mixing.open_rows
 
     def probability(self, name: str) -> Fraction:
-        """Return the chance of each unit of a node to be drawn for a sum that it can be in."""
+        """Return the chance that a unit of a node is drawn for a sum that it can be in."""
         node, mixing = self.nodes[self.place(name)], self.training.mixing
         return sampling_probability(node.population, node.expected, Fraction(1) if mixing is None else mixing.share)
 
     def event(self, name: str, round_number: int) -> Round:
         """Return the entry of a round in a node's ledger: public constants, the same for every round.
 
-        For a direction, the ledger adds dimension and concentration, which follow from the network and cost nothing.
+        For a direction, the ledger adds dimension and concentration, which follow from the network and the noise.
         """
         node, mixing = self.nodes[self.place(name)], self.training.mixing
         first = Round.poisson(
@@ -255,7 +257,7 @@ class Plan:
         return replace(self, nodes=tuple(replace(node, noise_multiplier=noise_multiplier) for node in self.nodes))
 
     def with_public(self, **digests: str) -> Self:
-        """Return the plan with further hashes of what comes from public data."""
+        """Return the plan with further hashes of inputs from public data."""
         return replace(self, public={**self.public, **digests})
 
     def calibration(self) -> list[Any]:
@@ -283,9 +285,9 @@ class Plan:
     def seeding(self) -> str:
         """Hash of a fixed list of values, version `SEEDING`, that distinguishes seeded runs.
 
-        Values that are added to plans later do not join the list, so that runs of an older version keep their draws.
-        Nothing in it depends on data, or on weights or features computed from data, whose last bits differ between
-        processors.
+        Settings that plans gained later join the list only where they are used, so that runs of an older version keep
+        their draws. The list holds nothing that is computed from data, such as weights or features, because its last
+        bits would differ between processors.
         """
         net, own, optimiser = self.network, self.training, self.training.optimiser
         run = [self.run.network, self.run.arm, self.run.epsilon, self.run.seed, self.cohort]
@@ -308,7 +310,7 @@ class Plan:
         Parameters
         ----------
         repeat
-            Distinguishes runs of one plan whose releases count as independent.
+            Number that distinguishes runs of one plan whose releases count as independent.
         """
         return int(hashlib.sha256(f"{self.seeding} {repeat}".encode()).hexdigest()[:32], 16)
 
@@ -327,7 +329,7 @@ class Plan:
             **self.public,
         }
         if self.training.mixing is not None:
-            # Rows of one round that can contain a patient, and the probability for each.
+            # Number of rows of a round that can contain a patient, and the patient's probability for each of them.
             found["rows"] = {
                 "open": self.open_rows,
                 "sampling_probability": {node.name: float(self.probability(node.name)) for node in self.nodes},
@@ -345,7 +347,7 @@ class Plan:
         content["network"]["widths"] = list(self.network.widths)
         content["nodes"] = list(content["nodes"])
         if self.simulated is None:
-            del content["simulated"]  # a plan of an earlier version keeps its hash
+            del content["simulated"]  # so that a plan of an earlier version keeps its hash
         return {"format": FORMAT, **content}
 
     @classmethod
@@ -355,7 +357,7 @@ class Plan:
         Raises
         ------
         UserError
-            If it is of another version, or lacks or adds anything.
+            If the plan has another format, or a key or value is missing, unknown or wrong.
         """
         given = dict(content)
         if given.pop("format", None) != FORMAT:
@@ -376,7 +378,7 @@ class Plan:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"Not a plan of a training: {error}. Take the file that the coordinating site sent, unchanged."
+                f"Expected a plan as the coordinator sent it, found a key or value that is missing or wrong: {error}."
             ) from error
 
     def write(self, path: Path) -> None:
@@ -385,5 +387,5 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a plan's file."""
+        """Read a plan's file; raise `UserError` as `from_json` does."""
         return cls.from_json(read_json(path))

@@ -1,4 +1,4 @@
-"""A finished model: the network, what it learnt, and what its use needs besides."""
+"""Finished models: the network, its task, and everything else that is needed to use it."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 BACKBONE = "backbone."
 """Prefix of the public backbone's tensors in a model's file."""
 RELEASED = "released"
-"""Name of the rows that a model learnt from, in its file."""
+"""Name of the mixed rows in a model's file."""
 
 
 @dataclass(frozen=True)
 class FinishedModel:
-    """A trained network with all that its use needs.
+    """A trained network with everything that is needed to use it.
 
     Attributes
     ----------
     network
-        The network, in evaluation.
+        The network, in evaluation mode and without gradients.
     settings
         Its architecture.
     task, task_name
-        What it learnt, and the name of that.
+        Its task, and the task's name.
     inputs
-        Length of the last axis of what it takes: pixels a side, or features.
+        Length of the last axis of its inputs: pixels a side, or features.
     backbone
-        The public backbone whose features the network takes, if it takes features of one.
+        The public backbone whose features the network takes; None for other networks.
     trained_on
-        What it was trained on, as `trained_on` returns it; empty in files of earlier versions.
+        Description of its training, as `trained_on` returns it; empty in files of earlier versions.
     """
 
     network: nn.Module
@@ -85,19 +85,19 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
 
 
 def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbone: Backbone | None) -> None:
-    """Write a trained network with all that its use needs.
+    """Write a trained network with everything that is needed to use it.
 
     Parameters
     ----------
     path
         The file, written whole or not at all.
     trained, plan
-        The training, and the plan that it followed. Rows that the network learnt from stand in the file as well.
+        Result of the run, and its plan. Mixed rows that were released are stored as well.
     inputs
-        Length of the last axis of what the network takes.
+        Length of the last axis of the network's inputs.
     backbone
-        The public backbone, which the file of a head holds as well: a head is of no use without it. The encoder of a
-        task is not held: its features are made before training.
+        The public backbone. It is stored if the network takes its features, because a head is useless without it. The
+        encoder of a task is not stored.
     """
     tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
     if trained.released is not None:
@@ -111,7 +111,7 @@ def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbon
 
 
 def trained_on(plan: Plan) -> dict[str, Any]:
-    """Return what a model's file says of its training: public constants only."""
+    """Return the description of a model's training in its file: public constants only."""
     units = sum(node.population for node in plan.nodes)
     return {
         "cohort": plan.cohort,
@@ -125,5 +125,5 @@ def trained_on(plan: Plan) -> dict[str, Any]:
 
 
 def model_content(network: NetworkSettings, task: Mapping[str, Any], inputs: int) -> dict[str, Any]:
-    """Return what a model's file says besides its weights, with ``inputs`` as in `save_model`."""
+    """Return the description of a network and its task in a model's file, with ``inputs`` as in `save_model`."""
     return {"network": {**asdict(network), "widths": list(network.widths)}, "task": dict(task), "inputs": inputs}

@@ -1,4 +1,4 @@
-"""Log lines of a training: speed, held-out accuracy and time left; and an end that does not reveal how long it took."""
+"""Log lines of a run: speed, metric and time left; and waiting, so that the end does not reveal how long a run took."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROUGH_SECONDS = 600.0
-"""Seconds between two lines of the log where times must not show how long rounds took."""
+"""Seconds between two lines of the log if they must not reveal how long rounds took."""
 
 
 class Progress:
     """Log the progress of a run, at most one line in ten seconds.
 
-    Where noise protects real patients, the log must not show how long rounds took, since that reveals how many patients
-    were drawn. Lines then appear every ten minutes and give the share of finished rounds in steps of 5 %.
+    Where noise protects real patients, the log must not reveal how long rounds took, because that depends on how many
+    patients were drawn. Lines then appear every ten minutes and give the share of finished rounds in steps of 5 %.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Progress:
     metric
         Name of the reported metric.
     start
-        Rounds done before.
+        Number of rounds done before.
     """
 
     def __init__(self, plan: Plan, metric: str, start: int) -> None:
@@ -41,11 +41,11 @@ class Progress:
         self.metric = float("nan")
 
     def seconds(self) -> float:
-        """Return the seconds since training began or went on."""
+        """Return the seconds since training started or continued."""
         return time.monotonic() - self.begun
 
     def report(self, done: int) -> None:
-        """Log where the training stands."""
+        """Log the number of rounds done, if a line is due."""
         now = time.monotonic()
         watched = "" if math.isnan(self.metric) else f", held-out {self.name} {100 * self.metric:.1f} %"
         if not self.timed:
@@ -75,9 +75,9 @@ def wait_for_tick(begun: float, tick: float) -> None:
     Parameters
     ----------
     begun
-        When the work began, as `time.monotonic` said then.
+        Start of the work, as `time.monotonic` returned it then.
     tick
-        Seconds. Zero does not wait.
+        Length of a tick in seconds. Zero does not wait.
     """
     if tick > 0:
         passed = time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""The records of a site, its nodes, and the choice of the items that make a contribution."""
+"""The items of a site, its nodes, and the choice of the items that make a contribution."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from zetadp.validation import UserError
 
 @dataclass(frozen=True)
 class Records:
-    """Items, such as images, and what a network is to say of each: flat, on one device. Whose they are, a node knows.
+    """Items, such as images, and their targets, in one flat list on one device. `Node` knows whose they are.
 
     Attributes
     ----------
     inputs
         Inputs of the network, shape (item, ...), complex64 or float32; images have shape (item, 1, row, column).
     targets
-        What it is to say, shape (item, ...): a class each, for a classification.
+        Correct output for each item, shape (item, ...); for a classification, its class, shape (item,).
     strata
-        Kind of each item, shape (item,), in the processor's memory: a unit's items are chosen equally from every kind.
-        By default all are of one kind.
+        Stratum of each item, shape (item,), in the processor's memory. A unit's items are chosen equally from every
+        stratum. By default all items are in one.
     """
 
     inputs: Tensor
@@ -36,7 +36,7 @@ class Records:
     strata: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
-        """Refuse parts of different lengths."""
+        """Fill in default strata, and refuse parts of different lengths."""
         if not len(self.strata):
             object.__setattr__(self, "strata", np.zeros(len(self.inputs), dtype=np.int64))
         lengths = [len(self.inputs), len(self.targets), len(self.strata)]
@@ -45,14 +45,15 @@ class Records:
 
     @classmethod
     def stacked(cls, inputs: Tensor, targets: Tensor) -> Self:
-        """Return the items of records that have equally many, one record after the other.
+        """Return the items of records with equally many items each, one record after the other.
 
         Parameters
         ----------
         inputs
             Shape (record, item, ...).
         targets
-            Of every record, shape (record, item); or the same for all, shape (item,), which then are the strata too.
+            Targets of every record, shape (record, item). Or targets that all records share, shape (item,), which then
+            are the strata too.
         """
         shared = targets.ndim == 1
         kinds = targets.cpu().numpy() if shared and targets.device.type != "meta" else np.zeros(inputs.shape[1], int)
@@ -76,14 +77,14 @@ class Records:
 
 @dataclass(frozen=True)
 class ChosenItems:
-    """Items of drawn units, looked up when a pass asks for them: memory holds those of one pass, not of a round.
+    """Inputs of drawn units, looked up pass by pass, so that memory holds those of one pass and not of a round.
 
     Attributes
     ----------
     source
         Inputs of all items, shape (item, ...).
     items
-        Positions, on the device of ``source``, of shape (unit, item).
+        Positions in ``source``, shape (unit, item), on its device.
     """
 
     source: Tensor
@@ -91,7 +92,7 @@ class ChosenItems:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of all of them: (unit, item, ...)."""
+        """Shape of all inputs: (unit, item, ...)."""
         return torch.Size((*self.items.shape, *self.source.shape[1:]))
 
     @property
@@ -101,7 +102,7 @@ class ChosenItems:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the numbers."""
         return self.source.device
 
     def __len__(self) -> int:
@@ -113,7 +114,7 @@ class ChosenItems:
 
 @dataclass(frozen=True)
 class Node:
-    """A holder of units, such as patients.
+    """A data holder: its units, such as patients, and its mechanism.
 
     Attributes
     ----------
@@ -133,7 +134,7 @@ class Node:
 
     @cached_property
     def table(self) -> np.ndarray:
-        """Positions of each unit's items, shape (unit, item), -1 where a unit has fewer than others."""
+        """Positions of each unit's items, shape (unit, item); -1 where a unit has fewer items than others."""
         found = np.full((len(self.units), self.lengths.max()), -1, dtype=np.int64)
         found[np.arange(found.shape[1]) < self.lengths[:, None]] = np.concatenate([*map(np.asarray, self.units)])
         return found
@@ -142,28 +143,28 @@ class Node:
 def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.ndarray:
     """Choose the items that make each drawn unit's contribution: equally many of every stratum, at random.
 
-    Which items are chosen needs no accounting: whatever they are, the unit's clipped contribution has norm at most B.
+    The choice needs no accounting: whatever the items are, the unit's clipped contribution has norm at most B.
 
     Parameters
     ----------
     node, draw
         The node and its draw.
     strata
-        As of `Records`.
+        As in `Records`.
     count
-        How many items of a unit, a multiple of the number of strata. As many as every unit has takes each item once. A
-        unit with fewer items of a stratum gives some of them again.
+        Number of items of each unit, a multiple of the number of strata. If every unit has exactly this number, each
+        item is chosen once. If a unit has too few items of a stratum, some of them are chosen again.
 
     Returns
     -------
-    Positions of shape (drawn, count).
+    Positions of the items, shape (drawn unit, count).
     """
     if (node.lengths == count).all():
         found: np.ndarray = node.table[draw.members]
         return found
     random = node.mechanism.image_choices(draw.event.round)
-    # Choices are made for all units of the node and then looked up: a unit's items must not depend on who else was
-    # drawn, or being drawn would show in the items of others, which the accountant does not know.
+    # Choose for all units of the node, then look up those drawn. A unit's items must not depend on which other units
+    # were drawn: the accountant assumes that a unit changes its own contribution only.
     kinds = np.unique(strata)
     chosen = []
     for kind in kinds:
@@ -179,14 +180,14 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.n
 
 
 def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
-    """Return the positions of the items of units that hold whole records, as `Records.stacked` lays them out.
+    """Return the positions of the items of units that hold whole records, in the order of `Records.stacked`.
 
     Parameters
     ----------
     units
-        For each unit, its records.
+        For each unit, the numbers of its records.
     each
-        Items of a record.
+        Number of items of a record.
     """
     return [[each * record + place for record in own for place in range(each)] for own in units]
 
@@ -197,7 +198,7 @@ def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int
     Raises
     ------
     UserError
-        If a unit does not have as many items as declared, which is what an item's guarantee says of the whole unit.
+        If a unit does not have the declared number of items. The guarantee for a whole patient relies on this number.
     """
     if any(len(own) != declared for own in units):
         raise UserError(
@@ -208,7 +209,7 @@ def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int
 
 
 def check_units(units: Sequence[Sequence[int]], strata: np.ndarray, count: int) -> None:
-    """Refuse a number of items that cannot be shared equally by the strata or that no unit has."""
+    """Raise `UserError` if no unit has ``count`` items in equal parts of all strata, or if a unit lacks a stratum."""
     if all(len(own) == count for own in units):
         return
     kinds = np.unique(strata)
@@ -216,13 +217,13 @@ def check_units(units: Sequence[Sequence[int]], strata: np.ndarray, count: int) 
     if count % len(kinds) or not 0 < count // len(kinds) <= found.max():
         raise UserError(
             f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class) "
-            f"up to {int(found.sum(axis=1).max())}, found {count}."
+            f"up to {len(kinds) * int(found.max())}, found {count}."
         )
     if not found.all():
         raise UserError(f"Expected items of all {len(kinds)} strata in every unit, found a unit that lacks one.")
 
 
 def gather(data: Records, items: np.ndarray) -> tuple[ChosenItems, Tensor]:
-    """Return the inputs of some items, not yet looked up, and their targets; both begin with (unit, item)."""
+    """Return the inputs of items, not yet looked up, and their targets; the first axes of both are (unit, item)."""
     places = to_device(torch.from_numpy(items), data.inputs.device)
     return ChosenItems(data.inputs, places), data.targets[places]

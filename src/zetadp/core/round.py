@@ -1,7 +1,7 @@
-"""One round: draw, sum clipped contributions, record, add noise, keep, release.
+"""One round: draw, sum clipped contributions, record, add noise, store, release.
 
-The nodes of a site share weights, so the clipped sums of all of them are computed in common passes; what is summed,
-recorded and released is exactly what separate nodes would sum, record and release.
+The nodes of a site share weights, so common passes compute the clipped sums of all nodes. Draws, ledger entries and
+noise are those of separate nodes.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ from zetadp.validation import UserError
 
 @dataclass(frozen=True)
 class Phase:
-    """What every round of a training asks of the units.
+    """The contribution that every round of a run computes for each unit.
 
     Attributes
     ----------
     model
-        The network, which has the round's weights.
+        The network, with the round's weights.
     layout
         The order of its parameters in a flat vector.
     items
-        Items that make one contribution.
+        Number of items that make one contribution.
     contribution
-        What is computed of them and clipped by the core: the gradient of the network, or a statistic in its place.
+        The contribution before clipping: the gradient of the network, or a statistic in its place.
     rows
-        Sums that a node releases together in a round.
+        Number of sums that a node releases together in a round.
     schedule
-        Which rows are open to which class of unit, boolean of shape (row, class), public; None where all are to all.
+        Which rows are open to which class of unit, boolean of shape (row, class); public. None if every row is open to
+        all classes.
     """
 
     model: nn.Module
@@ -69,7 +70,7 @@ class Phase:
     def of(
         cls, model: nn.Module, items: int, losses: Losses = cross_entropies, statistic: PatientStatistic | None = None
     ) -> Phase:
-        """Return the phase in which a network learns by its gradients, or by a statistic where there is one."""
+        """Return the phase whose contributions are a network's gradients or, if given, a statistic."""
         layout = Layout.of(model)
         contribution = Gradient(model, layout, losses) if statistic is None else Statistic(statistic)
         return cls(model, layout, items, contribution)
@@ -85,13 +86,13 @@ class Phase:
         return self.rows * self.dimension
 
     def weights(self) -> Tensor:
-        """Return the network's weights as they stand, flat and real, shape (dimension of the layout,)."""
+        """Return the network's current weights, flat and real, shape (dimension of the layout,)."""
         return self.layout.flatten(dict(self.model.named_parameters())).detach()
 
 
 @dataclass(frozen=True)
 class Site:
-    """What one process of a training has: all nodes in a simulation, one at a hospital.
+    """The nodes of one process with their data: all nodes in a simulation, one node at a hospital.
 
     Attributes
     ----------
@@ -100,13 +101,14 @@ class Site:
     records
         Items of all their units.
     ledger
-        Where a round is recorded before anything is released.
+        Ledger that records a round before its release.
     store
-        Where messages are kept before they are sent. Nodes that cannot repeat their noise need one.
+        Store of messages before they are sent. Nodes that cannot repeat their noise need one.
     chunk
-        Items in one pass at most; None for as many as `images_in_a_pass` says. Exact mechanisms take one unit a
-        pass, or, where at least `CHEAP` items fit, all units of the nodes, and drop those that were not drawn: so a
-        contribution cannot depend, not even in its last bits, on who else was drawn.
+        Largest number of items in one pass; None takes that of `images_in_a_pass`. With exact noise, a contribution
+        must not depend even in its last bits on which other units were drawn. A pass is then one unit. Where at least
+        `CHEAP` items fit, all units of the nodes are computed instead, and those that were not drawn are left out of
+        the sums.
     """
 
     nodes: Sequence[Node]
@@ -121,7 +123,7 @@ class Site:
         return all(node.mechanism.repeatable for node in self.nodes)
 
     def __post_init__(self) -> None:
-        """Refuse noise that can neither be kept nor drawn again."""
+        """Raise `ValueError` for noise that can be neither stored nor drawn again."""
         if self.store is None and not self.repeatable:
             raise ValueError("Expected a store of messages for noise that cannot be drawn again, found none.")
 
@@ -130,13 +132,13 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
     """Compute, record, store and release one round of all nodes, or repeat the messages of an interrupted run.
 
     A round that is already in the ledger is not released a second time if possible: stored messages are sent unchanged,
-    and seeded nodes compute the same bytes again. Otherwise the round is drawn again, with other noise, and counted as
-    a further release.
+    and seeded nodes compute the same bytes again. If neither is possible, the round is drawn again, with other noise,
+    and counts as a further release.
 
     Parameters
     ----------
     phase
-        Contribution of a patient. Its network has this round's weights.
+        Contribution of a unit. Its network has this round's weights.
     site
         Nodes, their units, ledger and store.
     number
@@ -145,13 +147,15 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
     Returns
     -------
     messages, not_finite
-        Messages of the nodes, shape (node, dimension); and the number of patients that contributed zero because their
-        gradient was not finite. A real node would never send this number.
+        Messages of the nodes, of `Phase.message` numbers each, shape (node, number). And the number of units that
+        contributed zero because their contribution was not finite; zero for stored messages. A real node never sends
+        this number.
 
     Raises
     ------
     UserError
-        If the round was answered already for other weights, or if the ledger has lost the record of what was kept.
+        If the round was answered already for other weights, if the ledger has lost the record of a stored message, or
+        if a stored message is not the one that was sent.
     """
     nodes, ledger, store = site.nodes, site.ledger, site.store
 
@@ -163,7 +167,7 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
         def message(node: Node, draw: Draw, total: Tensor) -> Tensor:
             return node.mechanism.release(draw, total, again=again)
 
-        # Each node draws its noise from a stream of its own: the bytes are those of one node after the other.
+        # Each node has its own stream of noise, so the bytes do not depend on the order of the nodes.
         return torch.stack(side_by_side(message, nodes, draws, sums))
 
     times = ledger.releases(number)
@@ -172,17 +176,17 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
         _check_recorded(ledger, number, times, kept)
         return kept.messages, 0
     if times and site.repeatable:
-        # Recorded and not noted as sent: it never was. Noted: the very bytes may be sent again.
+        # A recorded round that is not noted as sent was never sent. A noted one may be sent again with the same bytes.
         draws, result = computed(times - 1)
         messages = released(draws, result.sums, times - 1)
         digest, sent = _digest(messages), ledger.sent(number, times - 1)
         if sent in (None, digest):
-            if store is not None:  # it died before it was kept, and may be asked for again
+            if store is not None:  # the process died before it stored the message, which may be requested again
                 store.keep(number, weights, messages, ledger.head)
             if sent is None:
                 ledger.note_sent(number, times - 1, digest)
             return messages, int(result.not_finite)
-    # Two releases of one draw would tell more than two that are independent, as the accountant takes them.
+    # The accountant assumes independent releases; two releases of one draw would reveal more.
     draws, result = computed(times)
     ledger.record([draw.event for draw in draws])
     messages = released(draws, result.sums, times)
@@ -193,14 +197,14 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
 
 
 def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSums:
-    """Sum the clipped contributions of the patients drawn, node by node."""
+    """Sum the clipped contributions of the drawn units, node by node."""
     nodes, records = site.nodes, site.records
     chunk = site.chunk or images_in_a_pass(phase, records.inputs)
     if any(draw.rows is not None for draw in draws):
         return _mixed_sums(phase, site, draws, chunk)
     groups = [np.full(len(draw.members), place) for place, draw in enumerate(draws)]
     if not (site.repeatable or all(node.mechanism.event.expected == node.mechanism.event.population for node in nodes)):
-        # The shape of a pass makes the last bits of what is in it, so it must not follow from who was drawn.
+        # The last bits of a contribution depend on the shape of its pass, so the shape must not depend on the draw.
         if chunk >= CHEAP:
             groups = [np.full(node.mechanism.event.population, len(nodes)) for node in nodes]
             for place, (own, draw) in enumerate(zip(groups, draws, strict=True)):
@@ -216,9 +220,9 @@ def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSum
 
 
 def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> ClippedSums:
-    """Sum the clipped contributions row by row: of each node, all rows one after the other.
+    """Sum the clipped contributions row by row; each node's message is its rows, one after the other.
 
-    All units go through, whoever was drawn, and each is computed and clipped once.
+    All units are computed, drawn or not, and each is clipped once.
     """
     nodes, records = site.nodes, site.records
     choices = []
@@ -231,7 +235,7 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
     groups = np.concatenate([place * rows + np.asarray(draw.rows) for place, draw in enumerate(draws)])
     members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])
     if phase.schedule is not None:
-        # A patient is never in a row that is closed to the patient's class.
+        # A unit is never in a row that is closed to its class.
         own = targets[:, 0].cpu().numpy()[members]
         within = phase.schedule[groups % rows, own]
         groups, members = groups[within], members[within]
@@ -248,17 +252,18 @@ def _summed(phase: Phase, site: Site, drawn: Drawn, chunk: int) -> ClippedSums:
 
 
 def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:
-    """Refuse to go on where what was kept, and may have been sent, is not what the ledger holds."""
+    """Raise `UserError` if the ledger does not hold the record of a stored message, or holds another hash of it."""
     if not ledger.knows(kept.ledger_head):
         raise UserError(
-            f"The ledger {ledger.path} has lost lines: a message of round {round_number} was kept, and may have been "
-            "sent, whose record it does not hold. Restore the ledger: without it no true epsilon can be stated. To "
-            "start over, delete the checkpoint."
+            f"The ledger {ledger.path} has lost lines: it has no record of a stored message of round {round_number}, "
+            "which may have been sent. Restore the ledger: without it no true epsilon can be stated. To start over, "
+            "delete the checkpoint."
         )
     noted = ledger.sent(round_number, times - 1)
     if noted is not None and noted != _digest(kept.messages):
         raise UserError(
-            f"The message kept of round {round_number} is not what was sent. Restore it, or delete the checkpoint."
+            f"The stored message of round {round_number} is not the one that was sent. Restore it from a backup. To "
+            "start over, delete the checkpoint."
         )
 
 
@@ -270,15 +275,15 @@ Result = TypeVar("Result")
 
 
 def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) -> list[Result]:
-    """Return what a function gives for the first of each sequence, for the second, and so on: `map` in threads.
+    """Return what ``map`` returns, computed in as many threads as PyTorch has (`torch.get_num_threads`).
 
-    Worth it where the function lets go of Python's lock. It must not call PyTorch on a CPU: each of the threads would
-    start threads of its own.
+    It is faster where the function releases Python's lock. The function must not call PyTorch on a CPU, because each
+    thread would start further threads.
 
     Parameters
     ----------
     function
-        Called at once as often as PyTorch has threads (`torch.get_num_threads`).
+        Function of one element of each sequence.
     *sequences
         Its arguments, all of one length.
     """
@@ -291,33 +296,33 @@ def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) 
 
 
 CHEAP = 1 << 14
-"""Items of a pass, from which on contributions cost less than passes of their own."""
+"""If a pass holds at least this many items, to compute all units is cheaper than one pass for each drawn unit."""
 PASS_BYTES = 1 << 29
 """Bytes that a pass may hold between forward and backward, including the patients' gradients."""
 
 
 def images_in_a_pass(phase: Phase, images: Tensor) -> int:
-    """Return how many images a pass may have so that it holds `PASS_BYTES` at most, about; at least one.
+    """Return how many images a pass may have so that it takes about `PASS_BYTES` at most; at least one.
 
-    What an image holds is found by evaluating the network on zeros. It follows from the network and the size of
-    images alone, so that every machine finds the same.
+    The bytes of an image are measured by evaluating the network on zeros. They depend only on the network and the size
+    of images, so every machine finds the same number.
 
     Parameters
     ----------
     phase
-        The network, the order of its trained parameters, and how many images share one patient's gradient.
+        The network, the order of its trained parameters, and the number of images of one unit.
     images
-        Any images, shape (image, ...), of which only type, device and the shape of one count.
+        Any images, shape (image, ...). Only their type, their device and the shape of one image are used.
     """
     one, two = (torch.zeros(count, *images.shape[1:], dtype=images.dtype, device=images.device) for count in (1, 2))
-    # The second image adds what every further one adds; the first comes with the weights.
+    # The first image is counted together with the weights; every further one adds as much as the second.
     of_an_image = _held(phase, two) - _held(phase, one)
     of_a_gradient = phase.layout.dimension * torch.float32.itemsize
     return max(1, PASS_BYTES // (of_an_image + math.ceil(of_a_gradient / phase.items)))
 
 
 def _held(phase: Phase, images: Tensor) -> int:
-    """Return the bytes that are kept for the way back when a network is evaluated, each image being a patient."""
+    """Return the bytes that a network saves for its backward pass, with each image as a patient."""
     model = phase.model
     storages: dict[int, torch.UntypedStorage] = {}
 

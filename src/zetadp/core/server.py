@@ -1,8 +1,8 @@
 """The server's part of a round: average the nodes' messages, then take an optimiser step or solve for a head.
 
-All of it is post-processing of what the nodes released, so none of it costs privacy. The optimisers are our own, each
-number as PyTorch's would have it: PyTorch's import its compiler when one is made, which takes longer than the rounds of
-a small head.
+All of it is post-processing of what the nodes released, so none of it costs privacy. The optimisers are our own and
+give the same numbers as PyTorch's. To create one of PyTorch's imports its compiler, which takes longer than the rounds
+of a small head.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from zetadp.nn.parameters import Layout
 
 
 class Receiver(Protocol):
-    """What takes the messages of each round, and holds what comes of them."""
+    """An object that turns the messages of each round into weights."""
 
     weights: torch.nn.Parameter
     released: Tensor | None
-    """Rows that nodes released to be learnt from, shape (row, dimension); None where messages are used up."""
+    """Mixed rows that the nodes released, shape (row, dimension); None if the nodes release no rows."""
 
     def learning_rate(self, round_number: int) -> float:
-        """Return the rate of a round, counted from zero; NaN if there is no rate."""
+        """Return the learning rate of a round, counted from zero; NaN if there is none."""
 
     def step(self, messages: Tensor, round_number: int) -> None:
-        """Take the messages of all nodes, shape (node, dimension)."""
+        """Update the weights from the messages of all nodes, shape (node, dimension)."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that is needed to go on, as tensors."""
+        """Return all that a resumed run needs, as tensors."""
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state that `state` returned."""
@@ -45,9 +45,9 @@ class Receiver(Protocol):
 class Server:
     """The model's weights and the optimiser that moves them.
 
-    The weights are one flat real vector, in which real and imaginary parts have moments of their own: the same result
-    as PyTorch's NAdam on complex parameters, which works on their real view. Where weights are averaged, they are the
-    average once the last round is done.
+    The weights are one flat real vector, so real and imaginary parts have separate moments. PyTorch's NAdam gives the
+    same result for complex parameters, because it works on their real view. If the settings average the weights, the
+    average replaces them after the last round.
 
     Parameters
     ----------
@@ -68,14 +68,14 @@ class Server:
         self._average = torch.zeros_like(self.weights.data) if settings.averaged else None
 
     def learning_rate(self, round_number: int) -> float:
-        """Return the rate of a round, counted from zero."""
+        """Return the learning rate of a round, counted from zero."""
         late = round_number >= self.settings.drop_after * self.rounds
         return self.settings.learning_rate / (self.settings.drop_factor if late else 1.0)
 
     def step(self, messages: Tensor, round_number: int) -> None:
         """Average the messages of all nodes, shape (node, dimension), with equal weight and take one step.
 
-        Nodes weigh the same whatever they hold: a weight by realised counts would be private information.
+        All nodes have the same weight: weights by the numbers of drawn patients would reveal private information.
         """
         self.weights.grad = messages.mean(dim=0)
         self.optimiser.step(self.weights.data, self.weights.grad, self.learning_rate(round_number))
@@ -113,7 +113,7 @@ class Descent:
     Attributes
     ----------
     state
-        All that the next step depends on, by the names of PyTorch; empty before the first.
+        Momentum buffer, under PyTorch's name; empty before the first step.
     """
 
     def __init__(self, momentum: float) -> None:
@@ -135,7 +135,7 @@ class NAdam:
     Attributes
     ----------
     state
-        All that the next step depends on, by the names of PyTorch; empty before the first.
+        Moments and counters, under PyTorch's names; empty before the first step.
     """
 
     betas = (0.9, 0.999)
@@ -165,16 +165,16 @@ class NAdam:
 
 
 class HeadReceiver(ABC):
-    """The weights of a head, before and after its only round; takes the place of `Server`.
+    """The weights of a head, before and after its only round; it replaces `Server`.
 
     Parameters
     ----------
     weights
         Starting weights, shape (dimension,), in the order of ``layout``.
     layout
-        Where weight and bias lie in them.
+        Positions of weight and bias in them.
     public
-        Whether the starting weights are those of a public head, which then is what the head is drawn towards.
+        Whether the starting weights are those of a public head. The head is then drawn towards it.
 
     Attributes
     ----------
@@ -191,11 +191,11 @@ class HeadReceiver(ABC):
         self.start = (start["affine.weight"], start["affine.bias"]) if public else None
 
     def learning_rate(self, round_number: int) -> float:
-        """Return NaN: there is no rate."""
+        """Return NaN, because there is no learning rate."""
         return math.nan
 
     def step(self, messages: Tensor, round_number: int) -> None:
-        """Take the messages of all nodes, shape (node, dimension), and the head that follows from them."""
+        """Set the weights to the head that follows from the messages of all nodes, shape (node, dimension)."""
         if (head := self.head(messages)) is not None:
             weight, bias = (part.to(torch.complex64) for part in head)
             found = {"affine.weight": weight, "affine.bias": bias}
@@ -203,7 +203,7 @@ class HeadReceiver(ABC):
 
     @abstractmethod
     def head(self, messages: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return weight and bias of the head that follows from messages; None where weights stay as they are."""
+        """Return weight and bias of the head that follows from messages; None leaves the weights unchanged."""
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed server needs, as tensors."""
@@ -221,9 +221,9 @@ class Solver(HeadReceiver):
     Parameters
     ----------
     weights, layout, public
-        As of `HeadReceiver`.
+        As in `HeadReceiver`.
     statistic
-        Quantities of which the nodes' messages are means.
+        Estimator whose noisy mean contributions the nodes send.
     deviation
         Standard deviation of the noise in each coordinate of the mean message.
     """
@@ -241,16 +241,16 @@ class Solver(HeadReceiver):
 
 
 class Collector(HeadReceiver):
-    """A head that learns from rows, which are kept.
+    """A head that is trained on mixed rows; the rows are stored with it.
 
     Parameters
     ----------
     weights, layout, public
-        As of `HeadReceiver`.
+        As in `HeadReceiver`.
     mixture
         How rows are mixed.
     learns
-        Whether a head learns from the rows here; else the weights stay as they are.
+        Whether a head is trained on the rows here. If not, the weights stay unchanged.
     """
 
     def __init__(self, weights: Tensor, layout: Layout, mixture: Mixture, *, public: bool, learns: bool) -> None:
@@ -258,7 +258,7 @@ class Collector(HeadReceiver):
         self.mixture, self.learns = mixture, learns
 
     def head(self, messages: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Keep the rows of all nodes, one node after the other, and learn a head from them."""
+        """Store the rows of all nodes, one node after the other, and train a head on them."""
         self.released = messages.reshape(-1, self.mixture.dimension).cpu()
         return learnt_head(self.mixture.examples(self.released), self.start) if self.learns else None
 

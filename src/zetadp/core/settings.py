@@ -1,4 +1,7 @@
-"""How a model is trained, and what changes only how fast; checked without PyTorch, which takes seconds to import."""
+"""Settings of a training run, and settings that change only its speed.
+
+This module does not import PyTorch, which takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from zetadp.validation import UserError, in_range, one_of, positive
 GAUSSIAN = "gaussian"
 DIRECTION = "von_mises_fisher"
 NO_EXACT_DIRECTION = (
-    "no exact sampler of directions is known, and the last bits of floating-point ones show who took part"
+    "no exact sampler of directions is known, and the last bits of a floating-point sample reveal who took part"
 )
 
 
@@ -32,10 +35,10 @@ class OptimiserSettings:
     name
         ``nadam``, or ``sgd``: plain steps with momentum, whose length does not adapt to the noise.
     momentum
-        Momentum of ``sgd``, as a running mean of the updates, so that the rate means the same for every momentum.
+        Momentum of ``sgd``. It is a running mean of the updates, so the rate means the same for every momentum.
     averaged
-        Fraction of the rounds, the last ones, whose weights are averaged into the final ones (Polyak and Juditsky,
-        doi:10.1137/0330046): post-processing that removes noise where the weights have settled.
+        Fraction of the rounds, counted from the end, whose weights are averaged into the final weights (Polyak and
+        Juditsky, doi:10.1137/0330046). This is post-processing. It removes noise once the weights have settled.
     """
 
     learning_rate: float = 2e-4
@@ -55,21 +58,21 @@ class OptimiserSettings:
 
 @dataclass(frozen=True)
 class MixingSettings:
-    """How rows are mixed that a node releases (`zetadp.feature_release`).
+    """How a node mixes the rows that it releases (`zetadp.feature_release`).
 
     Attributes
     ----------
     rows
-        Rows that each node releases, T.
+        Number T of rows that each node releases.
     active
-        Share of the rows that are open to each class. 1 is Poisson sampling over all patients; less is hierarchical
-        sampling: which classes a row is open to is drawn without looking at data, published, and its label.
+        Share of the rows that are open to each class. 1 is Poisson sampling over all patients. Less is hierarchical
+        sampling: the classes that a row is open to are drawn without looking at data, and published as its label.
     balance
-        Noise on the labels in units of that on the features, lambda; of no effect where labels cost nothing.
+        Noise on the labels divided by the noise on the features, lambda. It has no effect where labels cost nothing.
     real
-        Whether features have no imaginary part, which is then left out.
+        Whether features have no imaginary part. It is then left out.
     learn
-        Whether a head learns from the rows here; else they are released for others alone.
+        Whether a head is trained on the rows here. Otherwise the rows are only released for others.
     """
 
     rows: int
@@ -84,18 +87,18 @@ class MixingSettings:
         in_range(0, 1, active=self.active)
         if (self.rows * self.share).denominator != 1:
             raise UserError(
-                f"Expected a number of rows of which the share {self.share} is whole, found {self.rows}. Choose a "
-                f"multiple of {self.share.denominator}."
+                f"Expected rows to be a multiple of {self.share.denominator}, because the share {self.share} of them "
+                f"is open to each class, found {self.rows}."
             )
 
     @property
     def share(self) -> Fraction:
-        """The share of rows that are open to a class, exactly as written."""
+        """The share of rows that are open to a class, exactly as written in the configuration."""
         return Fraction(repr(self.active))
 
     @property
     def open_rows(self) -> int:
-        """Rows that are open to a class: as many as one patient can be in."""
+        """Number of rows that are open to a class: a patient with one class can be in as many."""
         return int(self.rows * self.share)
 
 
@@ -106,7 +109,8 @@ class TrainingSettings:
     Attributes
     ----------
     rounds
-        Declared number of rounds, one optimiser step each. The guarantee is computed for it before training.
+        Declared number of rounds, with one optimiser step each. The guarantee is computed for this number before
+        training.
     images_per_patient
         Images that make one patient's gradient in a round, equally many of every class.
     optimiser
@@ -119,16 +123,17 @@ class TrainingSettings:
     estimator
         ``descent``; or, for a head, one of `zetadp.nn.settings.AT_ONCE`, which has one round and no optimiser.
     feature_norm
-        Of the other estimators, the norm that each image's features are clipped to, in units of their root mean square
-        on public images; of mixed rows in a task whose units have one class each, the norm itself.
+        Norm to which the other estimators clip each image's features, in units of their root mean square on public
+        images. For mixed rows in a task whose units have one class each, it is the norm itself.
     mixing
         How rows are mixed, for the estimator ``mixed_rows``.
     release
-        Release of a node in a round of descent: the mean of clipped gradients with ``gaussian`` noise, or its direction
-        alone, a unit vector from the ``von_mises_fisher`` law round it (`zetadp.directions`), as concentrated as the
-        same noise multiplier allows. Seeded only. Without noise, the mean is sent either way.
+        Release of a node in a round of descent. ``gaussian``: the mean of clipped gradients, with Gaussian noise.
+        ``von_mises_fisher``: a random unit vector around the direction of that mean (`zetadp.directions`), as
+        concentrated as the same noise multiplier allows; seeded noise only. Without noise, both send the mean.
     tf32
-        Let a GPU round the factors of products in convolutions to 10 bits, which is faster (`zetadp.device.precision`).
+        Whether a GPU may round the factors of products in convolutions to 10 bits, which is faster
+        (`zetadp.device.precision`).
     """
 
     rounds: int
@@ -144,13 +149,13 @@ class TrainingSettings:
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
-        """Return the settings that a section of a configuration gives, in which the optimiser's stand among the others.
+        """Return the settings in a section of a configuration, which holds those of the optimiser too.
 
         Parameters
         ----------
         section
-            Keys of `OptimiserSettings` and of this class; the optimiser's name is called ``optimiser``. Others, such as
-            those of `Performance`, are left aside.
+            Keys of `OptimiserSettings` and of this class. The key ``optimiser`` is the optimiser's name. Other keys,
+            such as those of `Performance`, are ignored.
         rounds, noise
             Values from other sections.
         """
@@ -163,7 +168,7 @@ class TrainingSettings:
         return cls(rounds=rounds, noise=noise, optimiser=OptimiserSettings(**optimiser), **own)
 
     def described(self) -> dict[str, Any]:
-        """Return the settings as plans and ledgers name them, with mixing and release only where they are used."""
+        """Return the settings for plans and ledgers; mixing and release are left out where they are not used."""
         found = asdict(self)
         if self.release == GAUSSIAN:
             del found["release"]
@@ -172,7 +177,7 @@ class TrainingSettings:
         return found
 
     def bare(self) -> TrainingSettings:
-        """Return what the noise follows from, and defaults for everything else."""
+        """Return the settings that determine the noise, with defaults for everything else."""
         if self.mixing is None:
             return TrainingSettings(self.rounds)
         return TrainingSettings(1, estimator=MIXED_ROWS, mixing=MixingSettings(self.mixing.rows, self.mixing.active))
@@ -203,12 +208,12 @@ class Performance:
     evaluate_every
         Rounds between two evaluations on the validation patients.
     checkpoint_seconds
-        Seconds between two checkpoints. With noise from the operating system the messages of every round since the
-        last one are kept as well, since they cannot be computed again.
+        Seconds between two checkpoints. With noise from the operating system, the messages of every round since the
+        last checkpoint are stored as well, because they cannot be computed again.
     chunk
-        Images in one pass at most; by default as many as hold half a GiB (`zetadp.core.round`). It moves results
-        by rounding alone. With noise from the operating system a pass is one patient, unless all patients take
-        part in it, drawn or not (heads), or everybody is drawn in every round.
+        Largest number of images in one pass; by default, the number that takes half a GiB (`zetadp.core.round`). It
+        changes results by rounding only. With noise from the operating system a pass is one patient, unless all
+        patients are computed, drawn or not (heads), or all are drawn in every round.
     """
 
     evaluate_every: int = 20
@@ -217,7 +222,7 @@ class Performance:
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any]) -> Performance:
-        """Return the settings that a section of a configuration gives, among others."""
+        """Return the settings in a section of a configuration; other keys are ignored."""
         return cls(**{key: section[key] for key in _names(cls) if key in section})
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Tasks: the losses, the reported metric, and the table of predictions for unseen items.
+"""Tasks: the loss, the reported metric, and the table of predictions for unseen items.
 
-A plan names its task, and every site finds the same one by this name: a module of `zetadp.tasks`, or an entry point of
-the group ``zetadp.tasks`` in an installed package. Nothing is imported from a path in a plan.
+A plan names its task, and every site finds the same task by this name: a module of `zetadp.tasks`, or an entry point in
+the group ``zetadp.tasks`` of an installed package. Nothing is imported from a path in a plan.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUP = "zetadp.tasks"
 
 
 class Held(NamedTuple):
-    """Items that are held somewhere, and whose they are.
+    """Items with the table that says which patient and node each belongs to.
 
     Attributes
     ----------
@@ -48,7 +48,13 @@ class Held(NamedTuple):
     items: pd.DataFrame
 
     def units(self, of: pd.Series[bool] | None = None) -> list[list[int]]:
-        """Return the positions of each patient's items, in the order of the patients' names; of some items alone."""
+        """Return the positions of each patient's items, in the order of the patients' names.
+
+        Parameters
+        ----------
+        of
+            For each item, whether to include it. None includes all.
+        """
         places = np.arange(len(self.items)) if of is None else np.flatnonzero(of)
         owners = self.items["patient"].to_numpy()[places]
         order = owners.argsort(kind="stable")
@@ -62,15 +68,15 @@ class Words(NamedTuple):
     Attributes
     ----------
     title
-        Description of the model.
+        Title of the card.
     about
-        What kind of network it is, and what it tells.
+        What kind of network it is, and what it predicts.
     inputs, outputs
-        What it takes, and gives.
+        Description of its inputs and outputs.
     usage
         Command that applies it.
     limits
-        What it must not be used for.
+        Uses that it is not made for.
     """
 
     title: str
@@ -82,11 +88,11 @@ class Words(NamedTuple):
 
 
 class Task(Protocol):
-    """A learning task: all that training, evaluation and tables know about it."""
+    """A learning task, as training, evaluation and tables see it."""
 
     @property
     def outputs(self) -> int:
-        """Numbers that a network of the library gives for an item; a public constant, never counted from targets."""
+        """Number of outputs of a network for an item; a public constant, never counted from targets."""
 
     @property
     def metric(self) -> str:
@@ -100,14 +106,14 @@ class Task(Protocol):
         outputs
             Output of the network, shape (item, ...).
         targets
-            What it should have said, shape (item, ...).
+            Correct outputs, shape (item, ...).
         """
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the metric of each item, shape (item,); what is watched is their mean. Parameters as of `losses`."""
+        """Return the metric of each item, shape (item,); training reports their mean. Parameters as in `losses`."""
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
-        """Return columns of the table of predictions, with a value an item. Parameters as of `losses`."""
+        """Return columns of the table of predictions, with one value an item. Parameters as in `losses`."""
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
         """Return the metrics of a run from its table of predictions.
@@ -115,17 +121,17 @@ class Task(Protocol):
         Parameters
         ----------
         predictions
-            One row an item: ``patient``, the columns that say which item of it, and those of `measure`.
+            One row an item: ``patient``, the columns that distinguish a patient's items, and those of `measure`.
 
         Returns
         -------
         Dictionary for ``metrics.json``: a value under the name of `metric`, its interval under ``<metric>_interval``,
-        and whatever else there is to say.
+        and any further metrics of the task.
         """
 
 
 class PipelineTask(Task, Protocol):
-    """A task that also finds its data in a workflow."""
+    """A task that also loads its data in a workflow."""
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
         """Return the items of all records with one role, in the order of the partition's rows.
@@ -139,18 +145,18 @@ class PipelineTask(Task, Protocol):
         role
             ``train``, ``validation`` or ``test``.
         device
-            Where they are wanted.
+            Device for the items.
         """
 
     def backbone(self, file: Path, device: torch.device) -> Backbone | None:
-        """Return what networks of this task start from, or None for a file that only makes their features."""
+        """Return the backbone that networks of this task start from, or None if the file only computes features."""
 
     def words(self, network: Mapping[str, Any]) -> Words:
-        """Return what the card of a model says of the task, for a network of these settings."""
+        """Return the description of the task for a model card, for a network of these settings."""
 
 
 class SiteTask(PipelineTask, Protocol):
-    """A task that hospitals can train for as well: each reads a folder of its own patients."""
+    """A task that hospitals can also train: each reads a folder with its own patients."""
 
     def site(
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
@@ -162,38 +168,38 @@ class SiteTask(PipelineTask, Protocol):
         folder
             Folder with the patients of this site only.
         plan
-            For whose network they are prepared.
+            Plan with the network that they are prepared for.
         cache
-            Folder where prepared items are kept; they are made again when files or plan change.
+            Folder for prepared items. They are prepared again when files or plan change.
         part
-            ``train`` for a hospital, ``test`` for patients that the server watches.
+            ``train`` for a hospital, ``test`` for the server's watched patients.
         patients
             Declared number of patients.
         backbone
-            The public backbone, where the network takes its features.
+            The public backbone, if the network takes its features.
 
         Raises
         ------
         UserError
-            For everything that is wrong with the folder: later, stopping would be a function of one patient.
+            If anything is wrong with the folder. A later stop could depend on one patient's data and reveal it.
         """
 
     def input_shape(self, domain: str, backbone: Backbone | None) -> tuple[int, ...]:
-        """Return the shape of what a network takes of one item, which every site must know without having one."""
+        """Return the input shape of one item. Every site must know it, even without any item."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Classes, told by softmax of as many scores and learnt by cross-entropy.
+    """Classification by softmax of one score a class, learnt by cross-entropy.
 
-    What a class is called in tables, ``called`` says.
+    The class attribute ``called`` is the word for a class in tables.
 
     Attributes
     ----------
     classes
-        Number of classes; None where a network of one's own says how many scores there are.
+        Number of classes. None is allowed if the user brings the network, which defines the number of scores.
     balanced
-        Whether every unit has equally many items of every class, which heads in closed form count on.
+        Whether every unit has equally many items of every class. Heads in closed form require it.
     """
 
     classes: int | None = None
@@ -203,7 +209,7 @@ class Classification:
     called = "class"
 
     def __post_init__(self) -> None:
-        """Check the number."""
+        """Check the number of classes."""
         positive(classes=1 if self.classes is None else self.classes)
 
     @property
@@ -213,10 +219,11 @@ class Classification:
 
     @property
     def outputs(self) -> int:
-        """Number of classes."""
+        """Number of classes; raise `UserError` if it is not known."""
         if self.classes is None:
             raise UserError(
-                "Expected a plan that says how many classes there are: task={'name': 'classification', 'classes': 4}."
+                "Expected the number of classes in the plan, such as task={'name': 'classification', 'classes': 4}, "
+                "found none."
             )
         return self.classes
 
@@ -231,7 +238,7 @@ class Classification:
         return outputs.softmax(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return 1 for each item whose class was told, else 0."""
+        """Return 1 for each item whose class was predicted, else 0, as float32 of shape (item,)."""
         return (self.probabilities(outputs).argmax(dim=1) == targets).float()
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
@@ -257,7 +264,7 @@ def task_of(content: Mapping[str, Any]) -> Task:
     Parameters
     ----------
     content
-        ``name``, and the task's settings. Nothing stands for a classification by a network of one's own.
+        ``name``, and the task's settings. Without a name, the task is a classification.
 
     Raises
     ------
@@ -274,12 +281,12 @@ def task_of(content: Mapping[str, Any]) -> Task:
 
 
 def pipeline_task_of(content: Mapping[str, Any]) -> PipelineTask:
-    """Return the task that a plan names, or refuse one that cannot find data of its own; else as `task_of`."""
+    """Return the task that a plan names, as `task_of`; raise `UserError` if it cannot load data of its own."""
     return cast("PipelineTask", _with("load", "reads data of its own", content))
 
 
 def site_task_of(content: Mapping[str, Any]) -> SiteTask:
-    """Return the task that a plan names, or refuse one that reads no hospital's folder; else as `task_of`."""
+    """Return the task that a plan names, as `task_of`; raise `UserError` if it cannot read a hospital's folder."""
     return cast("SiteTask", _with("site", "reads the folder of a hospital", content))
 
 
@@ -291,16 +298,16 @@ def _with(method: str, does: str, content: Mapping[str, Any]) -> Task:
 
 
 def places_of(wanted: Iterable[str], names: Iterable[str], called: str, file: Path) -> np.ndarray:
-    """Return where the items of some records lie in a file, record after record.
+    """Return the positions in a file of the items of some records, record after record, shape (item,).
 
     Parameters
     ----------
     wanted
         Names of the records of a partition.
     names
-        Record of each item of the file; those of one record may be several.
+        Record of each item of the file. A record may have several items.
     called, file
-        What records are called, and the file, for errors.
+        Word for records, and the file, for error messages.
 
     Raises
     ------
@@ -330,6 +337,5 @@ def _maker(name: str) -> Callable[..., Task]:
     hint = did_you_mean(name, found)
     raise UserError(
         f"Expected the name of a task in the plan, found {name!r}.{hint} Give task={{'name': 'classification', "
-        "'classes': 4}, a task of this package, or one that an installed package names in the group of entry points "
-        f"{GROUP}."
+        f"'classes': 4}}, a task of this package, or a task that an installed package has as an entry point in {GROUP}."
     )

@@ -1,6 +1,6 @@
 """Training one model under one guarantee: rounds, progress, checkpoints.
 
-The core knows nothing of MRI or of Snakemake: it takes a plan, and the records of those who are trained on.
+The core does not depend on MRI or Snakemake. It takes a plan, and the items of the training units.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 2**28
-"""Approximate bytes of messages that are kept before a checkpoint makes them unneeded."""
+"""Approximate bytes of stored messages after which a checkpoint is written, so that they can be deleted."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Holding:
     Attributes
     ----------
     units
-        For each unit that is drawn and hidden, such as a patient, the positions of its items in the records.
+        For each unit, such as a patient, the positions of its items in the records.
     """
 
     units: Sequence[Sequence[int]]
@@ -67,16 +67,17 @@ class Holding:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """All data of a training.
+    """All data of a run.
 
     Attributes
     ----------
     records
-        Items of the training patients.
+        Items of the training units.
     holdings
         Units at each node, in the order of the plan's nodes.
     validation
-        Items of held-out patients, for reports only: the last model is kept, not the best. None for no reports.
+        Items of watched patients, for reports only: the final model is the last one, not the best one. None reports
+        nothing.
     """
 
     records: Records
@@ -95,9 +96,9 @@ class TrainingFiles:
     checkpoint
         Checkpoint of an interrupted run, with its messages in a folder next to it; `finish` removes both.
     permission
-        Whether the run may restart from its first round; None sets no limit.
+        Rule on whether the run may start again from its first round; None sets no limit.
     cap
-        The most that all runs on the same patients may cost one of them; None sets no limit.
+        Largest total privacy cost of all runs on the same patients; None sets no limit.
     """
 
     ledger: Path
@@ -107,40 +108,41 @@ class TrainingFiles:
 
     @property
     def messages(self) -> Path:
-        """Folder of the messages that are kept until a checkpoint makes them unneeded."""
+        """Folder of the messages that are stored until the next checkpoint."""
         return self.checkpoint.with_name(f"{self.checkpoint.stem}.messages")
 
     def finish(self) -> None:
-        """Remove the checkpoint and the kept messages of a run whose outputs are all written."""
-        # The checkpoint goes first: messages without one are never read, a checkpoint without its messages would be.
+        """Remove the checkpoint and the stored messages of a run whose outputs are all written."""
+        # The checkpoint goes first: messages without a checkpoint are never read, but a checkpoint without its messages
+        # would be continued.
         self.checkpoint.unlink(missing_ok=True)
         remove_leftovers(self.checkpoint)  # of a job that died while it wrote one
         self.remove_messages()
 
     def remove_messages(self) -> None:
-        """Remove the kept messages."""
+        """Remove the stored messages."""
         shutil.rmtree(self.messages, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training.
+    """Result of a run.
 
     Attributes
     ----------
     model
-        The network with its final weights; never the best of several.
+        The network with its final weights, not the best of several.
     history
-        Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy``, or whatever metric the task
-        watches, and ``validation_loss``; the last two are NaN without validation patients. Seconds are NaN with noise
-        from the operating system: the duration of a round reveals how many patients were drawn.
+        Columns ``round``, ``seconds``, ``learning_rate``, ``validation_accuracy`` (or another metric of the task) and
+        ``validation_loss``. The last two are NaN without watched patients. Seconds are NaN with noise from the
+        operating system, because the duration of a round reveals how many patients were drawn.
     ledger_head
-        Head of the ledger's chain at the end: a ledger without it has lost lines.
+        Head of the ledger's chain at the end. A ledger without it has lost lines.
     not_finite
-        Patient gradients that were not finite and contributed zero; known in a simulation only, and None where noise
-        protects real patients.
+        Number of contributions that were not finite and were replaced by zero. It is known in a simulation only, and
+        None where noise protects real patients.
     released
-        Rows that the nodes released for the model to learn from, shape (row, dimension), if it learns from such.
+        Mixed rows that the nodes released, shape (row, dimension); None if they released none.
     """
 
     model: nn.Module
@@ -165,31 +167,31 @@ def train(
     Parameters
     ----------
     plan
-        What defines the training; a plan of one node is the central arm.
+        Everything that defines the run. A plan of one node is the central arm.
     data
-        Records, and who is at which node.
+        Items, and the units at each node.
     files
         Ledger and checkpoint.
     start
-        Starting weights, which must be public: a function of no private patient. None draws them from the seed.
-        Low-rank updates of these weights need not be among them: they are drawn, and change nothing at first.
+        Starting weights, which must be public: they must not depend on any private patient. None draws them from the
+        seed. The factors of low-rank updates may be missing: they are drawn, and change nothing at first.
     model
-        A network of one's own, for a plan whose network is ``NetworkSettings("own")``: a PyTorch module that takes
-        inputs of shape (item, ...), as the records hold them, and returns what the plan's task asks for; without a task
-        in the plan, real class scores of shape (item, class). Its weights are the starting weights, which must be
-        public, and it is trained in place.
+        Your own network, for a plan whose network is ``NetworkSettings("own")``: a PyTorch module that takes inputs of
+        shape (item, ...), as in the records, and returns the outputs that the plan's task expects. Without a task in
+        the plan, these are real class scores of shape (item, class). Its weights are the starting weights, which must
+        be public. It is trained in place.
     performance
-        What changes speed, not the result.
+        Settings that change speed, not the result.
     after_round
-        Called after each round with the number of rounds done and what the nodes sent, shape (node, dimension):
-        everything that left them.
+        Called after each round with the number of rounds done and the messages, shape (node, dimension), which are
+        everything that left the nodes.
 
     Raises
     ------
     UserError
         If plan, data and model disagree, if the ledger has lost lines since the checkpoint was written, if the secret
-        beside it is another, if another attempt is not permitted, or if the disk is full or read-only; the last
-        checkpoint is then kept.
+        next to it has changed, if another attempt is not permitted, or if the disk is full or read-only. The last
+        checkpoint is not deleted.
     """
     how = performance or Performance()
     if start is not None:
@@ -214,14 +216,14 @@ def train(
             ],
             records=data.records,
             ledger=ledger,
-            # What cannot be computed again must be kept: a repeated round would be a second release.
+            # Messages that cannot be computed again must be stored: a repeated round would be a second release.
             store=MessageStore(files.messages, ledger.identity) if parts.grid is not None else None,
             chunk=how.chunk or images_in_a_pass(phase, data.records.inputs),
         )
         progress = Progress(plan, parts.task.metric, state.done)
         seconds_before = float(state.history["seconds"].max()) if len(state.history) else 0.0
         if state.done == 0:
-            state.save(receiver, site, files)  # so that a run that is killed early continues and does not restart
+            state.save(receiver, site, files)  # a run that is killed early then continues and does not start over
         saved = time.monotonic()
         for number in range(state.done, plan.training.rounds):
             messages, bad = do_round(phase, site, number)
@@ -249,7 +251,7 @@ def train(
 
 
 def no_history(task: Task) -> pd.DataFrame:
-    """Return the history of a training for a task before its first row."""
+    """Return an empty history, with the columns of a task."""
     watched = (f"validation_{task.metric}", "validation_loss")
     return pd.DataFrame({name: pd.Series(dtype=float) for name in ("round", "seconds", "learning_rate", *watched)})
 
@@ -259,7 +261,7 @@ def _watched(parts: Assembly, validation: Records | None) -> tuple[float, float]
 
 
 def _check(plan: Plan, data: TrainingData) -> None:
-    """Refuse data that are not what the plan declares."""
+    """Raise `UserError` for data that do not match the plan."""
     if len(data.holdings) != len(plan.nodes):
         raise UserError(f"Expected holdings of {len(plan.nodes)} nodes, as declared, found {len(data.holdings)}.")
     for node, held in zip(plan.nodes, data.holdings, strict=True):
@@ -273,16 +275,16 @@ def _check(plan: Plan, data: TrainingData) -> None:
 
 @dataclass
 class _State:
-    """A training between two rounds.
+    """A run between two rounds.
 
     Attributes
     ----------
     fingerprint, secret
-        Keyed hash of all that defines the training, its data included, and the name of the secret.
+        Keyed hash of all that defines the run, including its data, and the name of the secret.
     entropy
         Seed of seeded draws.
     history, done, not_finite
-        The history so far, rounds done, and how many gradients were not finite.
+        The history so far, the number of rounds done, and the number of contributions that were not finite.
     """
 
     fingerprint: str
@@ -293,7 +295,7 @@ class _State:
     not_finite: int = 0
 
     def save(self, receiver: Receiver, site: Site, files: TrainingFiles) -> None:
-        """Write a checkpoint, and drop the messages that it makes unneeded."""
+        """Write a checkpoint, and delete the messages of the rounds before it."""
         saved = (receiver.state(), self.history, site.ledger.head, self.not_finite, self.secret)
         Checkpoint(self.done, self.fingerprint, *saved).save(files.checkpoint)
         if site.store is not None:
@@ -301,10 +303,10 @@ class _State:
 
 
 def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: TrainingFiles, ledger: Ledger) -> _State:
-    """Continue from the run's checkpoint if there is one, else start a new attempt in the ledger."""
+    """Continue from the run's checkpoint if there is one; otherwise start a new attempt in the ledger."""
     plan, header = parts.plan, parts.header()
     secret = Secret.of(files.ledger.parent)
-    # A hash of patients' data: what is written of it is keyed.
+    # A hash of patients' data is private, so only a keyed hash is written.
     keyed = secret.tag(_fingerprint(header, data))
     if plan.training.noise == "os":
         state = _State(keyed, secret.name, secrets.randbits(128), no_history(parts.task))
@@ -320,12 +322,12 @@ def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: Train
                 files.cap.continuing(ledger)
             receiver.load(checkpoint.state)
             ledger.resume(checkpoint.round)
-            logger.info("continuing after round %d of an interrupted training", checkpoint.round)
+            logger.info("continuing after round %d of an interrupted run", checkpoint.round)
             if len(checkpoint.history):
                 state.history = checkpoint.history.astype(state.history.dtypes.to_dict())
             state.done, state.not_finite = checkpoint.round, checkpoint.not_finite
             return state
-        logger.info("the checkpoint %s belongs to another training; starting anew", files.checkpoint)
+        logger.info("the checkpoint %s belongs to another run; starting from the first round", files.checkpoint)
     if files.permission is not None:
         files.permission.check(ledger, header)
     with files.cap.starting(ledger, header) if files.cap is not None else nullcontext():
@@ -335,11 +337,11 @@ def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: Train
 
 
 def _repeat(plan: Plan, ledger: Path, keyed: str) -> int:
-    """Return how many earlier attempts there were by an equal plan on other data.
+    """Return the position of these data among all data that were trained on with an equal plan.
 
-    Runs that differ in anything, the data included, must share no draw: under common noise two gradients would show
-    their difference bare, and their guarantees would not compose as independent. The same run, made again, releases the
-    same bytes, on another processor as well: so data tell runs apart, and draws do not depend on their bits.
+    Runs that differ in anything, data included, must not share draws: the same noise on two gradients would reveal
+    their exact difference, and their guarantees would not compose as independent. The same run, repeated, must release
+    the same bytes, also on another processor. So this number depends on which data are equal, and not on their bits.
     """
     draws = [attempt.draws for attempt in read_ledger(ledger) if attempt.draws is not None]
     others = dict.fromkeys(each["data"] for each in draws if each["plan"] == plan.seeding)
@@ -347,7 +349,7 @@ def _repeat(plan: Plan, ledger: Path, keyed: str) -> int:
 
 
 def _fingerprint(header: Mapping[str, object], data: TrainingData) -> str:
-    """Return a hash of all that defines a run: its public constants, who is where, and every item."""
+    """Return a hash of all that defines a run: its public constants, the units of each node, and every item."""
     held = [[list(map(int, own)) for own in each.units] for each in data.holdings]
     digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())
     for tensor in (data.records.inputs, data.records.targets):
@@ -356,16 +358,19 @@ def _fingerprint(header: Mapping[str, object], data: TrainingData) -> str:
 
 
 def check_checkpoint(path: Path, checkpoint: Checkpoint, ledger: Ledger, secret: str) -> None:
-    """Refuse a checkpoint that names lines or a secret that are lost: a new start would release everything again."""
+    """Raise `UserError` if the ledger's lines or the secret of a checkpoint are lost.
+
+    Without this check the run would start over and release everything again.
+    """
     if not (ledger.knows(checkpoint.ledger_head) or ledger.knew(checkpoint.ledger_head)):
         raise UserError(
-            f"The ledger {ledger.path} has lost lines: it does not hold what it held when the checkpoint {path} was "
+            f"The ledger {ledger.path} has lost lines: some are missing that it held when the checkpoint {path} was "
             f"written, after round {checkpoint.round}. Restore the ledger: without it no true epsilon can be stated. "
             "To start over, delete the checkpoint."
         )
     if checkpoint.secret != secret:
         raise UserError(
-            f"The checkpoint {path} was written with another secret than the one in {ledger.path.parent}, so nobody "
-            "can tell whether it belongs to this training. Restore the secret from a backup. To start over, delete the "
-            "checkpoint: what was released before stays counted."
+            f"The checkpoint {path} was written with another secret than the one in {ledger.path.parent}, so it cannot "
+            "be checked whether it belongs to this run. Restore the secret from a backup. To start over, delete the "
+            "checkpoint; all releases so far still count."
         )

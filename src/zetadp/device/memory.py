@@ -6,14 +6,16 @@ import ctypes
 import sys
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""Options of glibc's ``mallopt``."""
 KEPT = 1 << 30
+"""Bytes of freed memory that the process keeps."""
 
 
 def keep_freed_memory() -> bool:
     """Keep up to 1 GiB of freed memory for the next allocation, for the rest of the process.
 
-    By default glibc gives freed blocks of megabytes back to the system, which must clear and map them again a moment
-    later: measured 6 to 13 % of a training step on a CPU. Peak memory stays the same. Without glibc nothing happens.
+    By default glibc returns freed blocks of megabytes to the system, which must soon clear and map them again. This
+    took 6 to 13 % of a training step on a CPU (measured). Peak memory stays the same. Without glibc nothing happens.
 
     Returns
     -------

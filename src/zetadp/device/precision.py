@@ -1,8 +1,8 @@
 """TF32 rounding on GPUs: only in convolutions that do not compute weight gradients, and only on request.
 
-TF32 keeps 10 bits of every factor of a product instead of float32's 23. PyTorch lets cuDNN use it in convolutions
-unless told otherwise, so it is told. Matrix products, norms and weight gradients are float32 always. The guarantee does
-not hang on it: a clip norm is taken over the very numbers that are summed, however they were rounded.
+TF32 keeps 10 bits of every factor of a product instead of float32's 23. By default PyTorch lets cuDNN use it in
+convolutions, so it is set explicitly here. Matrix products, norms and weight gradients always use float32. The
+guarantee does not depend on it: clipping takes the norm of the same rounded numbers that are summed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def set_tf32(*, convolutions: bool) -> None:
 
 
 def tf32_in_convolutions() -> bool:
-    """Return whether convolutions may use TF32 at this moment."""
+    """Return whether convolutions may currently use TF32."""
     if _by_name():
         return bool(_convolutions().fp32_precision == "tf32")
     return torch.backends.cudnn.allow_tf32
@@ -32,9 +32,9 @@ def tf32_in_convolutions() -> bool:
 
 @contextmanager
 def float32_convolutions() -> Iterator[None]:
-    """Keep TF32 out of the convolutions of a block, whatever was set before."""
+    """Forbid TF32 in the convolutions of a ``with`` block, and restore the setting afterwards."""
     before = tf32_in_convolutions()
-    if not before:  # the rule: nothing to change and nothing to restore
+    if not before:  # the usual case: nothing to change or restore
         yield
         return
     _set(tf32=False)
@@ -52,7 +52,7 @@ def _set(*, tf32: bool) -> None:
 
 
 def _by_name() -> bool:
-    """Return whether this PyTorch has the named settings (from 2.9 on), which must not be mixed with older ones."""
+    """Return whether PyTorch has settings by name (version 2.9 or later), which must not be mixed with older ones."""
     return hasattr(torch.backends.cudnn, "conv")
 
 

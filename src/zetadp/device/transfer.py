@@ -14,12 +14,12 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     values
         Tensor in the processor's memory, or on the device already.
     device
-        Where it is wanted. For a GPU it goes through page-locked memory, from which the GPU reads by itself: a plain
-        copy would make the processor wait until all that was asked of the GPU before is done.
+        Device for the tensor. A copy to a GPU goes through page-locked memory, from which the GPU reads without the
+        processor. With a plain copy the processor would wait until the GPU had finished all earlier work.
 
     Returns
     -------
-    ``values`` itself where it is there already.
+    Tensor on the device; ``values`` itself if it is already there.
     """
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)

@@ -1,8 +1,8 @@
 """Scanner effects that do not change the pulse sequence, as variations for training on public images.
 
-All of them act where they arise, in k-space: a patient who lies elsewhere is a phase ramp, lower resolution is a
-filter, a shorter scan leaves lines out, and receiver noise is complex. As in the volumes that hospitals store, only the
-magnitude of the image is kept, so a receiver's phase, which it removes, needs no variation of its own.
+All but the flip act in k-space, where they arise: a shift of the patient is a phase ramp, lower resolution is a filter,
+a shorter scan leaves lines out, and receiver noise is complex. Only the magnitude of the image is returned, as in the
+volumes that hospitals store. The magnitude removes the receiver's phase, so that phase is not varied.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class AugmentationSettings:
     shift
         Largest shift along each axis, in pixels, fractions included.
     blurred, blur
-        Chance of lower resolution, and its largest Gaussian width in pixels.
+        Chance of lower resolution, and the largest standard deviation of its Gaussian in pixels.
     undersampled, lines
-        Chance that phase-encoding lines are left out, and the largest share of those outside the centre.
+        Chance that phase-encoding lines, rows of k-space, are left out, and their largest share outside the centre.
     noisy, noise
         Chance of noise, and its largest standard deviation in each part, as a fraction of the image's mean magnitude.
     """

@@ -13,7 +13,7 @@ AXES = (-2, -1)
 
 
 def to_kspace(image: np.ndarray) -> np.ndarray:
-    """Transform images to k-space.
+    """Transform images to centred k-space.
 
     Parameters
     ----------
@@ -22,8 +22,8 @@ def to_kspace(image: np.ndarray) -> np.ndarray:
 
     Returns
     -------
-    Complex array of shape (..., ky, kx), complex64 for single-precision input. All coefficients are kept, also those
-    that a real image duplicates by Hermitian symmetry.
+    Complex array of shape (..., ky, kx), complex64 for single-precision input. It has all coefficients, including
+    those that are redundant for a real image by Hermitian symmetry.
 
     Examples
     --------
@@ -35,5 +35,5 @@ def to_kspace(image: np.ndarray) -> np.ndarray:
 
 
 def to_image(kspace: np.ndarray) -> np.ndarray:
-    """Transform k-space to (complex) images: the inverse and the adjoint of `to_kspace`."""
+    """Transform k-space to complex images of the same shape: the inverse and the adjoint of `to_kspace`."""
     return np.fft.fftshift(np.fft.ifft2(np.fft.ifftshift(kspace, axes=AXES), axes=AXES, norm="ortho"), axes=AXES)

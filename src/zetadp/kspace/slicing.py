@@ -1,6 +1,6 @@
-"""From volumes to small axial slices: which slices, and how they are resized.
+"""Choice of the centre slices of a volume, and resizing of slices.
 
-Apart from the reading of files: stages that simulate need no package that reads volumes.
+Reading of files is in `zetadp.kspace.volumes`, because stages that simulate need no package that reads volumes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def centre_slices(depth: int, count: int) -> slice:
-    """Return the ``count`` centre indices of an axis of length ``depth``.
+    """Return the slice of the ``count`` centre indices of an axis of length ``depth``; `ValueError` if it is shorter.
 
     Examples
     --------
@@ -52,8 +52,8 @@ def as_magnitudes(slices: np.ndarray) -> np.ndarray:
 def area_weights(size: int, target: int) -> np.ndarray:
     """Return the (target, size) matrix that averages ``size`` samples over ``target`` equal intervals.
 
-    Each row sums to one and weighs a sample by the share of the interval that it covers; this is the area resize of
-    image libraries, for any ratio of sizes.
+    The weight of a sample is the share of the interval that it covers, so each row sums to one. This is the area resize
+    of image libraries, for any ratio of sizes.
     """
     edges = np.linspace(0.0, size, target + 1)
     index = np.arange(size)
@@ -64,9 +64,9 @@ def area_weights(size: int, target: int) -> np.ndarray:
 def resize_area(images: np.ndarray, target: int) -> np.ndarray:
     """Resize images of shape (..., row, column) to (..., target, target) by area averaging; the result is float32.
 
-    Sums are taken in double precision: a thousand terms in single precision would cost three digits. Area weights are
-    nearly all zero, and the sparse product needs no threads: dense products of this size are handed to the threads of
-    the BLAS library, and on busy cores take longer than the decompression of a volume.
+    Sums are in double precision, because a thousand terms in single precision would lose three digits. Nearly all area
+    weights are zero, so the product is sparse, and needs no threads. A dense product would use the threads of the BLAS
+    library, and on busy cores would take longer than the decompression of a volume.
     """
     *leading, rows, columns = images.shape
     averages = images.reshape(-1, rows * columns) @ _area_matrix(rows, columns, target)

@@ -23,25 +23,27 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
     path
         NIfTI volume with axes (x, y, z, channel), in any orientation.
     order
-        Canonical names of its channels, in the order of the file.
+        Canonical names of its sequences, one a channel, in the order of the file.
     count
         Number of centre slices along the inferior-superior axis.
     size
-        Rows and columns of the images, by area averaging.
+        Number of rows and of columns of the images. Slices are resized by area averaging.
 
     Returns
     -------
     float32 array of shape (sequence, slice, row, column), in the units of the file (``scl_slope`` and ``scl_inter``
     applied). A sequence with negative intensities goes through `as_magnitudes` first. Sequences are in canonical order,
     slices run from inferior to superior, rows from anterior to posterior and columns from the patient's left to the
-    right: a picture of an image shows anterior up and left on the left. Oblique volumes are turned by whole axes only
-    (nearest canonical orientation); nothing is interpolated.
+    right: a picture of an image shows anterior up and left on the left. Oblique volumes get the nearest canonical
+    orientation by exchange and reversal of axes, without interpolation.
 
     Raises
     ------
     UserError
-        For everything that `read_volume` refuses, for truncated or altered files, and for slices that are not finite,
-        constant or empty.
+        For everything that `read_volume` refuses, for truncated or altered files, and for slices that are constant,
+        empty or not finite.
+    ValueError
+        If ``order`` does not have each sequence once.
     """
     if sorted(order) != sorted(SEQUENCES):
         raise ValueError(f"Expected order to hold each of {', '.join(SEQUENCES)} once, found {', '.join(order)}.")

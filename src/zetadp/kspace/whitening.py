@@ -1,6 +1,6 @@
 r"""Whitening of complex images by their own 2x2 covariance of real and imaginary part.
 
-Each image is treated alone: no statistic crosses images, let alone patients, so whitening costs no privacy.
+Each image is treated by itself: no statistic crosses images or patients, so whitening costs no privacy.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     values
         Complex array of shape (..., ky, kx).
     epsilon
-        Ridge, as a fraction of the image's mean variance per part. Being relative, it keeps the result free of the
-        arbitrary scale of MRI intensities.
+        Ridge, as a fraction of the image's mean variance per part. Because it is relative, the result does not depend
+        on the arbitrary scale of MRI intensities.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     Raises
     ------
     UserError
-        If an image has no variance at all, or is not finite: it carries nothing to learn from.
+        If an image is constant or not finite.
 
     Notes
     -----

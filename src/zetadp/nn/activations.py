@@ -1,8 +1,8 @@
 r"""Activations of complex tensors, acting on stacked real and imaginary parts.
 
-The names and formulas are those of the literature on complex-valued networks; the two papers behind this project print
-none of them but ConjMish (and that with a misprint in Mish). Below, :math:`z = x + iy`, :math:`\theta = \arg z`.
-Trained biases are real parameters: they join the clipped gradient and receive real noise like every other component.
+The names and formulas are those of the literature on complex-valued networks. Of these formulas, the two papers behind
+this project print only ConjMish, with a misprint in Mish. Below, :math:`z = x + iy` and :math:`\theta = \arg z`.
+Trained biases are real parameters. They are part of the clipped gradient and receive noise like every other component.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zetadp.validation import one_of
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
 SMALLEST_MODULUS = 1e-8
 NEAREST_POLE = 0.01
-"""Distance from a pole of the hyperbolic tangent below which it no longer grows: its modulus stays below 100."""
+"""Distance from a pole of the hyperbolic tangent below which its modulus no longer grows: it stays below 100."""
 
 
 def _split(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,13 +44,13 @@ class SplitMish(nn.Module):
 class ConjMish(nn.Module):
     r"""``(1 + i) Mish(x) - (1 - i) Mish(y)``, that is ``(1 + i) (Mish(x) + i Mish(y))``.
 
-    Riess et al., eq. 6, with Mish as Misra defines it (arXiv:1908.08681): the form printed there,
-    :math:`x \tanh(\log(e^x + 1)/x)`, is a misprint (positive for negative x).
+    Riess et al., eq. 6, but with Mish as Misra defines it (arXiv:1908.08681). The form printed in eq. 6,
+    :math:`x \tanh(\log(e^x + 1)/x)`, is a misprint: it is positive for negative x.
 
     Parameters
     ----------
     pooled
-        Whether 2x2 average pooling follows, which is cheaper here than as a step of its own.
+        Whether 2x2 average pooling follows. It is cheaper here than as a separate layer.
     """
 
     def __init__(self, *, pooled: bool = False) -> None:
@@ -105,7 +105,7 @@ class IGaussian(nn.Module):
     Parameters
     ----------
     width
-        The width w; the literature names none, later code of the first author of the benchmark uses 0.4.
+        The width w. The literature gives none; later code of the benchmark's first author uses 0.4.
     """
 
     def __init__(self, width: float = 0.4) -> None:
@@ -124,10 +124,10 @@ class ComplexTanh(nn.Module):
     r"""``tanh(z)``, the hyperbolic tangent of a complex number (Kim and Adali 2003, doi:10.1162/089976603321891846).
 
     :math:`\tanh z = (\tanh x + i \sin y \cos y\, (1 - \tanh^2 x)) / (\cos^2 y + \tanh^2 x \sin^2 y)`, a form in
-    which nothing overflows. Poles lie at :math:`z = i \pi (k + 1/2)`. The denominator is about the squared distance
-    from the nearest one; it is kept at `NEAREST_POLE` squared or above, so that values and gradients stay finite. At a
-    pole itself the value is zero. No non-constant function is both bounded and differentiable at every complex number
-    (Liouville), so any fully complex activation has such places.
+    which nothing overflows. Poles lie at :math:`z = i \pi (k + 1/2)`. Near a pole, the denominator is about the squared
+    distance from it. It is clamped to at least `NEAREST_POLE` squared, so that values and gradients stay finite. At a
+    pole itself the value is zero. Any fully complex activation has such points, because no non-constant function is
+    both bounded and differentiable at every complex number (Liouville).
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class Cardioid(PatientLayer):
     Parameters
     ----------
     biases
-        Number of trained angles b: 0 for the plain form, 1 for one a layer, or one a channel.
+        Number of trained angles b: 0 for none, 1 for one a layer, or the number of channels.
     """
 
     def __init__(self, biases: int = 0) -> None:
@@ -169,7 +169,8 @@ class ModReLU(PatientLayer):
     Parameters
     ----------
     biases
-        Number of trained thresholds b: 1 for one a layer, or one a channel. They start at zero: the identity.
+        Number of trained thresholds b: 1 for one a layer, or the number of channels. They start at zero, which is the
+        identity.
     """
 
     def __init__(self, biases: int = 1) -> None:
@@ -184,7 +185,7 @@ class ModReLU(PatientLayer):
 
 
 def _spread(bias: Tensor, x: Tensor) -> Tensor:
-    """Broadcast a bias of shape (channel or 1) over a stacked tensor's images and positions."""
+    """Return a bias of shape (channel or 1,) for a stacked tensor, to be broadcast over images and positions."""
     spread = per_image(bias, len(x), 1)
     return spread[(...,) + (None,) * (x.ndim - 2)]
 
@@ -209,6 +210,6 @@ ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def activation(name: str, channels: int) -> nn.Module:
-    """Return the activation called ``name`` for a layer of ``channels`` complex channels."""
+    """Return the activation called ``name``, for stacked tensors of ``channels`` complex channels."""
     one_of(ACTIVATIONS, activation=name)
     return ACTIVATIONS[name](channels)

@@ -1,7 +1,7 @@
-"""The public backbone: a network trained on simulated patients alone, frozen, and the features that it gives.
+"""The public backbone: a frozen network that was trained on simulated patients only, and its features.
 
-No private patient takes part in it, so it costs no privacy. Of its features, the first are the most telling about the
-pulse sequence *on public images*; a head that takes few of them has few weights, and noise grows with their number.
+It was trained without private patients, so it costs no privacy. Its components are ordered: on public images, the first
+are the most informative about the pulse sequence. A head that takes few components has few weights and little noise.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from zetadp.tensors import load_tensors, save_tensors
 from zetadp.validation import UserError
 
 AT_ONCE = 512
+"""Number of images in one pass."""
 
 
 @dataclass(frozen=True)
@@ -30,29 +31,29 @@ class Backbone:
     Attributes
     ----------
     network
-        The network, in evaluation and without gradients.
+        The network, in evaluation mode and without gradients.
     settings
-        Its architecture; a complex network with a pooled head.
+        Its architecture: a complex network with a pooled head.
     sequences
         Names of the classes, in the order of the scores.
     size
         Side of the slices that it was trained on, in pixels.
     centre
-        Mean on public images of what the network gives, shape (number,): its stacked features, real parts first, or the
-        statistics of its layers.
+        Mean of the network's outputs on public images, shape (number,). The outputs are the stacked features, real
+        parts first, or the statistics of all layers.
     projection
-        Turns the centred numbers, as rows, into real components with unit variance each, the most telling first; shape
-        (number, 2 * component). Neighbours are real and imaginary part of a complex component.
+        Matrix from centred outputs, as rows, to real components of unit variance, the most informative first; shape
+        (number, 2 * component). Two neighbours are real and imaginary part of a complex component.
     heads
         By number of complex components, the affine head that is best on public images: complex weight of shape
-        (class, component) and bias of shape (class,), whose outputs' real parts are the scores.
+        (class, component) and bias of shape (class,). The real parts of its outputs are the scores.
     provenance
-        How it was made.
+        Settings, data and measurements of its training.
     layers
-        Whether features are made of the statistics of all layers (`ConvolutionalClassifier.layer_statistics`), and not
-        of the last layer's channels.
+        Whether features are computed from the statistics of all layers (`ConvolutionalClassifier.layer_statistics`)
+        instead of the last layer's channels.
     centred
-        Whether features are less their mean over the images that are given together: those of one record.
+        Whether the mean over the images of one call, those of one record, is subtracted from the features.
     """
 
     network: ConvolutionalClassifier
@@ -82,9 +83,14 @@ class Backbone:
 
         Returns
         -------
-        complex64 array of shape (..., 1, component): images of one row, so that what handles images handles them.
-        Each image is treated by itself, unless the backbone is `centred`. Then an image's features depend on all
-        images that are given, so never give those of two patients together.
+        complex64 array of shape (..., 1, component): images of one row, so that they can be handled like images. Each
+        image is treated by itself, unless the backbone is `centred`. Then an image's features depend on all images of
+        the call, so never pass images of two patients together.
+
+        Raises
+        ------
+        UserError
+            If the images do not have the size that the backbone was trained on.
         """
         if kspace.shape[-2:] != (self.size, self.size):
             raise UserError(
@@ -107,7 +113,7 @@ class Backbone:
         Raises
         ------
         UserError
-            If there is no public head for as many components, or the network has another shape.
+            If there is no public head for this number of components, or the network has another shape.
         """
         if settings.family == "head":
             wanted = settings.components or self.components
@@ -124,7 +130,7 @@ class Backbone:
         return dict(self.network.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that `from_tensors` needs besides `content`."""
+        """Return the tensors that `from_tensors` needs together with `content`."""
         found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         found |= {"centre": self.centre, "projection": self.projection}
         for count, (weight, bias) in self.heads.items():
@@ -163,7 +169,7 @@ def load_backbone(path: Path, device: torch.device | str = "cpu") -> Backbone:
 
 
 def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], device: torch.device | str) -> Backbone:
-    """Return the backbone that `Backbone.tensors` and `Backbone.content` describe; other tensors are left aside."""
+    """Return the backbone that `Backbone.tensors` and `Backbone.content` describe; other tensors are ignored."""
     settings = NetworkSettings(**content["backbone"])
     sequences, size = tuple(content["sequences"]), int(content["size"])
     network = build(settings, len(sequences), size, stream(0, Purpose.WEIGHTS)).to(device)

@@ -1,19 +1,19 @@
 r"""Heads in closed form: each patient's contribution in one round, and the head from the noisy mean.
 
-The rival of gradient descent where only a head is trained. A patient's contribution is a mean over its images, whose
-features z are clipped to norm at most C each; all that is private is in this one vector, and the head is computed from
-the mean of the nodes' messages, which is post-processing. With :math:`s_c` the share of class c in a patient's images,
+This is an alternative to gradient descent if only a head is trained. A patient's contribution is a mean over its
+images, whose features z are each clipped to norm at most C. The head is computed from the mean of the nodes' messages,
+which is post-processing. With :math:`s_c` the share of class c in a patient's images,
 a public constant:
 
-- Class means: the crossed moments :math:`x_c`, the mean over all images of z where the class is c and of zero
-  elsewhere. Their norm over all classes together is at most :math:`C \sqrt{\sum_c s_c^2}`, which is C / 2 for four
-  classes of equally many images.
-- Least squares: also the second moments, the mean of :math:`z z^H`, whose Frobenius norm is at most :math:`C^2`, as a
-  real vector (`zetadp.nn.closed_form`). The column of a constant feature, the intercept's, is the sum of the crossed
-  moments and the class shares, so it needs no noise, and no sensitivity, of its own.
+- Class means: the crossed moments :math:`x_c`, which are the mean over all images of z for images of class c and of
+  zero for other images. Their norm over all classes together is at most :math:`C \sqrt{\sum_c s_c^2}`, which is C / 2
+  for four classes of equally many images.
+- Least squares: also the second moments, the mean of :math:`z z^H`, as a real vector (`to_vector`). Their Frobenius
+  norm is at most :math:`C^2`. The moments of the intercept's constant feature are the sum of the crossed moments and
+  the class shares, so they add no noise and no sensitivity.
 
-Every vector is scaled so that its greatest norm is the clipping norm B of the run. The guarantee does not rest on
-that: the vector is clipped to B like a gradient.
+Every vector is scaled so that its greatest norm is the clipping norm B of the run. The guarantee does not depend on
+this scale: the vector is clipped to B like a gradient.
 
 Ridge least squares from perturbed moments: Vu and Slavkovic 2009, doi:10.1109/ICDMW.2009.52; Wang 2018,
 arXiv:1803.02596.
@@ -34,25 +34,25 @@ from zetadp.nn.settings import CLASS_MEANS, LEAST_SQUARES
 
 COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.projection`."""
-# How what follows was chosen has no record (docs/settings.md).
+# No record says how the following values were chosen (docs/settings.md).
 BALANCE = 4.0
 """Greatest norm of the crossed moments relative to that of the second moments, after weighting; a public constant."""
 SPREAD = 0.05
 """Assumed standard deviation of a private class mean about the public one, in each real part."""
 RIDGE = 10.0
-"""Ridge, in units of the norm that the noise on the second moments has about."""
+"""Ridge, in units of the approximate norm of the noise on the second moments."""
 LEAST_RIDGE = 1e-3
 """Ridge where there is no noise."""
 
 
 @dataclass(frozen=True)
 class ClosedForm(ABC):
-    """An estimator in closed form; called, it makes the patients' contributions.
+    """An estimator in closed form. Calling it computes the patients' contributions.
 
     Attributes
     ----------
     components
-        Complex components of the features that the head takes, the first of those there are.
+        Number of complex components that the head takes, counted from the first.
     shares
         Share of each class in a patient's images; public constants.
     norm
@@ -60,7 +60,7 @@ class ClosedForm(ABC):
     bound
         The clipping norm B of the run.
     clipped
-        Whether features are clipped; without, there is no guarantee.
+        Whether features are clipped. Without clipping there is no guarantee.
     """
 
     components: int
@@ -71,12 +71,12 @@ class ClosedForm(ABC):
 
     @property
     def feature_bound(self) -> float:
-        """The norm C that an image's features have at most."""
+        """Largest norm C of an image's features."""
         return self.norm * math.sqrt(COMPONENT_VARIANCE * self.components)
 
     @property
     def crossed_bound(self) -> float:
-        """The norm that the crossed moments of a patient have at most."""
+        """Largest norm of a patient's crossed moments."""
         return self.feature_bound * math.hypot(*self.shares)
 
     @property
@@ -87,7 +87,7 @@ class ClosedForm(ABC):
     @property
     @abstractmethod
     def scale(self) -> float:
-        """Factor of the moments, so that a contribution has norm at most B."""
+        """Factor of the moments that gives a contribution norm at most B."""
 
     @abstractmethod
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -108,17 +108,16 @@ class ClosedForm(ABC):
         Parameters
         ----------
         mean
-            Mean of what the nodes sent, shape (dimension,).
+            Mean of the nodes' messages, shape (dimension,).
         deviation
             Standard deviation of the noise in each of its coordinates, a public constant.
         public
-            Weights of a public head, shape (class, component), towards whose classes the head is drawn, the more, the
-            more noise there is.
+            Weights of a public head, shape (class, component). More noise draws the result closer to it.
 
         Returns
         -------
         weight, bias
-            Complex tensors of shapes (class, component) and (class,): the real parts of their outputs are the scores.
+            Complex tensors of shapes (class, component) and (class,). The real parts of their outputs are the scores.
         """
 
     def _clipped(self, images: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ class ClosedForm(ABC):
 
 
 class ClassMeans(ClosedForm):
-    """The nearest class mean."""
+    """Classification by the nearest class mean."""
 
     @property
     def dimension(self) -> int:
@@ -160,8 +159,8 @@ class ClassMeans(ClosedForm):
     def head(self, mean: Tensor, deviation: float, public: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the head whose scores fall with the squared distances to the class means.
 
-        Each class mean is the posterior one: between the noisy and the public mean, by the noise's variance and
-        `SPREAD`.
+        With a public head, each class mean is a posterior mean: the noisy and the public mean, weighted by the noise's
+        variance and `SPREAD`.
         """
         shares = torch.tensor(self.shares, dtype=torch.float64, device=mean.device)[:, None]
         means = self._uncrossed(mean.double() / self.scale) / shares
@@ -201,14 +200,14 @@ class LeastSquares(ClosedForm):
         r"""Return the head of least squared error, with a ridge about zero or about the public head.
 
         The ridge is `RIDGE` times :math:`2 s \sqrt d`, the norm of Hermitian noise of standard deviation s and side d.
-        Negative eigenvalues, which noise alone can cause, become zero before it is added.
+        Negative eigenvalues, which only noise can cause, are set to zero before the ridge is added.
         """
         mean, size = mean.double(), self.components**2
         gram = to_matrix(mean[:size] / self.scale)
         moments = self._uncrossed(mean[size:] / self.crossed_scale)
         centre = moments.sum(dim=0)
         shares = torch.tensor(self.shares, dtype=moments.dtype, device=mean.device)
-        # Centred moments, so that the intercept is left out of the ridge.
+        # Moments are centred so that the ridge does not act on the intercept.
         covariance = gram - torch.outer(centre, centre.conj())
         slopes = (moments - torch.outer(shares, centre)).conj()
         ridge = LEAST_RIDGE + RIDGE * 2 * deviation / self.scale * math.sqrt(self.components)
@@ -233,12 +232,12 @@ def to_vector(matrices: Tensor) -> Tensor:
 
     A Hermitian matrix of side d has d real numbers on its diagonal and d(d-1)/2 complex ones above it, each of which
     stands twice in the matrix. Scaled by :math:`\sqrt 2`, the numbers above the diagonal give a vector whose Euclidean
-    norm is the Frobenius norm of the matrix. So one clipping norm bounds both, and equal noise of variance :math:`s^2`
-    on every coordinate of the vector is noise of variance :math:`s^2` on the diagonal and :math:`s^2/2` in each part
-    above it, mirrored: the one place where half the variance in each part is right, because every part counts twice.
+    norm is the Frobenius norm of the matrix. So one clipping norm bounds both. Noise of variance :math:`s^2` on every
+    coordinate of the vector is noise of variance :math:`s^2` on the diagonal and :math:`s^2/2` in each part above it,
+    mirrored below. Only here is half the variance in each part right, because every part counts twice.
 
-    Only the diagonal's real part and what is above it are read: the diagonal first, then pairs of real and imaginary
-    part row by row.
+    Only the real part of the diagonal and the numbers above it are read. The vector begins with the diagonal; then come
+    pairs of real and imaginary part, row by row.
     """
     side = matrices.shape[-1]
     row, column = torch.triu_indices(side, side, offset=1, device=matrices.device)
@@ -248,7 +247,7 @@ def to_vector(matrices: Tensor) -> Tensor:
 
 
 def to_matrix(vector: Tensor) -> Tensor:
-    """Return the Hermitian matrix of shape (d, d) that a real vector of shape (d * d,) stands for."""
+    """Return the Hermitian matrix of shape (d, d) for a real vector of shape (d * d,): the inverse of `to_vector`."""
     side = math.isqrt(len(vector))
     if side**2 != len(vector):
         raise ValueError(f"Expected as many numbers as a square matrix has, found {len(vector)}.")

@@ -1,9 +1,9 @@
 r"""Convolutions, normalisation and ConjMish of a complex network without gradients.
 
-In training most of the time goes into the numbers that the way back needs: the centred images and the slopes of Mish.
-Without them each block of images is normalised and activated in place while it lies in cache, and Mish takes four
-passes, as :math:`x - 2x / ((1 + e^x)^2 + 1)`. Factors that are linear, the ``1 + i`` of ConjMish and the quarter of
-2x2 pooling, go into the weights of the next convolution.
+In training, most of the time is spent on values for the backward pass: the centred images and the slopes of Mish.
+Without them, each block of images is normalised and activated in place while it is in cache, and Mish takes four
+passes, as :math:`x - 2x / ((1 + e^x)^2 + 1)`. The linear factors, ``1 + i`` of ConjMish and a quarter of 2x2 pooling,
+are multiplied into the weights of the next convolution.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from zetadp.nn.normalisation import ComplexGroupNorm, centre, transform, whiteni
 from zetadp.nn.stacked import block_weight, stack, unstack
 
 BLOCK = 1 << 17
-"""Numbers in one block, about: a block and its copy take one MiB in float32, the L2 cache of common processors."""
+"""Approximate numbers in a block: a block and its copy take 1 MiB in float32, the L2 cache of common processors."""
 
 
 def without_gradients(layers: Iterable[nn.Module], x: Tensor) -> Tensor | None:
-    """Return the layers' output for stacked images; ``None`` if gradients are on or a layer is unknown here.
+    """Return the layers' output for stacked images; ``None`` with gradients, without a CPU, or for any other layer.
 
     Parameters
     ----------
     layers
-        Convolution, `ComplexGroupNorm` and `ConjMish` in turn; those that do nothing are skipped.
+        Repetitions of convolution, `ComplexGroupNorm` and `ConjMish`; identities are skipped.
     x
         Images of shape (image, 2 * channel, row, column).
     """
@@ -47,7 +47,7 @@ def without_gradients(layers: Iterable[nn.Module], x: Tensor) -> Tensor | None:
 
 
 def _steps(layers: Iterable[nn.Module]) -> list[tuple[Conv2d, ComplexGroupNorm, ConjMish]] | None:
-    """Return the layers three by three, or ``None`` if any is of another kind or has weights for each patient."""
+    """Return the layers in threes, or ``None`` if any is of another kind or has one weight per patient."""
     working = [layer for layer in layers if not isinstance(layer, nn.Identity)]
     steps = []
     while working:
@@ -63,7 +63,7 @@ def _steps(layers: Iterable[nn.Module]) -> list[tuple[Conv2d, ComplexGroupNorm, 
 
 
 def _activated(x: Tensor, norm: ComplexGroupNorm, *, pooled: bool) -> Tensor:
-    """Normalise, then apply Mish to both parts and, if ``pooled``, add up 2x2 neighbours; ``x`` is written over."""
+    """Normalise, apply Mish to both parts and, if ``pooled``, sum 2x2 neighbours; ``x`` is overwritten."""
     images, channels, rows, columns = x.shape
     out = x.new_empty(images, channels, rows // 2, columns // 2) if pooled else x
     scale, shift = (torch.view_as_real(each).unsqueeze(0) for each in (norm.scale, norm.shift))
@@ -73,13 +73,13 @@ def _activated(x: Tensor, norm: ComplexGroupNorm, *, pooled: bool) -> Tensor:
     moments = x.new_empty(images, 3, norm.groups)
     for part in parts:
         moments[part] = centre(pairs[part], norm.groups, out=pairs[part])
-    # For all images at once: these are many operations on few numbers.
+    # For all images at once, because these are many operations on few numbers.
     matrix = whitening(moments, scale, norm.epsilon)
     for part in parts:
         own = x[part]
         value = torch.empty_like(own)
         transform(pairs[part], matrix[part], shift, out=value.view_as(pairs[part]))
-        # The centred images have served: their place takes what Mish divides by. Where it overflows, Mish(x) is x.
+        # The centred images are no longer needed, so Mish's divisor overwrites them. Where it overflows, Mish(x) is x.
         torch.exp(value, out=own).add_(1)
         torch.addcmul(one, own, own, out=own)
         if pooled:

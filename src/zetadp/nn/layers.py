@@ -1,15 +1,14 @@
-"""Linear maps, complex and real, that know how to give one gradient per patient.
+"""Linear maps, complex and real, that can compute one gradient per patient.
 
-Every layer works in two ways, told apart by the shape of its parameters:
+Every layer works in two ways. The shape of its parameters decides which:
 
 - *plain*: parameters as constructed; ordinary autograd.
-- *per patient*: each parameter carries a leading patient axis of length P (all P slices equal, usually an expanded
-  view), and the images of a batch are P equal, consecutive blocks, one a patient. Outputs are the same; the gradient of
-  a parameter then has the patient axis too: slice p is the gradient of patient p's part of the loss.
+- *per patient*: each parameter has a leading patient axis of length P (all P slices are equal, usually an expanded
+  view), and the images of a batch are P consecutive blocks of equal length, one a patient. The outputs are the same.
+  The gradient of a parameter then has the patient axis too: slice p is the gradient of patient p's part of the loss.
 
-Images of patients come in equal numbers here because the loss can give an image weight zero: a patient with fewer
-images is padded. Weight gradients are one call of the backend a patient, in place of autograd's own and with the same
-arithmetic, so they cost what the ordinary ones cost (measured in the table of per-patient gradients in the docs).
+On a CPU, weight gradients are one call of the backend per patient, which replaces autograd's own call and has the same
+arithmetic (`zetadp.nn.weight_gradients`). So they cost about as much as ordinary ones (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class PatientLayer(nn.Module):
 
 
 def knows_patients(model: nn.Module) -> bool:
-    """Return whether every module of a network with trained parameters of its own is a `PatientLayer`."""
+    """Return whether every module of a network that directly owns trained parameters is a `PatientLayer`."""
     return all(
         isinstance(module, PatientLayer) or not any(p.requires_grad for p in module.parameters(recurse=False))
         for module in model.modules()
@@ -38,16 +37,16 @@ def knows_patients(model: nn.Module) -> bool:
 
 
 def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
-    """Spread a small parameter over the images of a batch.
+    """Repeat a parameter, such as a bias, for the images of a batch.
 
     Parameters
     ----------
     parameter
-        Tensor of ``ndim`` axes, or of ``ndim + 1`` with a leading patient axis.
+        Tensor with ``ndim`` axes, or with ``ndim + 1`` if it has a leading patient axis.
     images
         Number of images in the batch, a multiple of the number of patients.
     ndim
-        Number of axes of the parameter without patients.
+        Number of axes of the parameter without the patient axis.
 
     Returns
     -------
@@ -139,7 +138,7 @@ class Conv2d(PatientLayer):
         self.weight = nn.Parameter(torch.zeros(outputs, inputs, kernel, kernel, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve images of shape (image, channel, row, column), complex channels stacked."""
+        """Convolve images of shape (image, channel, row, column); complex channels are stacked."""
         if self.weight.ndim == 5:
             return _PatientConv2d.apply(x, self.weight, self.stride, self.padding)  # type: ignore[no-untyped-call,no-any-return]
         weight = block_weight(self.weight) if self.weight.is_complex() else self.weight
@@ -163,7 +162,7 @@ class Linear(PatientLayer):
         self.bias = nn.Parameter(torch.zeros(outputs, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map features of shape (image, feature), complex features stacked."""
+        """Map features of shape (image, feature); complex features are stacked."""
         bias = per_image(self.bias, len(x), 1)
         if bias.is_complex():
             bias = torch.cat((bias.real, bias.imag), dim=1)
@@ -176,20 +175,21 @@ class Linear(PatientLayer):
 class LowRankConv2d(Conv2d):
     """A frozen convolution, complex (on stacked tensors) or real, plus a trained update of low rank.
 
-    The weight, as a matrix of outputs by inputs times kernel, becomes ``W = W0 + U V`` of two factors with ``rank``
-    columns and rows (Hu et al., arXiv:2106.09685). W0 is frozen and public; V is drawn at random from the run's seed,
-    which is public too; U starts at zero, so that training begins at W0 to the bit. Where U alone is trained, scores
-    are as linear in what is trained as they are in W, and of the two factors it has the fewer weights: ``rank`` for
-    each output, against ``rank * kernel**2`` for each input.
+    The weight, as a matrix of shape (output, input times kernel), becomes ``W = W0 + U V``, where U has ``rank``
+    columns and V has ``rank`` rows (Hu et al., arXiv:2106.09685). W0 is frozen and public. V is drawn from the run's
+    seed, which is public too. U starts at zero, so training begins exactly at W0. If only U is trained, the layer's
+    output is linear in the trained weights, and they are few: ``rank`` for each output, whereas V has
+    ``rank * kernel**2`` for each input.
 
-    The frozen weight has the name that a plain convolution gives it, so that both read each other's.
+    The frozen weight has the same name as that of a plain convolution, so both can load each other's weights.
 
     Parameters
     ----------
     inputs, outputs, kernel, stride, dtype
-        As of `Conv2d`.
+        As in `Conv2d`.
     rank
-        Filters of the inner factor V, and so the largest rank of the update; those of a complex layer are complex.
+        Number of filters of the inner factor V, and so the largest rank of the update; complex filters in a complex
+        layer.
     """
 
     def __init__(
@@ -200,13 +200,13 @@ class LowRankConv2d(Conv2d):
         self.outer = Conv2d(rank, outputs, 1, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve images of shape (image, channel, row, column), complex channels stacked."""
+        """Convolve images of shape (image, channel, row, column); complex channels are stacked."""
         update: Tensor = self.outer(self.inner(x))
         return super().forward(x) + update
 
 
 def updates(model: nn.Module) -> dict[str, Tensor]:
-    """Return the factors of all low-rank updates of a network by name, without the weights that they update."""
+    """Return the factors of all low-rank updates of a network by name, without the frozen weights."""
     return {
         f"{name}.{factor}": value
         for name, module in model.named_modules()

@@ -1,13 +1,13 @@
-r"""Mish and common operations after it, each as one differentiable step with one saved tensor.
+r"""Mish and operations that often follow it, each as one differentiable step with one saved tensor.
 
-PyTorch's own Mish takes a logarithm, an exponential and a hyperbolic tangent of every number, forward and again
-backward. One logistic function is enough: with :math:`s = 1/(1 + e^{-x})` and :math:`p = s (2 - s)`,
+PyTorch's own Mish takes a logarithm, an exponential and a hyperbolic tangent of every number, in the forward pass and
+again in the backward pass. One logistic function is enough: with :math:`s = 1/(1 + e^{-x})` and :math:`p = s (2 - s)`,
 
 .. math:: \tanh(\log(1 + e^x)) = \frac{p}{2 - p} =: t, \qquad
    \mathrm{Mish}(x) = x t, \qquad \mathrm{Mish}'(x) = t + s x (1 - t^2),
 
-without loss of relative accuracy for any sign of x. The slope is what is saved. On a CPU work goes in blocks that stay
-in cache.
+without loss of relative accuracy for any sign of x. The slope is saved for the backward pass. On a CPU the work is
+split into blocks that stay in cache.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def pooled_mish(x: Tensor) -> Tensor:
 
 
 def _keep_slope(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401  (untyped)
-    """Save the slope, the second output, which nothing differentiates."""
+    """Save the slope, which is the second output and is never differentiated."""
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(output[1])
 
 
 class _Mish(torch.autograd.Function):
-    """Mish, and its slope for the way back."""
+    """Mish, and its slope for the backward pass."""
 
     @staticmethod
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ class _Mish(torch.autograd.Function):
 
 
 class _PooledMish(torch.autograd.Function):
-    """The 2x2 average pooling of Mish, and the slope of Mish for the way back."""
+    """The 2x2 average pooling of Mish, and the slope of Mish for the backward pass."""
 
     @staticmethod
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,7 +91,7 @@ class _PooledMish(torch.autograd.Function):
         for part in blocks(x):
             factor = torch.empty_like(x[part])
             _factor_and_slope(x[part], factor, slope[part])
-            # Mish itself is never written: pairs of rows are added as they are made.
+            # Mish itself is never stored: the sum of each pair of rows is computed directly.
             upper, lower = _row_pairs(x[part]).unbind(3)
             upper_factor, lower_factor = _row_pairs(factor).unbind(3)
             torch.mul(upper, upper_factor, out=half[part])

@@ -1,7 +1,7 @@
 """The networks: complex ones, their real twins, the linear baseline, and heads on features of the public backbone.
 
-Every network takes images of shape (image, 1, row, column) — complex64 k-space or float32 images, as its ``domain``
-says; features are complex64 images of one row — and returns real class scores of shape (image, class).
+Classifiers take inputs of shape (image, 1, row, column), complex64 or float32 as their ``domain`` requires, and return
+real class scores of shape (image, class). Features are complex64 images of one row. U-Nets return images.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.settings import LOW_RANK, OWN, ROWS
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.spectral import SpectrogramClassifier
-from zetadp.nn.stacked import stack
+from zetadp.nn.stacked import modulus, stack
 from zetadp.nn.unet import UNet, inverse_fourier
 from zetadp.validation import UserError
 
@@ -30,7 +30,16 @@ from zetadp.validation import UserError
 class ConvolutionalClassifier(nn.Module):
     """Convolution blocks and a classification head, complex or real.
 
-    A complex network ends in the modulus of its complex scores, a real one in the scores themselves.
+    A complex network returns the modulus of its complex scores, a real one returns the scores themselves.
+
+    Parameters
+    ----------
+    settings
+        What defines the network.
+    classes
+        Number of classes.
+    size
+        Side of the square images, in pixels.
     """
 
     def __init__(self, settings: NetworkSettings, classes: int, size: int) -> None:
@@ -38,7 +47,7 @@ class ConvolutionalClassifier(nn.Module):
         self.complex = settings.family == "complex"
         self.transform = settings.transform
         dtype = torch.complex64 if self.complex else torch.float32
-        # A real network on k-space sees real and imaginary part as two channels.
+        # A real network on k-space takes real and imaginary part as two channels.
         channels = 2 if not self.complex and settings.domain == "kspace" else 1
         widths = settings.widths if self.complex else tuple(_real_width(w, settings.groups) for w in settings.widths)
         norm = ComplexGroupNorm if self.complex else GroupNorm
@@ -75,24 +84,25 @@ class ConvolutionalClassifier(nn.Module):
         return activation(settings.activation, channels) if self.complex else Mish()
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the inputs of the head, shape (image, feature), complex features stacked."""
+        """Return the inputs of the head, shape (image, feature); complex features are stacked."""
         x = self._run(self.blocks, self._stacked(images))
         # Stacked tensors keep all real parts before all imaginary parts, so flattening and averaging act on both alike.
         return x.mean(dim=(2, 3)) if self.pooled else x.flatten(1)
 
     def layer_statistics(self, images: Tensor) -> Tensor:
-        """Return the output of each activation of a complex network for images, averaged over pixels.
+        """Return statistics over pixels of a complex network's layers for images.
 
         Returns
         -------
-        Real numbers of shape (image, statistic): after each activation, of every channel the mean of the real part and
-        of the imaginary part, and the mean and standard deviation of the modulus.
+        Real numbers of shape (image, statistic). After each activation and its pooling, if any, these are for every
+        channel the mean of the real part and of the imaginary part, and the mean and standard deviation of the modulus.
         """
         x = self._stacked(images)
         found: list[Tensor] = []
-        layers = [layer for layer in self.blocks if not isinstance(layer, nn.Identity)]
-        for first in range(0, len(layers), 3):
-            x = self._run(nn.Sequential(*layers[first : first + 3]), x)
+        layers = list(self.blocks)
+        starts = [place for place, layer in enumerate(layers) if isinstance(layer, Conv2d)]
+        for first, following in pairwise((*starts, len(layers))):
+            x = self._run(nn.Sequential(*layers[first:following]), x)
             size = modulus(x)
             found += [x.mean((2, 3)), size.mean((2, 3)), size.std((2, 3))]
         return torch.cat(found, dim=1)
@@ -111,22 +121,14 @@ class ConvolutionalClassifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""
         x: Tensor = self.head(self.features(images))
-        if not self.complex:
-            return x
-        return modulus(x)
-
-
-def modulus(x: Tensor) -> Tensor:
-    """Return the modulus of stacked complex scores; its slope at zero is zero."""
-    real, imaginary = x.chunk(2, dim=1)
-    return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
+        return modulus(x) if self.complex else x
 
 
 class DenseClassifier(nn.Module):
     """Fully connected layers on all pixels of an image, or all values of a row, complex or real.
 
-    A complex network ends in the modulus of its complex scores. A real one has ReLU, which is what the cardioid is on
-    real numbers.
+    A complex network returns the modulus of its complex scores. A real one uses ReLU, which is the cardioid of a real
+    number.
     """
 
     def __init__(self, settings: NetworkSettings, classes: int, size: int) -> None:
@@ -163,7 +165,7 @@ class LinearClassifier(nn.Module):
 class HeadClassifier(nn.Module):
     """A complex affine map of complex features, with the real parts of its outputs as scores.
 
-    The loss is convex in its weights, which makes few rounds and averaged weights enough.
+    The loss is convex in its weights, so few rounds with averaged weights are enough.
     """
 
     def __init__(self, components: int, classes: int) -> None:
@@ -178,18 +180,25 @@ class HeadClassifier(nn.Module):
 
 
 def build(settings: NetworkSettings, classes: int, size: int, generator: np.random.Generator) -> nn.Module:
-    """Return a network with freshly drawn weights, of which those that are trained require a gradient.
+    """Return a network with newly drawn weights. Only its trained weights require a gradient.
 
     Parameters
     ----------
     settings
         What defines the network.
     classes
-        Number of classes.
+        Number of classes; a U-Net ignores it.
     size
-        Side of the square images; for a head the number of features, for a row its length.
+        Side of the square images in pixels; for a head the number of features, for a row its length.
     generator
         Source of the starting weights.
+
+    Raises
+    ------
+    UserError
+        If the network is of family ``own``.
+    ValueError
+        If the settings do not fit ``size``.
     """
     model: nn.Module
     if settings.family == OWN:
@@ -217,7 +226,7 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
         _freeze(model, settings.trained)
     initialise(model, generator)
     if isinstance(model, UNet):
-        nn.init.zeros_(model.last.weight)  # so that it begins with the zero-filled image
+        nn.init.zeros_(model.last.weight)  # so that the first output is the zero-filled image
     return model
 
 
@@ -252,7 +261,7 @@ def _freeze(model: ConvolutionalClassifier, trained: str) -> None:
 
 
 def _real_width(width: int, groups: int) -> int:
-    """Return the real width whose squared count of numbers is nearest to that of a complex ``width``."""
+    """Return the multiple of ``groups`` nearest to the root of two times ``width``; at least ``groups``."""
     return max(1, round(width * 2**0.5 / groups)) * groups
 
 
@@ -260,9 +269,10 @@ def _real_width(width: int, groups: int) -> int:
 def initialise(model: nn.Module, generator: np.random.Generator) -> None:
     """Draw the weights of every linear map by He's rule; leave biases, scales and shifts as they are.
 
-    A complex weight gets real and imaginary part from ``N(0, 1 / fan_in)`` each, so that its total variance is
-    ``2 / fan_in``, the value that He et al. (doi:10.1109/ICCV.2015.123) give a real one. Of low-rank updates the inner
-    factor is drawn, after all else, so that the network that they update is that without them; the outer stays zero.
+    Real and imaginary part of a complex weight come from ``N(0, 1 / fan_in)`` each. Its total variance is then
+    ``2 / fan_in``, the value of He et al. (doi:10.1109/ICCV.2015.123) for a real weight. The inner factors of low-rank
+    updates are drawn last, so that all other weights are those of the network without updates. The outer factors stay
+    zero.
     """
     maps = [module for module in model.modules() if isinstance(module, (Conv2d, Linear))]
     updated = [module for module in maps if isinstance(module, LowRankConv2d)]

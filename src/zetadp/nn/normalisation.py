@@ -3,9 +3,10 @@ r"""Group normalisation, which keeps records apart: no statistic crosses images.
 Batch normalisation must not be used under differential privacy, because it mixes records and leaves the gradient of one
 record undefined.
 
-Both layers are bound by memory, not by arithmetic, so each way is written out: one pass that reduces, one that maps,
-each in blocks of images that stay in cache. Saved for the backward pass are the centred (or normalised) image and a few
-numbers for each image and channel; gradients of scale and shift, one for each image, fall out of the reduction.
+The complex layer is bound by memory, not by arithmetic. So its forward and backward passes are written by hand: one
+pass over the data that reduces and one that maps, each in blocks of images that stay in cache. The backward pass needs
+the centred images and a few numbers for each image and channel. Its reduction also gives the gradients of scale and
+shift, one for each image.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class ComplexGroupNorm(PatientLayer):
 
     .. math:: W = \frac{1}{st} \begin{pmatrix} b + s & -c \\ -c & a + s \end{pmatrix}.
 
-    The closed form equals the singular value decomposition in value, and unlike it has finite gradients where the two
-    eigenvalues meet (circular groups, constant groups), so one degenerate image cannot poison a round.
+    The closed form has the same value as a singular value decomposition. Unlike that, it has finite gradients where the
+    two eigenvalues are equal (circular groups, constant groups), so one degenerate image cannot spoil a round.
 
     Parameters
     ----------
@@ -47,7 +48,8 @@ class ComplexGroupNorm(PatientLayer):
 
     Notes
     -----
-    After whitening each part has unit variance. The scale starts at :math:`(1 + i)/\sqrt 2`, of modulus one.
+    After whitening each part has unit variance, up to ``epsilon``. The scale starts at :math:`(1 + i)/\sqrt 2`, of
+    modulus one.
 
     References
     ----------
@@ -72,7 +74,7 @@ class ComplexGroupNorm(PatientLayer):
 class _Root(NamedTuple):
     """The inverse square root W of the covariance of each image and group, and the values it was computed from.
 
-    All are of shape (image, group), but ``rows``, the elements of W row by row, of shape (image, 4, group).
+    All have shape (image, group), except ``rows``, the elements of W row by row, which has shape (image, 4, group).
     """
 
     a: Tensor
@@ -97,12 +99,12 @@ class _Root(NamedTuple):
         var_real, var_imaginary, c = moments.unbind(1)
         g11, g12, g21, g22 = of_rows.unbind(1)
         k = 1 / (self.s * self.t)
-        # W = k (...): the gradient of k continues to s and t by k = 1 / (s t), and from t to a, b and s.
+        # W = k (...): the gradient of k passes to s and t through k = 1 / (s t), and from t to a, b and s.
         of_k = -(of_rows * self.rows).sum(dim=1)
         of_t = of_k / self.t
         of_sum = of_t / (2 * self.t)
         of_determinant = (of_k / self.s + k * (g11 + g22) + 2 * of_sum) / (2 * self.s)
-        # Where the determinant was raised to zero it does not move with the moments.
+        # Where the determinant was clamped to zero, it does not depend on the moments.
         kept = torch.where(var_real * var_imaginary > c * c, of_determinant, 0)
         of_both = of_sum + epsilon * of_determinant
         of_real = k * g22 + of_both + kept * var_imaginary
@@ -111,10 +113,10 @@ class _Root(NamedTuple):
 
 
 def centre(pairs: Tensor, groups: int, out: Tensor) -> Tensor:
-    """Write images without the mean of each group and part, and return the moments that are left, (image, 3, group).
+    """Subtract the mean of each group and part from images, and return the second moments, shape (image, 3, group).
 
-    Images are of shape (image, 2, channel, position); ``out`` may be the images themselves. The moments are those that
-    `whitening` takes.
+    Images have shape (image, 2, channel, position). The result is written to ``out``, which may be the images. The
+    moments are the variances of real and imaginary parts and their covariance, as `whitening` takes them.
     """
     images, _, channels, positions = pairs.shape
     n = channels // groups * positions
@@ -127,9 +129,9 @@ def centre(pairs: Tensor, groups: int, out: Tensor) -> Tensor:
 
 
 def whitening(moments: Tensor, scale: Tensor, epsilon: float) -> Tensor:
-    """Return the 2x2 matrix, row by row, by which each channel is whitened and scaled, shape (image, 4, channel).
+    """Return the 2x2 matrix that whitens and scales each channel, row by row, shape (image, 4, channel).
 
-    Moments are of shape (image, 3, group), scales of shape (1 or image, channel, 2).
+    Moments have shape (image, 3, group), scales have shape (1 or image, channel, 2).
     """
     rows = _to_channels(_Root.of(moments, epsilon).rows, scale.shape[1])
     of_real, of_imaginary = rows.chunk(2, dim=1)
@@ -138,7 +140,7 @@ def whitening(moments: Tensor, scale: Tensor, epsilon: float) -> Tensor:
 
 
 def transform(pairs: Tensor, matrix: Tensor, shift: Tensor, out: Tensor) -> None:
-    """Write the images of shape (image, 2, channel, position) that a matrix and a shift of every channel give."""
+    """Apply the matrix and the shift of every channel to images of shape (image, 2, channel, position)."""
     m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
     shift_real, shift_imaginary = shift.unsqueeze(2).unbind(3)
     real, imaginary = pairs.unbind(1)
@@ -150,8 +152,8 @@ def transform(pairs: Tensor, matrix: Tensor, shift: Tensor, out: Tensor) -> None
 class _Whitened(torch.autograd.Function):
     """Whitening, scale and shift of stacked images.
 
-    Scale and shift are pairs of real numbers, shape (1 or image, channel, 2). Further outputs are for the way back: the
-    centred image, the moments of each group, and the 2x2 matrix of each channel, shape (image, 4, channel).
+    Scale and shift are pairs of real numbers, shape (1 or image, channel, 2). Further outputs are for the backward
+    pass: the centred images, the moments of each group, and the 2x2 matrix of each channel, shape (image, 4, channel).
     """
 
     @staticmethod
@@ -164,7 +166,7 @@ class _Whitened(torch.autograd.Function):
         moments = pairs.new_empty(images, 3, groups)
         for part in blocks(pairs):
             moments[part] = centre(pairs[part], groups, out=centred[part])
-        # Whitening and complex scale are one real 2x2 matrix an image and channel: one pass over the data, not two.
+        # Whitening and complex scale are one real 2x2 matrix for each image and channel, so one pass does both.
         matrix = whitening(moments, scale, epsilon)
         out = torch.empty_like(pairs)
         for part in blocks(pairs):
@@ -173,7 +175,7 @@ class _Whitened(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401
-        _, scale, shift, ctx.groups, ctx.epsilon = inputs
+        _, scale, shift, _, ctx.epsilon = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(scale, shift, *output[1:])
@@ -184,7 +186,7 @@ class _Whitened(torch.autograd.Function):
         if gradients[0] is None:
             return (None,) * 5
         scale, shift, *saved = ctx.saved_tensors
-        of_x, of_scale, of_shift = _WhitenedBackward.apply(gradients[0], scale, *saved, ctx.groups, ctx.epsilon)  # type: ignore[no-untyped-call]
+        of_x, of_scale, of_shift = _WhitenedBackward.apply(gradients[0], scale, *saved, ctx.epsilon)  # type: ignore[no-untyped-call]
         if len(scale) == 1:
             of_scale = of_scale.sum(dim=0, keepdim=True)
         if len(shift) == 1:
@@ -200,13 +202,13 @@ class _Whitened(torch.autograd.Function):
 
 
 class _WhitenedBackward(torch.autograd.Function):
-    """Gradients of `_Whitened` of the images, and of scale and shift for each image."""
+    """Gradients of `_Whitened` with respect to the images and, for each image, to scale and shift."""
 
     @staticmethod
     def forward(
-        gradient: Tensor, scale: Tensor, centred: Tensor, moments: Tensor, matrix: Tensor, groups: int, epsilon: float
+        gradient: Tensor, scale: Tensor, centred: Tensor, moments: Tensor, matrix: Tensor, epsilon: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        images, channels = len(gradient), gradient.shape[1] // 2
+        images, channels, groups = len(gradient), gradient.shape[1] // 2, moments.shape[2]
         gradient = gradient.contiguous()
         parts = gradient.view(images, 2, channels, -1)
         pairs = centred.view_as(parts)
@@ -229,7 +231,7 @@ class _WhitenedBackward(torch.autograd.Function):
         of_rows = torch.cat((g * with_real + h * with_imaginary, g * with_imaginary - h * with_real), dim=1)
         of_moments = root.moments_gradient(_of_groups(of_rows, groups), moments, epsilon) / (n - 1)
         of_real, of_imaginary, of_product = _to_channels(of_moments, channels).unsqueeze(3).unbind(1)
-        # Centring takes away the mean of what arrives; that of the centred image itself is zero.
+        # Centring subtracts the mean of the arriving gradient; the mean of the centred image itself is zero.
         arriving = (matrix.view(images, 2, 2, channels) * sums.unsqueeze(2)).sum(dim=1)
         mean_real, mean_imaginary = _to_channels(_of_groups(arriving, groups) / n, channels).unsqueeze(3).unbind(1)
         m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
@@ -261,7 +263,7 @@ class _WhitenedBackward(torch.autograd.Function):
 
 
 class GroupNorm(PatientLayer):
-    """Group normalisation of real channels, with scale and shift that accept a patient axis.
+    """Group normalisation of real channels by PyTorch, with scale and shift that accept a patient axis.
 
     Parameters
     ----------
@@ -288,16 +290,16 @@ class GroupNorm(PatientLayer):
 
 
 def _to_channels(values: Tensor, channels: int) -> Tensor:
-    """Repeat numbers of groups, shape (image, number, group), for their channels."""
+    """Repeat values of groups, shape (image, number, group), for their channels."""
     return values.repeat_interleave(channels // values.shape[2], dim=2)
 
 
 def _of_groups(values: Tensor, groups: int) -> Tensor:
-    """Sum numbers of channels, shape (image, number, channel), over their groups."""
+    """Sum values of channels, shape (image, number, channel), over each group."""
     return values.view(*values.shape[:2], groups, -1).sum(dim=3)
 
 
 def _rows(parameter: Tensor, axis: int | None, size: int, images: int) -> Tensor:
-    """Return a mapped parameter, shape (1 or image, channel, 2) after the mapped axis, with one row an image."""
+    """Return a mapped parameter, shape (1 or image, channel, 2) without the mapped axis, with one row an image."""
     rows = parameter.unsqueeze(0) if axis is None else parameter.movedim(axis, 0)
     return rows.expand(size, images // size, *rows.shape[2:]).flatten(0, 1)

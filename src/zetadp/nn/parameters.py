@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Layout:
-    """The place of each parameter in the flat vector.
+    """The position of each parameter in the flat vector.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Layout:
     shapes
         Shape of each parameter.
     complex
-        Whether each parameter is complex; a complex number takes two neighbouring places, real part first.
+        Whether each parameter is complex. A complex number takes two neighbouring positions, real part first.
     """
 
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Layout:
     def of(cls, model: nn.Module) -> Layout:
         """Return the layout of a network's trainable parameters, complex ones first.
 
-        A complex view must begin at an even place of the vector, and real parameters may be odd in number.
+        A complex view must begin at an even position of the vector, and the number of real parameters can be odd.
         """
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         named = sorted(trained, key=lambda entry: not entry[1].is_complex())

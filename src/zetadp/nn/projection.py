@@ -12,18 +12,18 @@ RIDGE = 1e-3
 
 
 def fit_projection(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the centre of features and a matrix to uncorrelated components, the most telling first.
+    """Return the centre of features and a matrix to uncorrelated components, the most informative first.
 
-    Components are the generalised eigenvectors of the covariance of class means against the covariance within classes
-    (Fisher's discriminants, at most one fewer than there are classes), followed by the principal components of what
-    these leave. All have unit variance.
+    The first components are Fisher's discriminants, one fewer than there are classes: the generalised eigenvectors of
+    the covariance of class means against the covariance within classes. The other components are the principal
+    components of the remaining space. All have unit variance.
 
     Parameters
     ----------
     features
         Real vectors, shape (image, feature).
     labels
-        Class of each, shape (image,).
+        Class of each image, shape (image,).
 
     Returns
     -------
@@ -36,12 +36,12 @@ def fit_projection(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     covariance = x.T @ x / len(x)
     covariance += RIDGE * covariance.diagonal().mean() * torch.eye(len(centre), dtype=torch.float64)
     variances, axes = torch.linalg.eigh(covariance)
-    sphere = axes * variances.rsqrt()  # to unit covariance, where the discriminants are the spread of class means
+    sphere = axes * variances.rsqrt()  # to unit covariance, where class means vary most along the discriminants
     means = torch.stack([(x[labels == c] @ sphere).mean(dim=0) for c in range(int(labels.max()) + 1)])
     between = means.T @ means
     count = len(means) - 1
     telling = torch.linalg.eigh(between)[1].flip(1)[:, :count]
-    # The rest, in the space that is orthogonal to the discriminants, by variance of the features themselves.
+    # The space orthogonal to the discriminants, ordered by the variance of the features themselves.
     rest = torch.linalg.svd(telling, full_matrices=True)[0][:, count:]
     spread = rest.T @ torch.diag(variances) @ rest
     order = torch.linalg.eigh(spread)[1].flip(1)
@@ -52,19 +52,28 @@ def fit_projection(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def head_scores(components: Tensor, head: tuple[Tensor, Tensor]) -> Tensor:
     """Return the scores of an affine head, shape (..., class), for complex components of shape (..., component).
 
-    The head takes the first components, as many as it has weights a class.
+    The head takes as many components as its weight has columns, counted from the first.
     """
     weight, bias = head
     return (components[..., : weight.shape[1]] @ weight.T + bias).real
 
 
 def head_on(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the affine head of least cross-entropy on the first ``count`` pairs of real components.
+    """Return the affine head of least cross-entropy, with a small ridge, on the first components.
+
+    Parameters
+    ----------
+    components
+        Real components, shape (image, 2 * component); neighbours are real and imaginary part.
+    labels
+        Class of each image, shape (image,).
+    count
+        Number of complex components that the head takes.
 
     Returns
     -------
     weight, bias
-        complex64 of shapes (class, count) and (class,): the real parts of their outputs are the scores.
+        complex64 of shapes (class, count) and (class,). The real parts of their outputs are the scores.
     """
     x = components[:, : 2 * count]
     classes = int(labels.max()) + 1
@@ -88,10 +97,11 @@ def head_on(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Ten
 def public_means(weight: Tensor) -> Tensor:
     r"""Return the class means that a public head's weights imply, shape (class, component), complex128.
 
-    Take classes of equal size that are Gaussian with a common covariance about means m, features whose covariance over
-    all classes is the identity and whose mean is zero, as components have on public images. The best scores are then
-    :math:`W = (I - m m^T / K)^{-1} m` up to what all classes share. In the singular directions of :math:`m / \sqrt K`,
-    a singular value s of the means is one :math:`\sigma = s / (1 - s^2)` of the weights, which is solved for s.
+    Assume K classes of equal size that are Gaussian with means m and a common covariance, and features with mean zero
+    and identity covariance over all classes, as components have on public images. The best weights are then
+    :math:`W = (I - m m^T / K)^{-1} m`, up to a term that all classes share. Along the singular directions of
+    :math:`m / \sqrt K`, a singular value s of the means becomes :math:`\sigma = s / (1 - s^2)` of the weights. This
+    function solves for s.
 
     Parameters
     ----------
@@ -102,7 +112,7 @@ def public_means(weight: Tensor) -> Tensor:
     centred = pairs - pairs.mean(dim=0)
     root = math.sqrt(len(weight))
     left, sigma, right = torch.linalg.svd(centred / root, full_matrices=False)
-    # The root below one of s^2 sigma + s - sigma = 0, without cancellation.
+    # The root in [0, 1) of s^2 sigma + s - sigma = 0, in a form without cancellation.
     values = 2 * sigma / (1 + (1 + 4 * sigma.square()).sqrt())
     means = root * (left * values) @ right
     return torch.view_as_complex(means.reshape(len(weight), -1, 2))

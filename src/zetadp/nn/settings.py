@@ -1,4 +1,4 @@
-"""Settings of networks, in a module that does not need PyTorch, which takes seconds to import."""
+"""Settings of networks. This module does not import PyTorch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Any
 from zetadp.validation import in_range, one_of, positive
 
 OWN = "own"
-"""Family of a network that the user of the library brings as a PyTorch module."""
+"""Family of the user's own networks, which are PyTorch modules."""
 FAMILIES = ("complex", "real", "dense", "spectrogram", "unet", "real_unet", "linear", "head", OWN)
 LOW_RANK = ("low_rank", "low_rank_outer")
 """Choices of ``trained`` with low-rank updates (`zetadp.nn.layers`): both factors, or the outer one."""
 
 DESCENT = "descent"
-"""Rounds of clipped gradients: the way of every network."""
+"""Estimator for every network: rounds of clipped gradients."""
 CLASS_MEANS = "class_means"
 LEAST_SQUARES = "least_squares"
 CLOSED_FORMS = (CLASS_MEANS, LEAST_SQUARES)
-"""Ways of a head: one message of every node, from which the weights follow (`zetadp.nn.closed_form`)."""
+"""Estimators for a head: every node sends one message, and the weights follow from them (`zetadp.nn.closed_form`)."""
 MIXED_ROWS = "mixed_rows"
-"""Way of a head: every node releases rows that mix its patients, and the head learns from them."""
+"""Estimator for a head: every node releases rows that mix its patients, and the head is trained on them."""
 AT_ONCE = (*CLOSED_FORMS, MIXED_ROWS)
-"""Ways that have one round."""
+"""Estimators that have one round."""
 
 STUDY = "study"
 FEATURES = ("features", "layers", STUDY)
-"""Domains of a head: features of the last layer of something public, of all layers of the public backbone, or these
-less their mean over all images of the record."""
+"""Domains of a head: features of the last layer of a public network, features of all layers of the public backbone, or
+the latter minus their mean over all images of the record."""
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", *FEATURES)
 DECISIONS = IMAGE, SLICE = ("image", "slice")
-"""What the task of pulse sequences decides at once: an image, or the images of all sequences of a slice."""
+"""Inputs of one decision in the task of pulse sequences: an image, or the images of all sequences of a slice."""
 ROWS = ("signal", "spectrum")
-"""Domains of one dimension: what a network sees is a row, and not a square."""
+"""Domains of one dimension: the input of a network is a row of values, not a square image."""
 OF_FAMILY = {
     "dense": ("complex", "image", *ROWS),
     "spectrogram": ("complex", "image"),
     "unet": ("kspace",),
     "real_unet": ("kspace",),
 }
-"""Domains of families that do not take every one; no other sees complex images or rows."""
+"""Domains of families with a list of their own. The other families take k-space, images or features."""
 
 SHIPPED = {
     "features": "data/backbone.safetensors",
@@ -56,20 +56,20 @@ class NetworkSettings:
     Attributes
     ----------
     family
-        ``complex``; ``real`` (the same shape with real weights, widths times the square root of two so that it has
-        about as many real numbers); ``dense`` (fully connected layers) and ``spectrogram`` (`zetadp.nn.spectral`),
-        complex or real as their domain is; ``unet`` and its real twin ``real_unet`` (`zetadp.nn.unet`), which give
-        images; ``linear`` (softmax regression on log magnitude); or ``head`` (a complex affine map of features).
-        ``own``: the network is brought as a PyTorch module, and the other settings are of no effect.
+        ``complex``; ``real`` (its twin: real weights, and widths times the square root of two, so that it has about as
+        many real numbers); ``dense`` (fully connected layers) and ``spectrogram`` (`zetadp.nn.spectral`), which are
+        complex if their domain is; ``unet`` and its twin ``real_unet`` (`zetadp.nn.unet`), whose outputs are images;
+        ``linear`` (softmax regression on log magnitude); ``head`` (a complex affine map of features); or ``own``, the
+        user's PyTorch module, for which the other settings have no effect.
     domain
-        What it sees: whitened ``kspace``, the real ``image``, an image that is ``complex`` itself, a real ``signal``
-        of one dimension, its complex ``spectrum``, ``features`` that something public computes, features of all
-        ``layers`` of the public backbone, or of a ``study``: the same less their mean over all images of the record.
+        Inputs: whitened ``kspace``; the real ``image``; an image that is itself ``complex``; a real ``signal`` of one
+        dimension, or its complex ``spectrum``; public ``features``; features of all ``layers`` of the public backbone;
+        or features of a ``study``, which are those of all layers minus their mean over all images of the record.
     widths
-        Filters of each block; each block halves the image side by average pooling. Units of each hidden layer of family
-        ``dense``, filters of each convolution of family ``spectrogram``, channels at each size of a U-Net.
+        Filters of each block; each block halves the image side by average pooling. For family ``dense``, units of each
+        hidden layer; for ``spectrogram``, filters of each convolution; for a U-Net, channels at each size.
     convolutions
-        3x3 convolutions a block, each followed by group normalisation and activation.
+        Number of 3x3 convolutions in a block, each followed by normalisation and activation.
     head
         ``hidden``: flatten, affine to ``hidden`` units, activation, affine to the classes.
         ``pooled``: global average, affine to the classes.
@@ -78,20 +78,20 @@ class NetworkSettings:
     groups
         Groups of the group normalisation.
     activation
-        Name of the activation of a complex network; real networks use Mish.
+        Name of the activation of a complex network. Real networks have a fixed one.
     transform
-        ``fourier``: the inverse Fourier transform goes before the first convolution of a complex network; ``none``: the
-        convolutions slide over k-space.
+        ``fourier``: the inverse Fourier transform comes before the first convolution of a complex network; ``none``:
+        the convolutions act on k-space.
     components
-        Features that a head takes, the first of those there are; 0 takes all.
+        Number of components that a head takes, counted from the first; 0 takes all.
     start
-        Where the weights start from: ``random``, or ``public``, the backbone's.
+        Starting weights: ``random``, or ``public`` for those of the backbone.
     trained
-        Trained weights: ``all``; ``norms``, scales and shifts of the normalisation with the head; ``low_rank``, both
-        factors of an update ``U V`` of every convolution with the head; ``low_rank_outer``, the same with V as drawn;
-        or the ``head``. The head of a U-Net is its last convolution and the weight of data consistency.
+        Trained weights: ``all``; ``head``; or the head together with scales and shifts of the normalisation
+        (``norms``), with both factors of an update ``U V`` of every convolution (``low_rank``), or with U alone
+        (``low_rank_outer``). The head of a U-Net is its last convolution and the weight of data consistency.
     rank
-        Rank of the updates, where there are any.
+        Rank of low-rank updates.
     """
 
     family: str = "complex"

@@ -1,8 +1,8 @@
 """A convolutional network for spectrograms: the one that Ziller et al. use for spoken commands, and its real twin.
 
-Convolutions without padding, maximum pooling between the second and the third of them and over all places after the
-last, then two affine layers. The paper names the 3x3 filters, the places of the poolings and the units; the size of the
-first pooling (2x2) and of the adaptive one (1x1), and pooling by modulus, are our reading.
+Convolutions without padding, maximum pooling after the second convolution and over the whole image after the last, then
+two affine layers. The paper gives the 3x3 filters, the positions of the poolings and the units. The sizes of the first
+pooling (2x2) and of the adaptive one (1x1), and pooling by modulus, are our interpretation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from zetadp.nn.activations import activation
 from zetadp.nn.layers import Conv2d, Linear
-from zetadp.nn.stacked import stack
+from zetadp.nn.stacked import modulus, stack
 
 if TYPE_CHECKING:
     from zetadp.nn.settings import NetworkSettings
@@ -26,14 +26,14 @@ POOLED_AFTER = 1
 
 
 class MagnitudeMaxPool2d(nn.Module):
-    """Maximum pooling of complex images by modulus: of each window, the number of largest modulus, phase included.
+    """Maximum pooling of complex images: of each window, the complex number of largest modulus.
 
-    The first of several equal ones is taken. The gradient goes to the number that was taken and to no other.
+    Of several equal ones, the first is taken. The gradient goes only to the number that was taken.
 
     Parameters
     ----------
     side
-        Side of the square windows, which do not overlap; None takes one number of the whole image.
+        Side of the square windows, which do not overlap. None takes the whole image as one window.
     """
 
     def __init__(self, side: int | None = 2) -> None:
@@ -56,9 +56,9 @@ class MagnitudeMaxPool2d(nn.Module):
 class SpectrogramClassifier(nn.Module):
     """Convolutions over time and frequency, and two affine layers, complex or real.
 
-    A complex network applies its activation after every layer, the last one included, and ends in the modulus of its
-    scores. A real one, on magnitudes, has as many real numbers, ReLU between its layers, and ends in the scores
-    themselves.
+    A complex network applies its activation after every layer, including the last one, and returns the modulus of its
+    scores. A real network takes magnitudes, has about as many real numbers and ReLU between its layers, and returns the
+    scores themselves.
 
     Parameters
     ----------
@@ -73,15 +73,15 @@ class SpectrogramClassifier(nn.Module):
         super().__init__()
         self.complex = settings.domain == "complex"
         dtype = torch.complex64 if self.complex else torch.float32
-        # Twice the numbers a weight, so the root of two fewer weights a side.
+        # A complex weight is two real numbers, so the twin has the root of two more channels.
         widths = [width if self.complex else round(width * 2**0.5) for width in (*settings.widths, settings.hidden)]
         *filters, hidden = widths
         blocks: list[nn.Module] = []
         for number, (before, width) in enumerate(pairwise((1, *filters))):
             blocks.append(Conv2d(before, width, padding=0, dtype=dtype))
             if number in (POOLED_AFTER, len(filters) - 1):
-                # Before the activation, which is cheaper. An activation that keeps the phase and grows with the
-                # modulus, as the paper's does, commutes with pooling; so does ReLU.
+                # Pooling comes before the activation because that is cheaper. It commutes with ReLU, and with an
+                # activation that keeps the phase and grows with the modulus, such as the paper's.
                 blocks.append(self._pool(None if number == len(filters) - 1 else 2))
             blocks.append(self._activation(settings, width))
         self.blocks = nn.Sequential(*blocks)
@@ -100,7 +100,4 @@ class SpectrogramClassifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of shape (image, class) for spectrograms of shape (image, 1, frame, frequency)."""
         x: Tensor = self.head(self.hidden(self.blocks(stack(images) if self.complex else images).flatten(1)))
-        if not self.complex:
-            return x
-        real, imaginary = x.chunk(2, dim=1)
-        return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
+        return modulus(x) if self.complex else x

@@ -1,12 +1,11 @@
-"""Complex convolutional networks by ordinary operations: slower, in any precision, and differentiable twice.
+"""Complex convolutional networks from ordinary operations: slower, in any precision, and differentiable twice.
 
-The shipped layers have hand-written backward passes for speed, and can be differentiated only once. Gradient inversion
-needs the derivative of a gradient, and benchmarks need a straightforward implementation for comparison.
+The layers of `zetadp.nn` have hand-written backward passes for speed, and can be differentiated only once. Gradient
+inversion needs the derivative of a gradient, and benchmarks need a straightforward implementation for comparison.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +16,7 @@ from zetadp.nn.activations import ConjMish
 from zetadp.nn.layers import Conv2d, Linear, per_image
 from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.normalisation import ComplexGroupNorm
-from zetadp.nn.stacked import block_weight, stack
+from zetadp.nn.stacked import block_weight, modulus, stack
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
@@ -25,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class TwiceDifferentiable(nn.Module):
-    """A complex convolutional network of the default kind, which shares the parameters of the shipped one.
+    """A complex convolutional network that shares the parameters of another and can be differentiated twice.
 
     Parameters
     ----------
     model
-        A network of family ``complex`` with the default activation.
+        A network of family ``complex`` with the default activation and without low-rank updates.
 
     Raises
     ------
     UserError
-        If it has layers of other kinds.
+        If the network has layers of other kinds.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -44,10 +43,11 @@ class TwiceDifferentiable(nn.Module):
             raise UserError(f"Expected a convolutional network without a Fourier layer, found {type(model).__name__}.")
         self.model = model
         known = (*_LAYERS, nn.Identity)
-        strange = [type(module).__name__ for module in (*model.blocks, *model.head) if not isinstance(module, known)]
+        # Exact types: a subclass, such as a convolution with a low-rank update, computes something else.
+        strange = [type(module).__name__ for module in (*model.blocks, *model.head) if type(module) not in known]
         if strange:
             raise UserError(
-                f"Expected complex convolutions, group normalisation and ConjMish alone, found {strange[0]}."
+                f"Expected only complex convolutions, group normalisation and ConjMish, found {strange[0]}."
             )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -58,8 +58,7 @@ class TwiceDifferentiable(nn.Module):
         x = x.mean(dim=(2, 3)) if self.model.pooled else x.flatten(1)
         for module in self.model.head:
             x = _applied(module, x)
-        real, imaginary = x.chunk(2, dim=1)
-        return (real.square() + imaginary.square()).clamp_min(1e-12).sqrt()
+        return modulus(x)
 
 
 def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) -> Tensor:
@@ -70,7 +69,7 @@ def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) 
     x
         Shape (image, 2 * channel, row, column).
     groups, epsilon
-        As of the layer.
+        As in the layer.
     parts
         Real and imaginary part of the scale, then of the shift, each of shape (1 or image, channel, 1, 1).
     """
@@ -88,7 +87,7 @@ def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) 
 
 
 def scale_and_shift(module: ComplexGroupNorm, images: int) -> tuple[Tensor, ...]:
-    """Return real and imaginary parts of a layer's scale and shift, as `plain_norm` takes them."""
+    """Return real and imaginary parts of a layer's scale and shift, for `plain_norm`."""
     spread = (per_image(p, images, 1)[..., None, None] for p in (module.scale, module.shift))
     return tuple(part for z in spread for part in (z.real, z.imag))
 
@@ -120,5 +119,5 @@ _LAYERS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def _applied(module: nn.Module, x: Tensor) -> Tensor:
-    apply = next((partial(apply, module) for kind, apply in _LAYERS.items() if isinstance(module, kind)), None)
-    return x if apply is None else apply(x)
+    apply = _LAYERS.get(type(module))
+    return x if apply is None else apply(module, x)

@@ -1,8 +1,8 @@
-"""A U-Net that turns accelerated k-space into an image, complex or real, and the layer that keeps the measured lines.
+"""A complex or real U-Net that turns accelerated k-space into an image, and its layer for data consistency.
 
-Blocks of convolutions, group normalisation and activation on ever coarser images, then on ever finer ones, each joined
-with what the block of its size on the way down made (Ronneberger et al., arXiv:1505.04597). Its output is added to the
-zero-filled image. Then the measured lines replace, in part, what the network says of them.
+Blocks of convolutions, normalisation and activation act on ever coarser images, then on ever finer ones. Each block on
+the way up also takes the output of the block of the same size on the way down (Ronneberger et al., arXiv:1505.04597).
+The result is added to the zero-filled image. Then the measured lines partly replace those of the image.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ AXES = (-2, -1)
 
 
 class DataConsistency(PatientLayer):
-    """Move the k-space of an image toward the lines that were measured.
+    """Move the k-space of an image towards the measured lines.
 
-    The weight says how far: 1 puts the measured values in place, 0 leaves the image as it is. It is trained, for noisy
-    measurements are better averaged with what the network says.
+    A weight of 1 inserts the measured values, a weight of 0 leaves the image unchanged. The weight is trained, because
+    noisy measurements are better averaged with the network's prediction.
     """
 
     def __init__(self) -> None:
@@ -37,22 +37,25 @@ class DataConsistency(PatientLayer):
         self.weight = nn.Parameter(torch.ones(1))
 
     def forward(self, image: Tensor, measured: Tensor) -> Tensor:
-        """Return images for complex images and k-space, both of shape (image, row, column); missing lines are zero."""
+        """Return complex images for complex images and measured k-space, all of shape (image, row, column).
+
+        A line is a column of k-space. Lines that were not measured are zero.
+        """
         weight = per_image(self.weight, len(image), 1)[..., None]
         line = (measured != 0).any(dim=1, keepdim=True)
-        said = fourier(image)
-        return inverse_fourier(said + weight * line * (measured - said))
+        predicted = fourier(image)
+        return inverse_fourier(predicted + weight * line * (measured - predicted))
 
 
 class UNet(nn.Module):
-    """The network.
+    """A U-Net for accelerated k-space, complex or real.
 
     Parameters
     ----------
     settings
-        ``widths`` are the channels at each size, the full one first. Family ``unet`` is complex; ``real_unet`` is its
-        twin, with real and imaginary part as two channels and about as many real numbers, and LeakyReLU in place of
-        the activation.
+        ``widths`` are the channels at each size, the full size first. Family ``unet`` is complex. ``real_unet`` is its
+        twin: it has about as many real numbers, takes real and imaginary part as two channels, and uses LeakyReLU as
+        activation.
     """
 
     def __init__(self, settings: NetworkSettings) -> None:
@@ -83,14 +86,14 @@ class UNet(nn.Module):
         return nn.Sequential(*layers)
 
     def _joined(self, one: Tensor, other: Tensor) -> Tensor:
-        """Return the channels of both; of complex ones all real parts stay before all imaginary parts."""
+        """Return the channels of both tensors; all real parts of complex channels stay before all imaginary parts."""
         if not self.complex:
             return torch.cat((one, other), dim=1)
         (real, imaginary), (other_real, other_imaginary) = one.chunk(2, dim=1), other.chunk(2, dim=1)
         return torch.cat((real, other_real, imaginary, other_imaginary), dim=1)
 
     def correction(self, x: Tensor) -> Tensor:
-        """Return the update of stacked images of shape (image, 2, row, column)."""
+        """Return the network's addition to stacked images, both of shape (image, 2, row, column)."""
         sizes = []
         for number, block in enumerate(self.down):
             x = block(functional.avg_pool2d(x, 2) if number else x)
@@ -105,8 +108,8 @@ class UNet(nn.Module):
     def forward(self, kspace: Tensor) -> Tensor:
         """Return magnitude images of shape (image, row, column) for k-space of shape (image, 1, ky, kx).
 
-        Lines that were not measured are zero in all rows. Every image is scaled by itself, so that the output has the
-        scale of the input, whatever it is.
+        A line is a column of k-space; lines that were not measured are zero. The network sees every image divided by
+        its own standard deviation, and the output has the scale of the input.
         """
         measured = kspace[:, 0]
         zero_filled = inverse_fourier(measured)
@@ -114,20 +117,20 @@ class UNet(nn.Module):
         x = stack((zero_filled / scale)[:, None])
         image = unstack(x + self.correction(x))[:, 0]
         found = self.consistency(image, measured / scale)
-        # The slope of a modulus at zero is not defined.
+        # The clamp gives the modulus a slope at zero, where it is not differentiable.
         shown: Tensor = (found.real.square() + found.imag.square()).clamp_min(1e-12).sqrt() * scale
         return shown
 
 
 def fourier(image: Tensor) -> Tensor:
-    """Transform complex images to centred k-space over the last two axes, as `zetadp.kspace.fourier.to_kspace`."""
+    """Transform complex images to centred k-space over the last two axes, like `zetadp.kspace.fourier.to_kspace`."""
     shifted = torch.fft.ifftshift(image, dim=AXES)
     found: Tensor = torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=AXES)
     return found
 
 
 def inverse_fourier(kspace: Tensor) -> Tensor:
-    """Transform centred k-space to complex images over the last two axes, as `zetadp.kspace.fourier.to_image`."""
+    """Transform centred k-space to complex images over the last two axes, like `zetadp.kspace.fourier.to_image`."""
     shifted = torch.fft.ifftshift(kspace, dim=AXES)
     found: Tensor = torch.fft.fftshift(torch.fft.ifft2(shifted, norm="ortho"), dim=AXES)
     return found

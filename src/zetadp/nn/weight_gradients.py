@@ -1,18 +1,18 @@
 r"""Gradients of shared weights, one for each patient, by the kernel that suits the device and the shape.
 
-All kernels give the same numbers to rounding. The rule:
+All kernels give the same numbers up to rounding. The rules:
 
-- On a CPU a convolution takes one call of the backend for each patient, in place of autograd's own call for all and
-  with the same arithmetic. A complex one takes three real convolutions of half the channels in place of four, where
-  ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300, or more than 200 if what a call reads is
-  at most 8 MiB: the arithmetic saved then outweighs laying that out first (measured for 4 and 20 images a patient, 1
-  and 2 threads). Then one call serves as many patients as there are threads: with one patient a call, threads would
-  wait for each other.
-- On other devices, where launches cost more than arithmetic, a convolution takes one call for all patients: a batched
-  matrix product of unfolded inputs, or, where these would take more than 1 GiB, a convolution of one group a patient,
-  which unfolds nothing. Both are tested for equality on the CPU and were never run on a GPU, so where the limit should
-  be was not measured: it keeps memory in bounds.
-- A matrix product takes one batched matrix product everywhere; `zetadp.privacy.factored` says where none is needed.
+- On a CPU, a convolution takes one call of the backend for each patient, which replaces autograd's call for all
+  patients and has the same arithmetic. A complex convolution takes three real convolutions of half the channels instead
+  of four, where ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300, or more than 200 if a call
+  reads at most 8 MiB. The saved arithmetic then outweighs the cost of copying the factors into place (measured for 4
+  and 20 images a patient, 1 and 2 threads). One call then serves as many patients as there are threads; with one
+  patient a call, threads would wait for each other.
+- On other devices, launches cost more than arithmetic, so a convolution takes one call for all patients. It is a
+  batched matrix product of unfolded inputs or, if these would take more than 1 GiB, a convolution with one group a
+  patient, which unfolds nothing. Tests compare both with the others on a CPU. Neither ran on a GPU: the limit keeps
+  memory in bounds, and was not tuned.
+- A matrix product takes one batched matrix product on every device. `zetadp.privacy.factored` avoids it where possible.
 
 Complex gradients are in PyTorch's convention ``dL/dRe + i dL/dIm``.
 """
@@ -29,17 +29,17 @@ from zetadp.device.precision import float32_convolutions
 from zetadp.nn.stacked import fold_gradient
 
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
-"""Multiplications that three products instead of four must save for each number that is laid out for them."""
+"""Least ``kernel**2 * in * out / (in + out)`` at which three products pay: in general, and if a call stays in cache."""
 CACHED_BYTES = 1 << 23
 """Bytes that a call may read and still stay in cache."""
 FOLDED_BYTES = 1 << 20
-"""Bytes that are folded at once: small gradients of several patients together."""
+"""Bytes that are folded at once; small gradients of several patients are folded together."""
 UNFOLDED_BYTES = 1 << 30
-"""Bytes of a pass's unfolded inputs, up to which they are made on devices other than a CPU."""
+"""Largest size of a pass's unfolded inputs, in bytes, on devices other than a CPU."""
 
 
 class Geometry(NamedTuple):
-    """Of a convolution with square kernels: their side, the stride and the padding, equal for rows and columns."""
+    """Kernel side, stride and padding of a convolution, equal for rows and columns."""
 
     kernel: int
     stride: int
@@ -54,13 +54,14 @@ def convolution_gradients(
     Parameters
     ----------
     x
-        Input of shape (image, in, row, column); complex channels stacked; patients in equal, consecutive blocks.
+        Input of shape (image, in, row, column). Complex channels are stacked; patients are consecutive blocks of equal
+        length.
     gradient
         Gradient of the output, shape (image, out, row', column').
     patients
         Number of patients.
     geometry
-        Of the convolution.
+        Geometry of the convolution.
     is_complex
         Whether the weight is complex and channels are stacked.
 
@@ -78,7 +79,7 @@ def convolution_gradients(
 
 
 def _three_pay(x: Tensor, gradient: Tensor, patients: int, kernel: int) -> bool:
-    """Return whether three products instead of four save more than laying out their factors costs."""
+    """Return whether three products instead of four save more than copying their factors costs."""
     inputs, outputs = x.shape[1], gradient.shape[1]
     share = 3 / 2 * min(patients, torch.get_num_threads()) / patients
     read = share * (x.numel() + gradient.numel()) * x.element_size()
@@ -100,7 +101,7 @@ def by_patient(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *
     if not is_complex:
         return written_out(x, gradient)
     found = x.new_empty(patients, outputs // 2, inputs // 2, kernel, kernel, dtype=x.dtype.to_complex())
-    # Folded while they are in cache, as many at once as stay there: to fold a small one takes calls, not arithmetic.
+    # Fold gradients while they are in cache, several small ones at once: the calls cost more than the arithmetic.
     together = max(1, FOLDED_BYTES // (weight.numel() * weight.element_size()))
     parts = (torch.split(t, together * size) for t, size in ((found, 1), (x, images), (gradient, images)))
     for mine, own, g in zip(*parts, strict=True):
@@ -117,8 +118,8 @@ def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, geometry: Ge
     .. math:: p = u \star x, \quad q = v \star y, \quad r = (u + v) \star (x - y)
 
     that is :math:`(p + q) + i (r - p + q)`. The three are groups of one call, which serves as many patients as there
-    are threads: three groups are not shared evenly by two threads, six are. What a call reads is laid out for one call
-    at a time, over that of the call before, so that it is still in cache.
+    are threads: two threads can share six groups evenly, but not three. The inputs of each call are copied to the same
+    place as those of the call before, so that they are in cache.
     """
     outputs, inputs = gradient.shape[1] // 2, x.shape[1] // 2
     kernel = geometry.kernel
@@ -150,7 +151,7 @@ def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, geometry: Ge
 
 
 def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor, geometry: Geometry, groups: int = 1) -> Tensor:
-    """Return the backend's gradient of a convolution's weight, of which only the shape is used."""
+    """Return the backend's gradient of a convolution's weight. Only the shape of ``weight`` is used."""
     rest = ([geometry.stride] * 2, [geometry.padding] * 2, [1, 1], False, [0, 0], groups)
     found: Tensor = torch.ops.aten.convolution_backward(gradient, x, weight, None, *rest, [False, True, False])[1]
     return found
@@ -159,7 +160,7 @@ def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor, geometry: Geom
 def by_batched_product(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool) -> Tensor:
     """Return the gradients of `convolution_gradients` by one batched matrix product of unfolded inputs.
 
-    Unfolded, the input of a pass is ``kernel**2`` times as large.
+    The unfolded input of a pass is ``kernel**2`` times as large.
     """
     kernel = geometry.kernel
     columns = functional.unfold(x, kernel, padding=geometry.padding, stride=geometry.stride)
@@ -178,8 +179,8 @@ def by_grouped_convolution(
 ) -> Tensor:
     """Return the gradients of `convolution_gradients` by one call of the backend with one group a patient.
 
-    The channels of all patients are laid side by side, so that one patient's images are a group's batch. That moves
-    input and gradient once and unfolds neither.
+    The channels of all patients are put next to each other, so that a group's batch is one patient's images. This
+    copies input and gradient once and unfolds neither.
     """
     images, inputs, outputs = len(x) // patients, x.shape[1], gradient.shape[1]
     # (patient and image, channel, ...) -> (image, patient and channel, ...)
@@ -198,8 +199,8 @@ def product_gradients(x: Tensor, gradient: Tensor, patients: int, *, is_complex:
     Parameters
     ----------
     x, gradient
-        Input (image, in) and gradient of the output (image, out); complex features stacked; patients in equal,
-        consecutive blocks.
+        Input (image, in) and gradient of the output (image, out). Complex features are stacked; patients are
+        consecutive blocks of equal length.
     patients
         Number of patients.
     is_complex

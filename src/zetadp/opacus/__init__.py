@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from zetadp.validation import UserError
 
-# The bridge overrides methods inside Opacus. A release that moved the noise or the clipping elsewhere would go on
-# without an error and without a guarantee.
+# The classes here override methods inside Opacus. With a version of Opacus that adds noise or clips elsewhere, training
+# would run without an error and without a guarantee.
 SUPPORTED = "1.6."
 
 try:

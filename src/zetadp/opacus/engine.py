@@ -167,13 +167,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         sampling_probability: float,
         **settings: Any,  # noqa: ANN401
     ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
-        """Do as `make_private`, with the least noise at which one pass of `rounds` rounds costs `target_epsilon`.
+        """Return what `make_private` returns, with the least noise for which ``rounds`` rounds cost ``target_epsilon``.
 
         Parameters
         ----------
         target_epsilon, target_delta
-            Guarantee for all of these rounds together, by privacy-loss distribution. Rounds that this engine recorded
-            before are not included.
+            Guarantee for all of these rounds together, by privacy-loss distribution. Earlier rounds of this engine are
+            not included.
         rounds
             Number of batches in one pass over the loader. The whole training is one pass.
         sampling_probability
@@ -222,7 +222,7 @@ def _loader(
 
 
 class PLDAccountant(IAccountant):  # type: ignore[misc]
-    """Composes rounds by privacy-loss distribution: tight, and an upper bound."""
+    """Composes rounds by privacy-loss distribution. Its epsilon is a tight upper bound."""
 
     def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
@@ -235,7 +235,7 @@ class PLDAccountant(IAccountant):  # type: ignore[misc]
         self.history.append((noise_multiplier, sample_rate, steps))
 
     def get_epsilon(self, delta: float, **_: Any) -> float:  # noqa: ANN401
-        """Return the epsilon to quote for all rounds so far: tight, and an upper bound."""
+        """Return epsilon for all rounds so far, as an upper bound; other keywords are ignored."""
         rounds: Counter[tuple[float, float]] = Counter()
         for noise_multiplier, sample_rate, steps in self.history:
             rounds[sample_rate, noise_multiplier] += steps

@@ -15,32 +15,32 @@ from torch.optim import Optimizer
 from zetadp.validation import UserError
 
 _GHOST = (
-    "Ghost clipping takes the norm of a complex gradient as the root of sum g^2, not of sum |g|^2. That can be zero: "
-    "nothing is clipped then, and there is no bound. Use hooks or functorch."
+    "Ghost clipping computes the norm of a complex gradient from sum g^2 instead of sum |g|^2. That can be zero, and "
+    "then nothing is clipped and there is no bound. Use hooks or functorch."
 )
 REFUSED: dict[tuple[str, object], str] = {
     ("secure_mode", True): (
-        "Its noise is real: imaginary parts would be released bare. And summing float draws does not hide their "
-        "low-order bits. Leave it out."
+        "Its noise is real, so imaginary parts would be released without noise. And sums of float draws do not hide "
+        "their low-order bits. Leave it out."
     ),
     ("accountant", "gdp"): (
-        "The central-limit formula is no bound: epsilon can be larger than it says. Use pld, prv or rdp."
+        "Its central-limit formula is not a bound: the true epsilon can be larger. Use pld, prv or rdp."
     ),
-    ("poisson_sampling", False): "Without Poisson sampling none of the accountants is valid. Leave it on.",
+    ("poisson_sampling", False): "Without Poisson sampling no accountant here is valid. Leave it on.",
     ("clipping", "per_layer"): "Clipping layer by layer stops with a type error on complex parameters. Use flat.",
     ("clipping", "adaptive"): "Adaptive clipping stops with a type error on complex parameters. Use flat.",
     ("grad_sample_mode", "ew"): (
-        "Expanded weights hand gradients on without conjugating them, so every layer but the last learns from wrong "
-        "ones. Use hooks or functorch."
+        "Expanded weights pass gradients on without conjugating them, so all layers but the last get wrong gradients. "
+        "Use hooks or functorch."
     ),
     ("grad_sample_mode", "ghost"): _GHOST,
     ("grad_sample_mode", "ghost_fsdp"): _GHOST,
-    ("grad_sample_mode", "no_op"): "Gradients that come from elsewhere cannot be checked here. Use hooks or functorch.",
+    ("grad_sample_mode", "no_op"): "Gradients from other code cannot be checked here. Use hooks or functorch.",
 }
 
 
 def refuse(**settings: object) -> None:
-    """Raise `UserError` where a setting is one of those in `REFUSED`."""
+    """Raise `UserError` if a setting with its value is in `REFUSED`."""
     for setting in settings.items():
         if setting in REFUSED:
             raise UserError(f"zetadp.opacus refuses {setting[0]}={setting[1]!r}. {REFUSED[setting]}")
@@ -57,11 +57,11 @@ def check_network(module: nn.Module, optimizer: Optimizer) -> None:
             f"Expected a network on one process, found {type(module).__name__}, which zetadp.opacus does not support."
         )
     for name, layer in module.named_modules():
-        # Complex batch normalisations are classes of their own, in several libraries; their name is what they share.
+        # Several libraries have complex batch normalisations. Their classes have only the name in common.
         if "batchnorm" in type(layer).__name__.lower() or getattr(layer, "track_running_stats", False):
             raise UserError(
                 f"Layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or keeps statistics of them, so "
-                "no patient has a gradient of its own. Use group normalisation (zetadp.nn.normalisation)."
+                "no patient has a separate gradient. Use group normalisation (zetadp.nn.normalisation)."
             )
     check_precision(*(p for p in module.parameters() if p.requires_grad))
     own = set(module.parameters())
@@ -70,7 +70,7 @@ def check_network(module: nn.Module, optimizer: Optimizer) -> None:
 
 
 def check_precision(*tensors: Tensor) -> None:
-    """Raise `UserError` for parameters or gradients in half precision, and where autocast would make them so."""
+    """Raise `UserError` for parameters or gradients in half precision, or if autocast would convert them to it."""
     for tensor in tensors:
         device = tensor.device.type
         kinds = [tensor.dtype, *([torch.get_autocast_dtype(device)] if torch.is_autocast_enabled(device) else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,9 @@ def test_other_networks_are_refused_by_name():
     real = build(settings, CLASSES, SIDE, np.random.default_rng(0))
     with pytest.raises(UserError, match="found GroupNorm"):
         TwiceDifferentiable(real)
+    updated = build(replace(WHOLE, trained="low_rank"), CLASSES, SIDE, np.random.default_rng(0))
+    with pytest.raises(UserError, match="found LowRankConv2d"):
+        TwiceDifferentiable(updated)
 
 
 def test_the_attacker_prepares_images_as_the_pipeline_does():

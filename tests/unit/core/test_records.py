@@ -135,6 +135,13 @@ def test_a_unit_without_an_item_of_some_stratum_is_a_users_error():
         check_units([[0, 1, 2], [0, 1]], np.array([0, 0, 1]), 2)
 
 
+def test_the_largest_number_that_a_message_names_passes():
+    units, strata = [[0, 1, 2, 3]], np.array([0, 0, 0, 1])
+    check_units(units, strata, 6)
+    with pytest.raises(UserError, match=r"a multiple of 2 .* up to 6, found 8"):
+        check_units(units, strata, 8)
+
+
 def test_all_items_pass_even_where_strata_are_unequal():
     check_units([[0, 1, 2]], np.array([0, 0, 1]), 3)
 

@@ -310,7 +310,7 @@ def test_a_kept_message_that_was_changed_is_refused(ledger, store):
     messages = exact_round(ledger, store, model)
     digest = zetadp.core.round._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
     store.keep(0, digest, messages + 1, ledger.head)
-    with pytest.raises(UserError, match="not what was sent"):
+    with pytest.raises(UserError, match="not the one that was sent"):
         exact_round(ledger, store, model)
 
 

@@ -601,7 +601,7 @@ def test_what_a_lost_ledger_recorded_is_not_taken_for_the_next_ones(paths):
 
 def test_exact_noise_at_some_nodes_only_is_refused(paths):
     plans = [PLANS[0], replace(PLANS[1], noise_multiplier=0.0)]
-    with pytest.raises(ValueError, match="found some without"):
+    with pytest.raises(ValueError, match="at all nodes or at none"):
         trained(paths, settings=EXACT, plans=plans)
 
 

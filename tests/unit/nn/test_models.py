@@ -67,6 +67,17 @@ def test_scores_are_real_and_one_a_class(name):
     assert scores.dtype == torch.float32
 
 
+@pytest.mark.parametrize("activation", ["conj_mish", "cardioid"])
+def test_layer_statistics_are_four_for_each_channel_of_each_activation(activation):
+    settings = NetworkSettings(widths=(4, 8), groups=2, head="pooled", activation=activation)
+    model = build(settings, CLASSES, 16, np.random.default_rng(0))
+    images = torch.randn(3, 1, 16, 16, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    found = model.layer_statistics(images)
+    assert found.shape == (3, 4 * 2 * (4 + 8))
+    # The last ones come from the very features of the head.
+    assert torch.allclose(found[:, -32:-16], model.features(images), atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["complex hidden", "complex pooled"])
 def test_scores_are_moduli(name):
     model = network(NETWORKS[name], dtype=torch.float64)
