@@ -32,6 +32,8 @@ DRAWN = (0.0, *(10 ** (-3 + 3 * place / 59) for place in range(60)))
 """Rates of false alarms at which the trade-off curve is drawn."""
 _ONE_UNIT = ("sampling probability", "noise multiplier")
 _MOST_EXPONENT = 700.0
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.5)
+"""Shares of delta at which `Risk.odds` looks for the smallest bound."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,14 @@ class Risk:
         return math.inf if self.guarantee == "none" else accounting.epsilon(self.exposure, delta)
 
     def odds(self, delta: float) -> float:
-        """Return how many times the odds that a person took part can rise at most, but for the chance delta."""
-        epsilon = self.epsilon(delta)
-        return math.exp(epsilon) if epsilon < _MOST_EXPONENT else math.inf
+        r"""Return a factor by which the odds that a person took part rise at most, except with probability delta.
+
+        The factor is above :math:`e^\epsilon`, because privacy losses above epsilon are more likely than delta. A loss
+        L satisfies :math:`\delta(\epsilon) \ge (1 - e^{\epsilon - x}) P(L > x)` for :math:`x > \epsilon`. Therefore
+        :math:`L \le \epsilon(s \delta) - \log(1 - s)` for every share s, except with probability delta.
+        """
+        loss = min(self.epsilon(share * delta) - math.log1p(-share) for share in _SHARES)
+        return math.exp(loss) if loss < _MOST_EXPONENT else math.inf
 
     def right_guesses(self, candidates: int, delta: float) -> float:
         r"""Return how often at most an attacker names the right one of so many equally likely candidates.
@@ -101,7 +108,7 @@ class Risk:
             return 1.0
         if self.curved:
             return min(1.0, 1 - self._missed([1 / candidates])[0])
-        return min(1.0, self.odds(delta) / candidates + delta)
+        return min(1.0, math.exp(min(self.epsilon(delta), _MOST_EXPONENT)) / candidates + delta)
 
     def misses(self, false_alarms: Sequence[float]) -> list[float] | None:
         """Return for rates of false alarms the least rates of misses; None where no curve is known."""

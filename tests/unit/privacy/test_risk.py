@@ -63,6 +63,21 @@ def test_no_guess_of_a_sampled_gaussian_is_right_more_often_than_the_bound(tmp_p
         assert bound < 0.9
 
 
+@pytest.mark.parametrize("drawn", [1.0, PROBABILITY])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5])
+def test_odds_rise_by_more_than_the_stated_factor_with_probability_delta_at_most(tmp_path, drawn, delta):
+    """The law of the privacy loss of one Gaussian is known. The exponential of epsilon is too small a factor."""
+    sigma = 2.0
+    risk = Risk.of(write_ledger(tmp_path, (10 * drawn, sigma, 1)), delta=delta)
+
+    def chance(factor: float) -> float:
+        reached = sigma**2 * math.log((factor - 1 + drawn) / drawn) + 0.5
+        return (1 - drawn) * norm.sf(reached / sigma) + drawn * norm.sf((reached - 1) / sigma)
+
+    assert chance(risk.odds(delta)) <= delta < chance(math.exp(risk.epsilon(delta)))
+    assert risk.odds(delta) < 2 * math.exp(risk.epsilon(delta))
+
+
 def test_earlier_attempts_count(tmp_path):
     once = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), name="once"), delta=1e-3)
     twice = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), (5, SIGMA, ROUNDS), name="twice"), delta=1e-3)
