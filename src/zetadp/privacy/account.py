@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.epsilon import rounded_up
-from zetadp.privacy import accounting, register, secret
+from zetadp.privacy import accounting, register
 from zetadp.privacy.chain import START
 from zetadp.privacy.exposure import Run, declared_run, named, over_runs, run_of, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
-from zetadp.privacy.secret import Secret
+from zetadp.privacy.secret import RECORDS, Secret
 from zetadp.storage import sync_folder, writing
 from zetadp.validation import UserError
-
-RECORDS = "records"
-"""File of the keyed hashes of a cohort's training records."""
 
 
 def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
@@ -57,7 +54,7 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
         problems += [f"{path} has lost lines at its end" for path in sorted(lost)]
         own = [attempt for path, attempts in found.items() if path.parent == folder for attempt in attempts]
         known = {START, *(link.head for link in register.read_register(folder))}
-        if links and not {attempt.register for attempt in own} - {None} <= known:
+        if (folder / register.NAME).exists() and not {attempt.register for attempt in own} - {None} <= known:
             problems.append(f"{folder / register.NAME} has lost lines at its end")
     if problems:
         raise UserError(
@@ -67,8 +64,26 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
     return found
 
 
+def cohort_ledgers(folder: Path) -> dict[Path, list[Attempt]]:
+    """Read every ledger of a cohort's folder.
+
+    Raises
+    ------
+    UserError
+        If a ledger, the end of one, or the register is missing. The message names all of them.
+    """
+    ledgers = read_ledgers(sorted(folder.glob("*.jsonl")))
+    begun = any(attempt.register is not None for attempts in ledgers.values() for attempt in attempts)
+    if begun and not (folder / register.NAME).exists():
+        raise UserError(
+            f"The register {folder / register.NAME} is missing: without it, a missing ledger cannot be "
+            "detected. Restore it from a backup."
+        )
+    return ledgers
+
+
 def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
-    """Return every run recorded for a cohort: also those of deleted results, failed and repeated trainings.
+    """Return every run recorded for a cohort: also failed and repeated runs, and runs whose results were deleted.
 
     Parameters
     ----------
@@ -80,15 +95,9 @@ def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
     Raises
     ------
     UserError
-        If a ledger, the end of one, or the register is gone. The message names all of them.
+        As `cohort_ledgers`, or if a sealed copy holds lines that the ledgers lack.
     """
-    ledgers = read_ledgers(sorted(folder.glob("*.jsonl")))
-    begun = any(attempt.register is not None for attempts in ledgers.values() for attempt in attempts)
-    if begun and not (folder / register.NAME).exists():
-        raise UserError(
-            f"The register {folder / register.NAME} is missing: without it, a missing ledger cannot be "
-            "detected. Restore it from a backup."
-        )
+    ledgers = cohort_ledgers(folder)
     heads = {head for attempts in ledgers.values() for attempt in attempts for head in attempt.heads}
     lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
     if lost:
@@ -128,12 +137,17 @@ def shared_records(folder: Path, table: Path) -> dict[Path, int]:
     Parameters
     ----------
     folder, table
-        As in `claim`. Records are the same where their files are the same, byte for byte.
+        As in `claim`. Records are the same if their files are the same, byte for byte.
+
+    Raises
+    ------
+    UserError
+        If the secret of one of these cohorts is missing: its records can then not be compared.
     """
     contents = set(_training_contents(table))
     found = {}
     for other in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
-        if other == folder or not ((other / RECORDS).exists() and (other / secret.NAME).exists()):
+        if other == folder or not (other / RECORDS).exists():
             continue
         key, known = Secret.of(other), set((other / RECORDS).read_text().split())
         if count := sum(key.tag(content) in known for content in contents):

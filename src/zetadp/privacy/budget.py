@@ -11,7 +11,7 @@ from typing import Any
 
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting
-from zetadp.privacy.account import cohort_runs, read_ledgers
+from zetadp.privacy.account import cohort_ledgers, cohort_runs
 from zetadp.privacy.events import Round
 from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
@@ -98,7 +98,7 @@ class Cap:
         make_folder(folder)
         with (folder / LOCK).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            ledgers = read_ledgers(sorted(folder.glob("*.jsonl")))
+            ledgers = cohort_ledgers(folder)
             before = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
             # Attempts that have begun and not released anything yet: theirs is room that is taken.
             begun = [
@@ -164,7 +164,7 @@ class Cap:
         again = [event for event in events if ledger.holds(event)]
         if not again:
             return
-        ledgers = read_ledgers(sorted(ledger.path.parent.glob("*.jsonl")))
+        ledgers = cohort_ledgers(ledger.path.parent)
         last = ledgers[ledger.path].pop()
         runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
         more = Attempt(last.header, [*last.events, *again], last.sent, last.torn)
