@@ -1,11 +1,11 @@
 r"""Bounds on what the releases of a run reveal about one person, in figures that a hospital can weigh.
 
-All of them follow from the ledger alone and hold against every attack by anyone, with any other knowledge. A
-bound on membership is the trade-off curve. A bound on reconstruction follows from it: an attacker knows that a person's
-data are one of n candidates, all equally likely beforehand, and names one. Let Q be the law of everything released
-without the person, f the trade-off curve, and :math:`A_z` the releases after which z is named. These are disjoint, so
-:math:`\sum_z Q(A_z) \le 1`, and with :math:`1 - f` being concave the mean of :math:`P_z(A_z) \le 1 - f(Q(A_z))` is at
-most :math:`1 - f(1/n)` (Hayes, Mahloujifar and Balle 2023, arXiv:2302.07225, for Gaussians).
+All bounds follow from the ledger alone. They hold against every attack, with any other knowledge. The bound on
+membership is the trade-off curve. A bound on reconstruction follows from it. An attacker knows that a person's data are
+one of n equally likely candidates, and names one. Let Q be the law of everything released without the person, f the
+trade-off curve, and :math:`A_z` the releases after which z is named. These sets are disjoint, so
+:math:`\sum_z Q(A_z) \le 1`. As :math:`1 - f` is concave, the mean of :math:`P_z(A_z) \le 1 - f(Q(A_z))` is at most
+:math:`1 - f(1/n)` (Hayes, Mahloujifar and Balle 2023, arXiv:2302.07225, for Gaussians).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zetadp.privacy.exposure import Run, noise_of, over_runs, recorded_runs
 from zetadp.validation import UserError, in_range
 
 CANDIDATES = (2, 10, 100, 1000)
-"""Numbers of equally likely candidates of which an attacker names one."""
+"""Numbers of equally likely candidates, of which an attacker names one."""
 DELTAS = (1e-3, 1e-5, 1e-6)
 FALSE_ALARMS = (0.01, 0.05, 0.1)
 DRAWN = (0.0, *(10 ** (-3 + 3 * place / 59) for place in range(60)))
@@ -43,9 +43,9 @@ class Risk:
     Attributes
     ----------
     name
-        Of the training: its ledger's.
+        Name of the run; by default that of its ledger.
     runs
-        The trainings that the ledger records; of all but one only what they released counts.
+        The attempts that the ledger records.
     exposure
         Exposure of the person with the weakest protection, if every message is visible.
     guarantee
@@ -68,7 +68,7 @@ class Risk:
         delta
             The figures are for the person with the weakest protection at this delta.
         name
-            Of the training; by default the ledger's.
+            Name of the run; by default that of the ledger.
 
         Raises
         ------
@@ -98,10 +98,10 @@ class Risk:
         return math.exp(loss) if loss < _MOST_EXPONENT else math.inf
 
     def right_guesses(self, candidates: int, delta: float) -> float:
-        r"""Return how often at most an attacker names the right one of so many equally likely candidates.
+        r"""Return the largest share of attacks that name the right one of ``candidates`` equally likely candidates.
 
-        Of people with many images that are drawn by themselves no curve is known. Then it is :math:`e^\epsilon / n +
-        \delta`, which bounds the same.
+        For people with many images that are drawn independently no curve is computed. The looser bound
+        :math:`e^\epsilon / n + \delta` is returned instead.
         """
         in_range(1, math.inf, candidates=candidates)
         if self.guarantee == "none":
@@ -111,16 +111,16 @@ class Risk:
         return min(1.0, math.exp(min(self.epsilon(delta), _MOST_EXPONENT)) / candidates + delta)
 
     def misses(self, false_alarms: Sequence[float]) -> list[float] | None:
-        """Return for rates of false alarms the least rates of misses; None where no curve is known."""
+        """Return the smallest miss rates for rates of false alarms, or None if no curve is computed."""
         if self.guarantee == "none":
             return [0.0] * len(false_alarms)
         return self._missed(false_alarms) if self.curved else None
 
     def capacity(self) -> float | None:
-        """Return the logarithm of the Bayes' capacity of all releases, in nats; None where it is not known.
+        """Return the logarithm of the Bayes' capacity of all releases, in nats, or None if it is not known.
 
-        The input is one person's contribution, clipped, with everybody else's known: the radius is one clip. Drawing
-        people at random is not credited.
+        The input is one person's clipped contribution, so the radius is one clipping norm. Everybody else's data are
+        known. Random sampling of people is not credited.
         """
         dimensions = {run.dimension for run in self.runs}
         if self.guarantee == "none" or not self.curved or len(dimensions) != 1 or None in dimensions:
@@ -137,7 +137,7 @@ class Risk:
         )
 
     def _missed(self, rates: Sequence[float]) -> list[float]:
-        """Return points of the trade-off curve, which is computed once for all that a page shows."""
+        """Return points of the trade-off curve. It is computed once for all points that a page shows."""
         if set(rates) <= self._curve.keys():
             return [self._curve[rate] for rate in rates]
         return accounting.trade_off(self.exposure, list(rates))
