@@ -159,7 +159,7 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float, unit: Unit) ->
     seeded = sum(each.private and each.noise == "seeded" for each in earlier)
     found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon), "seeded": seeded}
     counted = [
-        *(["every message as if it lay open"] if any(each.colluding for each in (run, *earlier)) else []),
+        *(["every message as visible"] if any(each.colluding for each in (run, *earlier)) else []),
         *([f"all images of a {unit} together"] if any(each.images for each in (run, *earlier)) else []),
     ]
     if counted:
@@ -256,7 +256,7 @@ def total_statement(
         **wording.setting(unit, terms.noise_source, noisy=bool(private), directions=any(r.directions for r in private)),
         "delta": delta,
         "private_rows": rows,
-        "single_messages": {"runs": summed, "counted": "every message as if it lay open"} if summed else None,
+        "single_messages": {"runs": summed, "counted": "every message as visible"} if summed else None,
         "of_all_images": {"runs": by_image, "counted": f"all images of a {unit} together"} if by_image else None,
         "all_rows": {
             "runs": len(runs),

@@ -1,4 +1,4 @@
-"""Verification of a finished run by anyone, without the training code and without data.
+"""Verification of a finished run, which needs neither the training code nor data.
 
 A finished run is sealed: one file holds the hash of every other. The seal detects accidental changes. Someone who
 changes files on purpose can seal the run again, so verification recomputes the statement from the ledger, whose lines
@@ -28,24 +28,24 @@ from zetadp.validation import UserError
 
 SEAL = "seal.json"
 AGREE = 0.01
-"""Two accountants may differ by this share: each rounds up."""
+"""Two accountants may differ by this share, because each rounds up."""
 _INTERVAL = 1e-3
-"""Of the grid of privacy losses: coarser than the default, and eight times as fast."""
+"""Interval of the grid of privacy losses. It is coarser than the default, and eight times as fast."""
 _ROUNDING = 1e-6
-"""Between processors, computed figures differ by less."""
+"""Figures computed on different processors differ by less than this."""
 _HEADER_BYTES = 8
 _OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition")
-"""What plan and ledger both say, in the same words."""
+"""Keys with equal values in the plan and in the ledger's header."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes
     ----------
     what
-        What ought to hold.
+        The statement that was checked.
     fault
         Description of the fault; empty if there is none.
     """
@@ -60,19 +60,19 @@ def seal(path: Path, files: Iterable[Path]) -> None:
 
 
 def verify_run(folder: Path, ledgers: Path | None = None) -> list[Check]:
-    """Check all that can be checked of a finished run.
+    """Make all checks of a finished run.
 
     Parameters
     ----------
     folder
         The run's folder.
     ledgers
-        The cohort's folder of live ledgers, where it is at hand.
+        The cohort's folder of live ledgers, if available.
 
     Raises
     ------
     UserError
-        If there is no run.
+        If the folder holds no finished run.
     """
     if not (folder / "ledger.jsonl").is_file():
         raise UserError(f"Expected the folder of a finished run, found no ledger.jsonl in {folder}.")
@@ -99,7 +99,7 @@ def verify_run(folder: Path, ledgers: Path | None = None) -> list[Check]:
 
 
 def checked(what: str, check: Callable[..., object], *given: object) -> Check:
-    """Return whether a check of something passes, and the fault that it raises where it does not."""
+    """Return the result of a check, with the error that it raised as the fault."""
     try:
         check(*given)
     except (UserError, ValueError, KeyError, TypeError, OSError) as error:  # files may hold anything
@@ -154,7 +154,7 @@ def _as_stated(folder: Path, attempts: Sequence[Attempt]) -> None:
 
 
 def _differences(one: Any, other: Any, place: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON is untyped)
-    """Yield where two JSON values differ by more than rounding."""
+    """Yield the places where two JSON values differ by more than rounding."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in {**one, **other}:
             yield from _differences(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
