@@ -290,10 +290,17 @@ def check_promise(plan: Plan, name: str, *, most_epsilon: float | None = None, a
     Raises
     ------
     UserError
-        If epsilon of the plan is above the one in the run's name, or above the node's own limit.
+        If epsilon of the plan is above the one in the run's name, or above the node's own limit, or if the name of a
+        plan with noise sets no limit.
     """
     found = promise_of(plan, name)
     label = epsilon_value(plan.run.epsilon)
+    if label == math.inf and found.epsilon < math.inf:
+        raise UserError(
+            f"Expected a plan that names the epsilon of its noise, found the name {plan.run.epsilon}, which limits "
+            f"nothing, and a cost of epsilon {rounded_up(found.epsilon)} for the patients of {name} at delta "
+            f"{plan.delta:g}. Do not take part; ask for another plan."
+        )
     if found.epsilon > label * TOLERANCE:
         raise UserError(
             f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as its name says, "
