@@ -307,6 +307,9 @@ def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_ane
     with pytest.raises(UserError, match="The cap is"):
         check_cap(at(other).settings, other)
     check_cap(at(EXACT).settings, EXACT)  # it has begun, and may go on
+    lower = replace(at(EXACT).settings, cap=Cap(0.999 * cost, EXACT.delta))
+    with pytest.raises(UserError, match="The run does not continue"):
+        check_cap(lower, EXACT)
     for number in (1, 2):  # each dies after it was recorded; there is room for drawing one of them again
         with monkeypatch.context() as patched:
             patched.setattr(MessageStore, "keep", lambda *_: 1 / 0)

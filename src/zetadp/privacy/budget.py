@@ -111,7 +111,7 @@ class Cap:
             yield
 
     def check_plan(self, ledger: Path, header: Mapping[str, Any], node: str) -> None:
-        """Refuse a plan before a node joins, if `starting` would refuse it later.
+        """Refuse a plan before a node joins: like `starting` before its first release, like `continuing` afterwards.
 
         Parameters
         ----------
@@ -127,10 +127,10 @@ class Cap:
         CapError
             If the total would exceed the cap.
         """
-        runs = cohort_runs(ledger.parent)
-        begun = ledger.exists() and any(attempt.events for attempt in read_ledger(ledger))
-        if not begun:
-            self._refuse(runs, planned(ledger.stem, header, node), "The run")
+        if ledger.exists() and any(attempt.events for attempt in read_ledger(ledger)):
+            self._refuse_recorded(ledger.parent)
+        else:
+            self._refuse(cohort_runs(ledger.parent), planned(ledger.stem, header, node), "The run")
 
     def continuing(self, ledger: Ledger) -> None:
         """Refuse to continue if the recorded runs, each counted to its declared end, exceed the cap.
@@ -140,12 +140,7 @@ class Cap:
         CapError
             If they exceed it, for example because the cap was lowered after the attempt had started.
         """
-        found = spent(ledger.path.parent, self.delta)
-        if found > self.epsilon:
-            raise CapError(
-                f"The runs recorded in {ledger.path.parent} cost their patients epsilon {rounded_up(found)} at delta "
-                f"{self.delta:g} when they are finished. The cap is {self.epsilon:g}. The run does not continue."
-            )
+        self._refuse_recorded(ledger.path.parent)
 
     def check_again(self, ledger: Ledger, events: Sequence[Round]) -> None:
         """Refuse to record releases that an attempt did not declare, if the total would exceed the cap.
@@ -170,6 +165,14 @@ class Cap:
         runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
         more = Attempt(last.header, [*last.events, *again], last.sent, last.torn)
         self._refuse(runs, run_of(f"{ledger.path.stem} again", more), "Another release of a round")
+
+    def _refuse_recorded(self, folder: Path) -> None:
+        found = spent(folder, self.delta)
+        if found > self.epsilon:
+            raise CapError(
+                f"The runs recorded in {folder} cost their patients epsilon {rounded_up(found)} at delta "
+                f"{self.delta:g} when they are finished. The cap is {self.epsilon:g}. The run does not continue."
+            )
 
     def _refuse(self, runs: Sequence[Run], new: Run, what: str) -> None:
         after = total([*runs, new], self.delta)
