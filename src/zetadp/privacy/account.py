@@ -1,8 +1,8 @@
-"""Everything that was recorded about the patients of a cohort: complete, or refused.
+"""All releases recorded for the patients of a cohort, refused if anything is missing.
 
 A total over ledgers is true only if no ledger is missing. The register and the sealed copies in finished runs show
-which ledgers must exist. Keyed hashes of files find patients who also belong to another cohort, whose releases about
-them are added.
+which ledgers must exist. Keyed hashes of files find patients who also belong to another cohort. The runs of that
+cohort are added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zetadp.validation import UserError
 
 
 def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
-    """Read ledger files; refuse if one that their register names is missing or has lost its end.
+    """Read ledger files. Refuse if a ledger in their register is missing or has lost its end.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
         One message that names everything that is missing. Copies of ledgers in folders without a register are read as
         they are.
     """
-    # The register is read first: runs that continue meanwhile only add to ledgers.
+    # The register is read first, because runs in progress only add to ledgers.
     registers = {folder: register.read_register(folder) for folder in {path.parent for path in files}}
     found = {}
     for path in files:
@@ -90,7 +90,7 @@ def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
     folder
         The cohort's folder of ledgers.
     sealed
-        Copies of ledgers that finished runs left elsewhere. What they hold must be found in the folder.
+        Copies of ledgers in the results of finished runs. The folder must contain all their lines.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
 
 
 def claim(folder: Path, table: Path) -> None:
-    """Add keyed hashes of a cohort's training records to its folder; earlier hashes stay.
+    """Add keyed hashes of a cohort's training records to its folder. Earlier hashes stay.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def claim(folder: Path, table: Path) -> None:
 
 
 def shared_records(folder: Path, table: Path) -> dict[Path, int]:
-    """Return the cohorts next to this one that share training records, and how many they share.
+    """Return the cohorts next to this one that share training records, and the number of shared records.
 
     Parameters
     ----------
@@ -161,9 +161,9 @@ def _training_contents(table: Path) -> list[str]:
 
 
 def runs_of_others(shared: Mapping[Path, int]) -> list[Run]:
-    """Return the runs recorded for other cohorts, under names that say so.
+    """Return the runs recorded for other cohorts. Their names begin with the name of the cohort.
 
-    A patient's node there is not known to be the one of the same name here.
+    A node there is not taken for the node with the same name here.
     """
     return [
         replace(run, name=f"{folder.name}/{run.name}", partition=f"{folder.name} {run.partition}")
@@ -175,7 +175,7 @@ def runs_of_others(shared: Mapping[Path, int]) -> list[Run]:
 def forget_times(ledger: Path) -> None:
     """Set the file times of a ledger and its register to now.
 
-    Otherwise they would show how long the run took, which reveals how many patients were drawn.
+    Otherwise they would show the duration of the run, which reveals how many patients were drawn.
     """
     for path in (ledger, ledger.parent / register.NAME):
         os.utime(path)
@@ -183,31 +183,31 @@ def forget_times(ledger: Path) -> None:
 
 @dataclass(frozen=True)
 class Permission:
-    """The rule that a run is trained once where noise protects real patients, unless its ledger holds a permission.
+    """The rule that a run with protecting noise has one attempt, unless its ledger permits more.
 
     Attributes
     ----------
     delta
-        At which a refusal says what another attempt would cost.
+        The delta at which a refusal states the cost of another attempt.
     """
 
     delta: float
 
     def check(self, ledger: Ledger, header: Mapping[str, Any]) -> None:
-        """Refuse another attempt that the ledger does not permit, and name the total that it would lead to.
+        """Refuse an attempt that the ledger does not permit, and state the total to which it would lead.
 
         Parameters
         ----------
         ledger
             The run's open ledger.
         header
-            What defines the attempt.
+            Description of the attempt.
 
         Raises
         ------
         UserError
-            If the run has been trained as often as permitted. An attempt that released nothing does not count, nor does
-            one with seeded noise.
+            If the run has as many attempts as permitted. Attempts that released nothing do not count, nor do attempts
+            with seeded noise.
         """
         made = protected_attempts(read_ledger(ledger.path))
         if made < ledger.permitted:
@@ -220,10 +220,10 @@ class Permission:
         )
 
     def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:
-        """Return what another attempt, by default one like the last, would bring the totals to, in words.
+        """Return in words the totals after another attempt, which by default is like the last one.
 
-        Programs other than `train` may declare less in a header than all that a run will release. An attempt like the
-        last one then releases as much as that did.
+        Programs other than `train` may write headers that do not declare all releases. The new attempt is then assumed
+        to release as much as the last one.
         """
         attempts = read_ledger(ledger)
         last, again = attempts[-1], f"{ledger.stem} again"

@@ -146,7 +146,7 @@ def epsilon_group(mechanisms: Exposure, delta: float, records: int, tolerance: f
     The records are drawn independently, so a round adds a Binomial number of clipped contributions. The result is a
     mixture of Gaussians. In the worst case all contributions have the same direction (Choquette-Choo et al. 2024,
     arXiv:2310.15526, Corollary 4.7). For records on several nodes, `compose` the nodes' mechanisms instead. With many
-    records, very large draws of probability 1e-15 are left out and charged, so the bound holds.
+    records, rounds that draw unusually many of them (probability 1e-15) are left out and charged, so the bound holds.
     """
     return epsilon(grouped(mechanisms, records), delta, tolerance)
 
@@ -387,7 +387,7 @@ def _composed(key: _Key, interval: float) -> privacy_loss_distribution.PrivacyLo
 
 
 def _drawn(probability: float, units: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the possible numbers of a person's units in a round, their probabilities, and the one left out."""
+    """Return the numbers of a person's units that a round can draw, their probabilities, and the one left out."""
     most, left_out = units, 0.0
     if units > _FEW_UNITS:
         tail = binom.sf(np.arange(units + 1), units, probability)

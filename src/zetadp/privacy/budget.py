@@ -86,7 +86,7 @@ class Cap:
         ledger
             The run's open ledger.
         header
-            What defines the attempt.
+            Description of the attempt.
         node
             The node whose patients the ledgers are about; None for those of all nodes.
 

@@ -1,8 +1,8 @@
 """Sums of clipped contributions, one per patient. Here "patient" means the unit.
 
 The unit of privacy is the unit of clipping: all images of a patient make one gradient, which is scaled to norm at most
-B over *all* parameters together, real and imaginary parts alike. Clipping per image or per layer would not bound the
-contribution of a patient.
+B over *all* parameters together, real and imaginary parts alike. Clipping per image or per layer would bound another
+quantity.
 """
 
 from __future__ import annotations
