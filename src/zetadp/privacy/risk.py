@@ -11,8 +11,7 @@ trade-off curve, and :math:`A_z` the releases after which z is named. These sets
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +19,8 @@ from pathlib import Path
 from zetadp.directions.capacity import direction_capacity, gaussian_capacity, run_capacity
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.events import Direction, Kind
-from zetadp.privacy.exposure import Run, noise_of, over_runs, recorded_runs
+from zetadp.privacy.events import Direction
+from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs, recorded_runs
 from zetadp.validation import UserError, in_range
 
 CANDIDATES = (2, 10, 100, 1000)
@@ -46,15 +45,15 @@ class Risk:
         Name of the run; by default that of its ledger.
     runs
         The attempts that the ledger records.
-    exposure
-        Exposure of the person with the weakest protection, if every message is visible.
+    exposures
+        Exposures of people at different nodes, if every message is visible. Each figure is for the worst of them.
     guarantee
         ``holds``; ``simulated`` if the noise came from a seed, which protects no one; ``none`` without noise.
     """
 
     name: str
     runs: tuple[Run, ...]
-    exposure: Exposure
+    exposures: tuple[Exposure, ...]
     guarantee: str
 
     @classmethod
@@ -66,7 +65,7 @@ class Risk:
         ledger
             A run's ledger, or that of a release.
         delta
-            The figures are for the person with the weakest protection at this delta.
+            Where a person's node in other runs is not known, the worst at this delta is assumed.
         name
             Name of the run; by default that of the ledger.
 
@@ -79,13 +78,15 @@ class Risk:
         if not runs:
             raise UserError(f"Expected records of released rounds in {ledger}, found none.")
         if not all(run.private for run in runs):
-            return cls(name or runs[-1].name, tuple(runs), Counter[Kind](), "none")
-        worst = max(over_runs(runs, delta).values(), key=lambda total: accounting.epsilon(total, delta))
-        return cls(name or runs[-1].name, tuple(runs), worst, "holds" if noise_of(runs) == "os" else "simulated")
+            return cls(name or runs[-1].name, tuple(runs), (), "none")
+        exposures = _weakest(over_runs(runs, delta).values())
+        return cls(name or runs[-1].name, tuple(runs), exposures, "holds" if noise_of(runs) == "os" else "simulated")
 
     def epsilon(self, delta: float) -> float:
         """Return epsilon at a delta."""
-        return math.inf if self.guarantee == "none" else accounting.epsilon(self.exposure, delta)
+        if self.guarantee == "none":
+            return math.inf
+        return max(accounting.epsilon(exposure, delta) for exposure in self.exposures)
 
     def odds(self, delta: float) -> float:
         r"""Return a factor by which the odds that a person took part rise at most, except with probability delta.
@@ -126,31 +127,54 @@ class Risk:
         if self.guarantee == "none" or not self.curved or len(dimensions) != 1 or None in dimensions:
             return None
         (dimension,) = (each for each in dimensions if each is not None)
-        return run_capacity(
-            (
-                direction_capacity(kind.concentration, kind.dimension)
-                if isinstance(kind, Direction)
-                else gaussian_capacity(kind[1], 1.0, dimension),
-                count,
+        return max(
+            run_capacity(
+                (
+                    direction_capacity(kind.concentration, kind.dimension)
+                    if isinstance(kind, Direction)
+                    else gaussian_capacity(kind[1], 1.0, dimension),
+                    count,
+                )
+                for kind, count in exposure.items()
             )
-            for kind, count in self.exposure.items()
+            for exposure in self.exposures
         )
 
     def _missed(self, rates: Sequence[float]) -> list[float]:
         """Return points of the trade-off curve. It is computed once for all points that a page shows."""
         if set(rates) <= self._curve.keys():
             return [self._curve[rate] for rate in rates]
-        return accounting.trade_off(self.exposure, list(rates))
+        return self._computed(list(rates))
 
     @cached_property
     def _curve(self) -> dict[float, float]:
         rates = [*DRAWN, *FALSE_ALARMS, *(1 / number for number in CANDIDATES)]
-        return dict(zip(rates, accounting.trade_off(self.exposure, rates), strict=True))
+        return dict(zip(rates, self._computed(rates), strict=True))
+
+    def _computed(self, rates: list[float]) -> list[float]:
+        curves = [accounting.trade_off(exposure, rates) for exposure in self.exposures]
+        return [min(misses) for misses in zip(*curves, strict=True)]
 
     @property
     def curved(self) -> bool:
         """Whether the trade-off curve can be computed."""
-        return all(isinstance(kind, Direction) or len(kind) == len(_ONE_UNIT) for kind in self.exposure)
+        return all(
+            isinstance(kind, Direction) or len(kind) == len(_ONE_UNIT)
+            for exposure in self.exposures
+            for kind in exposure
+        )
+
+
+def _weakest(exposures: Iterable[Exposure]) -> tuple[Exposure, ...]:
+    """Drop exposures that differ from another one only by a smaller sampling probability, as they never cost more."""
+    found: dict[object, Exposure] = {}
+    largest: dict[object, float] = {}
+    for exposure in distinct(exposures):
+        ((kind, count), *others) = exposure.items()
+        alike = (kind[1:], count) if not others else tuple(exposure.items())
+        if kind[0] > largest.get(alike, 0.0):
+            found[alike], largest[alike] = exposure, kind[0]
+    return tuple(found.values())
 
 
 def percent_up(share: float) -> str:

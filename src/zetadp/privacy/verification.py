@@ -144,7 +144,7 @@ def _as_stated(folder: Path, attempts: Sequence[Attempt]) -> None:
     stated = read_json(folder / "privacy.json")
     epsilon = str(attempts[-1].header["run"]["epsilon"])
     # A statement per image also names the unit that the images belong to.
-    unit = (stated["of_all_images"] or stated)["unit"]
+    unit = (stated.get("of_all_images") or stated)["unit"]
     again = last_statement(attempts, name=stated["name"], epsilon=epsilon, delta=stated["delta"], unit=unit)
     differing = list(_differences(json.loads(json.dumps(again)), stated))
     if differing:
