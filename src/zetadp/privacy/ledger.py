@@ -284,9 +284,8 @@ class Ledger:
     def note_sent(self, round_number: int, again: int, digest: str) -> None:
         """Note the hash of a round's messages before they are used.
 
-        A round that is recorded and not noted was never sent. This line is not synced at once: a power failure that
-        loses it also loses everything that the message changed on this machine. It is synced before anything else names
-        it (see `head`).
+        A round that is recorded and not noted was never sent. The line is synced before anything names it (see `head`).
+        A power failure that loses it also loses everything that the message changed on this machine.
 
         Parameters
         ----------
