@@ -206,6 +206,9 @@ def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
     quiet = [replace(node, noise_multiplier=0.02) for node in honest.nodes]
     with pytest.raises(UserError, match="at most epsilon 8, as its name says, found"):
         make_hospital(replace(honest, nodes=tuple(quiet)), 0, tmp_path)
+    # The name of runs without noise would allow every cost.
+    with pytest.raises(UserError, match="names the epsilon of its noise, found the name inf"):
+        make_hospital(replace(EXACT, run=replace(EXACT.run, epsilon="inf")), 0, tmp_path)
     # The same noise costs more at a smaller delta.
     named = replace(
         EXACT, run=replace(EXACT.run, epsilon=rounded_up(make_hospital(EXACT, 0, tmp_path).promise.epsilon))
@@ -304,6 +307,9 @@ def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_ane
     with pytest.raises(UserError, match="The cap is"):
         check_cap(at(other).settings, other)
     check_cap(at(EXACT).settings, EXACT)  # it has begun, and may go on
+    lower = replace(at(EXACT).settings, cap=Cap(0.999 * cost, EXACT.delta))
+    with pytest.raises(UserError, match="The run does not continue"):
+        check_cap(lower, EXACT)
     for number in (1, 2):  # each dies after it was recorded; there is room for drawing one of them again
         with monkeypatch.context() as patched:
             patched.setattr(MessageStore, "keep", lambda *_: 1 / 0)

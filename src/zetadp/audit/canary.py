@@ -1,13 +1,13 @@
-r"""A patient made to be seen: a stub network and records whose gradients are known and reach the clipping norm.
+r"""The canary: a stub network, and records whose gradients are known and reach the clipping norm.
 
-The stub is one complex affine layer of the library whose scores are the real parts of its outputs. With two classes, an
-image x of one and -x of the other, and all weights zero, the gradient of its weights is :math:`\mp \bar{x} / 2`: real
-where x is real, imaginary where x is imaginary, and of any direction in between. Where the
-weights are the conjugate images themselves, the softmax is saturated and the gradient is zero.
+The stub is one complex affine layer of the library. Its scores are the real parts of the outputs. There are two
+classes, with the image x in one and -x in the other. If all weights are zero, the gradient of the weights is
+:math:`\mp \bar{x} / 2`, which has the phase of x's conjugate: real x gives a real gradient, imaginary x an imaginary
+one. If the weights equal the conjugate images, the softmax is saturated and the gradient is zero.
 
-Neighbours: the patient's contribution is replaced by zero, with its place at the node kept, so that the number of
-patients, the chance to be drawn and the divisor stay as they are. The record that contributes zero is one whose images
-are not finite.
+Neighbours: the patient's contribution is replaced by zero. The patient keeps its place at the node, so the number of
+patients, the sampling probability and the divisor do not change. The record that contributes zero has images that are
+not finite.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SIDE = 4
 """Side of the canary's images; the stub network has ``2 (SIDE**2 + 1)`` complex weights."""
 
 EXCESS = 100.0
-"""The canary's gradient is longer than the clipping norm by this factor: a gradient that is not clipped shows."""
+"""The canary's gradient is longer than the clipping norm by this factor, so missing clipping is visible."""
 
 DIRECTIONS = ("general", "imaginary", "real")
 
@@ -64,16 +64,16 @@ class ComplexScores(nn.Module):
 
 @dataclass(frozen=True)
 class Stub:
-    """All that a round on canaries needs besides its nodes.
+    """Everything that a round on canaries needs besides its nodes.
 
     Attributes
     ----------
     model, layout
-        The stub network, its weights zero, and the order of its parameters.
+        The stub network, with weights zero, and the order of its parameters.
     records
-        Records `CANARY`, `SILENT` and `OPPOSITE`.
+        The records `CANARY` and `SILENT`.
     direction
-        Unit vector of the canary's gradient at the present weights, shape (dimension,), float64.
+        Unit vector of the canary's gradient at weights zero, shape (dimension,), float64.
     """
 
     model: nn.Module
@@ -83,7 +83,7 @@ class Stub:
 
     @property
     def images_per_patient(self) -> int:
-        """Images that make one patient's gradient."""
+        """Number of images in one patient's gradient."""
         return CLASSES
 
     def saturate(self) -> None:
@@ -107,7 +107,7 @@ def canary_stub(*, clip: float, direction: str = "general") -> Stub:
     clip
         The clipping norm B, which the canary's gradient exceeds by `EXCESS`.
     direction
-        ``general``, ``imaginary`` or ``real``: where in the complex plane the canary's gradient lies.
+        ``general``, ``imaginary`` or ``real``: the parts of the canary's gradient that are not zero.
     """
     one_of(DIRECTIONS, direction=direction)
     parts = np.random.default_rng(0).standard_normal((2, SIDE, SIDE))
@@ -131,9 +131,9 @@ def record_of(records: Records, record: int) -> tuple[Tensor, Tensor]:
 
 
 def patient_gradient(model: nn.Module, layout: Layout, records: Records, record: int) -> np.ndarray:
-    """Return a record's gradient before clipping, as the attacker computes it: by ordinary automatic differentiation.
+    """Return a record's gradient before clipping, computed by ordinary automatic differentiation.
 
-    Nothing of the audited code for gradients of patients is used.
+    The attacker does not use the audited code for gradients of patients.
 
     Returns
     -------
@@ -149,16 +149,16 @@ def patient_gradient(model: nn.Module, layout: Layout, records: Records, record:
 
 @dataclass(frozen=True)
 class Audited:
-    """The mechanism under audit, as each node has it.
+    """The mechanism under audit, which is the same at each node.
 
     Attributes
     ----------
     noise_multiplier, clip
         As in `NodeMechanism`: sigma and B.
     probability
-        Chance of each patient to be drawn; the divisor is the probability times N.
+        Probability that a patient is drawn. The divisor is this probability times N.
     population
-        Patients of a node, N; all but the canary contribute zero.
+        Number N of patients at a node. All but the canary contribute zero.
     noise
         ``seeded`` or ``os``.
     """
@@ -186,7 +186,7 @@ def canary_node(stub: Stub, ledger: Ledger, place: int, audited: Audited, *, pre
     Parameters
     ----------
     stub, ledger
-        What the node works on.
+        Stub network with its records, and ledger.
     place
         Number of the node.
     audited

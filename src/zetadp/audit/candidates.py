@@ -1,16 +1,16 @@
-r"""How often an informed attacker names the right one of several candidates, from all messages of a training together.
+r"""How often an informed attacker names the right one of several candidates, from all messages of a run.
 
-The attacker knows everybody but one person, of whom he has the data of K candidates, one of which took part. He sees
-every message of every round, knows the weights, and names the candidate under which all messages together are most
-likely: with equal prior probabilities no attack does better. Everybody takes part in every round. With gradients
-:math:`g_{c,r}` of candidate c in round r, clipped to norm B, and noise :math:`\sigma B`, the log-likelihoods are
-jointly normal with covariance :math:`G_{cd} = \sum_r g_{c,r} \cdot g_{d,r} / (\sigma B)^2`, so the attack is
-simulated from G alone, for as many trials as one likes. The gradients are those of the library's own training, without
-noise, in which every patient is a node.
+The attacker knows the data of everybody but one person. For this person, the attacker has the data of K candidates, one
+of whom took part. The attacker sees every message of every round, knows the weights, and names the candidate for whom
+all messages together are most likely. With equal prior probabilities no attack does better. Everybody takes part in
+every round. With gradients :math:`g_{c,r}` of candidate c in round r, clipped to norm B, and noise :math:`\sigma B`,
+the log-likelihoods are jointly normal with covariance
+:math:`G_{cd} = \sum_r g_{c,r} \cdot g_{d,r} / (\sigma B)^2`. The attack is therefore simulated from G alone, with any
+number of trials. The gradients come from a run of the library without noise, in which every patient is a node.
 
-Beside it stand the bound that holds for every attack and all data (`zetadp.privacy.risk`), and the worst candidates,
-whose gradients are at right angles and reach the clip: the right one is then named with chance
-:math:`\int \phi(x - \mu) \Phi(x)^{K-1} dx`.
+The result is compared with the bound for every attack and all data (`zetadp.privacy.risk`), and with the worst
+candidates, whose gradients are orthogonal and reach the clipping norm. Of these, the right one is named with
+probability :math:`\int \phi(x - \mu) \Phi(x)^{K-1} dx`.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from zetadp.randomness import Purpose, stream
 from zetadp.report.rendering import Sheet
 
 SEED = 43
-"""Of patients, weights and trials."""
+"""Seed of patients, weights and trials."""
 TRIALS = 20_000
 
 
 def of_candidates(plan: Plan, patients: int) -> Plan:
-    """Return a run's plan for this number of patients, each a node of its own, without noise.
+    """Return a run's plan for this number of patients, without noise. Each patient is a node.
 
     Parameters
     ----------
     plan
         A plan in which everybody takes part in every round.
     patients
-        How many.
+        Number of patients.
     """
     return replace(
         plan,
@@ -114,16 +114,16 @@ def inner_products(each: Tensor) -> np.ndarray:
 
 
 def named(inner: np.ndarray, mu: float, candidates: int, random: np.random.Generator) -> float:
-    """Return how often the right candidate is named, in %, over `TRIALS` independent trials.
+    """Return in % how often the right candidate is named, over `TRIALS` independent trials.
 
     Parameters
     ----------
     inner
-        What `inner_products` returned, in units of the clip.
+        Result of `inner_products`, in units of the clipping norm.
     mu
-        What all rounds together cost.
+        The privacy parameter mu of all rounds together.
     candidates
-        How many, drawn among the patients. Any of them may be the one who took part.
+        Number of candidates, drawn from the patients. Any of them may be the one who took part.
     random
         Generator of all draws.
     """
@@ -131,7 +131,7 @@ def named(inner: np.ndarray, mu: float, candidates: int, random: np.random.Gener
     root = axes * np.sqrt(values.clip(min=0))
     noise = random.standard_normal((TRIALS, len(inner))) @ root.T
     chosen = random.permuted(np.tile(np.arange(len(inner)), (TRIALS, 1)), axis=1)[:, :candidates]
-    # The right one stands in every place equally often, so that ties are guesses.
+    # The right candidate has every position equally often, so that ties count as guesses.
     trial, right = np.arange(TRIALS)[:, None], np.arange(TRIALS) % candidates
     member = chosen[trial, right[:, None]]
     likelihoods = mu**2 * (inner[member, chosen] - np.diag(inner)[chosen] / 2) + noise[trial, chosen]
@@ -139,7 +139,7 @@ def named(inner: np.ndarray, mu: float, candidates: int, random: np.random.Gener
 
 
 def worst(mu: float, candidates: int) -> float:
-    """Return how often, in %, the right one of candidates is named whose gradients are at right angles at the clip."""
+    """Return in % how often the right candidate is named if gradients are orthogonal and reach the clipping norm."""
     value, _ = quad(lambda x: norm.pdf(x - mu) * ndtr(x) ** (candidates - 1), -10, 10 + mu, epsabs=1e-9, limit=200)
     return 100 * float(value)
 
@@ -147,14 +147,14 @@ def worst(mu: float, candidates: int) -> float:
 def attacked(
     network: str, inner: np.ndarray, epsilons: Sequence[float], candidates: Sequence[int], delta: float
 ) -> pd.DataFrame:
-    """Attack one training, and return one row for each number of candidates and epsilon.
+    """Attack one run, and return one row for each number of candidates and epsilon.
 
     Parameters
     ----------
     network
         Name of the network that was trained.
     inner
-        What `inner_products` returned.
+        Result of `inner_products`.
     epsilons, delta
         Guarantee of the whole run.
     candidates
@@ -179,7 +179,7 @@ def attacked(
 
 
 def sheet(found: pd.DataFrame, delta: float) -> Sheet:
-    """Lay the table out."""
+    """Return the results as a table for readers."""
     lines = [
         (row["network"], str(row["candidates"]), f"{row['epsilon']:g}", f"{100 / row['candidates']:g}",
          f"{row['named']:.1f}", f"{row['worst']:.1f}", f"{row['bound']:.1f}")

@@ -1,21 +1,20 @@
 r"""Minimum error rates of attacks, and conclusions from observed errors about the noise.
 
-An attack gives every trial a score and says "the patient took part" above a threshold. Its false alarms and its misses
-are Binomial; their upper limits are those of Clopper and Pearson (1934, doi:10.1093/biomet/26.4.404), each at half the
-allowed error. A claim says for every false-alarm rate how many misses any attack must make at least. Where the upper
-limit of the misses lies below that, the claim is refuted.
+An attack gives every trial a score, and decides "the patient took part" above a threshold. The numbers of false alarms
+and misses are Binomial. Their upper limits are those of Clopper and Pearson (1934, doi:10.1093/biomet/26.4.404), each
+at half the allowed error. A claim gives the smallest miss rate of any attack for every false-alarm rate. If the upper
+limit of the misses is smaller, the claim is refuted. The limits are valid for a threshold that is fixed before the
+trials.
 
-The limits are valid for a threshold that is fixed before the trials.
+One pair of error rates gives a lower bound on :math:`\mu` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454):
 
-From one point of errors follows a lower bound on :math:`\mu` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454)
+.. math:: \mu \ge \Phi^{-1}(1 - \alpha) - \Phi^{-1}(\beta).
 
-.. math:: \mu \ge \Phi^{-1}(1 - \alpha) - \Phi^{-1}(\beta),
+If patients are drawn at random, it gives the largest noise with which such an attack would be possible, for the same
+sampling and number of rounds. This is the audit by trade-off function of Nasr et al. (2023, arXiv:2302.07956).
 
-and, where patients are drawn at random, the least noise with which the same sampling and number of rounds could have
-let the attack do so well: the audit by trade-off function of Nasr et al. (2023, arXiv:2302.07956).
-
-How many trials an audit needs to refute a claim that is false, and how likely so many are to do it, follows from the
-same limits: both must lie below a point of the claimed trade-off curve.
+The same limits give the number of trials that an audit needs to refute a false claim, and the power of that number:
+both limits must lie below a point of the claimed trade-off curve.
 """
 
 from __future__ import annotations
@@ -97,12 +96,12 @@ class Errors:
 
     @property
     def alpha(self) -> float:
-        """Share of false alarms, counting half an error more, so that none at all is not taken for certainty."""
+        """Share of false alarms, with half an error added, so that zero errors do not mean certainty."""
         return (self.false_alarms + 0.5) / (self.trials_out + 1)
 
     @property
     def beta(self) -> float:
-        """Share of misses, counting half an error more."""
+        """Share of misses, with half an error added."""
         return (self.misses + 0.5) / (self.trials_in + 1)
 
     @property
@@ -139,8 +138,8 @@ class AuditResult:
     measured
         Lower confidence bound on the same figure of the mechanism that ran.
     estimate, highest
-        What the errors say without a margin, and the upper end of the interval for what *this attack* finds. Neither
-        bounds what a better attack would find.
+        The figure without a confidence margin, and the upper end of the confidence interval for *this attack*. A better
+        attack could find more than either.
     errors
         The errors at the threshold. Their confidence is the probability with which `measured` is a lower bound.
     mechanisms
@@ -163,12 +162,12 @@ class AuditResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the attack could not show more than was claimed."""
+        """Whether the attack did not refute the claim."""
         return self.measured <= self.claimed
 
 
 def upper_limit(events: int, trials: int, error: float) -> float:
-    """Return the upper limit of a probability that was seen in ``events`` of ``trials``, wrong with ``error``."""
+    """Return an upper limit of a probability after ``events`` in ``trials``, which is wrong with chance ``error``."""
     return 1.0 if events >= trials else float(beta.isf(error, events + 1, trials - events))
 
 
@@ -197,15 +196,15 @@ def count_errors(
 
 
 def mu_of_errors(alpha: float, misses: float) -> float:
-    """Return the mu at which an attack can just have these error rates; zero where guessing can have them."""
+    """Return the smallest mu at which an attack can have these error rates; zero if guessing can have them."""
     return float(max(0.0, ndtri(1 - alpha) - ndtri(misses)))
 
 
 def epsilon_of_errors(mechanisms: Mechanisms, delta: float, alpha: float, misses: float) -> float:
-    """Return the epsilon of the least noise that is needed for an attack to have these error rates.
+    """Return the smallest epsilon at which an attack can have these error rates; zero if guessing can have them.
 
-    The sampling and the number of rounds are taken as claimed; all noise multipliers are scaled by one factor until
-    the accountant's trade-off curve passes through the errors. Zero where guessing can have them.
+    The sampling and the number of rounds are as claimed. All noise multipliers are scaled by one factor until the
+    accountant's trade-off curve passes through the error rates.
     """
     factor = _noise_factor(mechanisms, alpha, misses)
     return accounting.epsilon(_scaled(mechanisms, factor), delta) if math.isfinite(factor) else 0.0
@@ -237,7 +236,7 @@ def result_of_epsilon(name: str, errors: Errors, mechanisms: Mechanisms, delta: 
 
 
 def _noise_factor(mechanisms: Mechanisms, alpha: float, misses: float) -> float:
-    """Return the factor on the noise at which the trade-off curve passes through a point; infinity beyond chance."""
+    """Return the factor on the noise at which the trade-off curve passes through a point; infinity for guessing."""
     if alpha + misses >= 1:
         return math.inf
 
@@ -252,7 +251,7 @@ def _noise_factor(mechanisms: Mechanisms, alpha: float, misses: float) -> float:
         if high > math.log(_WIDEST):
             return math.inf
         high += step
-    # Below the widest range the exact figure says no more than "almost no noise".
+    # Below the range of factors there is almost no noise, and the exact figure does not matter.
     return math.exp(low) if gap(low) > 0 else math.exp(brentq(gap, low, high, xtol=1e-4))
 
 
@@ -267,24 +266,24 @@ def _scaled(mechanisms: Mechanisms, factor: float) -> Mechanisms:
 
 
 POWER = 0.99
-"""Chance to refute a claim whose noise falls short by the square root of two."""
+"""Chance to refute a claim if the noise is too small by the square root of two."""
 
 
 def trials_needed(mu_honest: float, mu_faulty: float, *, false_alarm: float = FALSE_ALARM, power: float = POWER) -> int:
     """Return the number of trials on each side that distinguish a faulty mechanism from the claimed one.
 
-    The attack is the best at equal error rates, its threshold half way. The claim is refuted where both Clopper-Pearson
-    limits, each at half of ``false_alarm``, lie below the error rate that the claim implies. Counts are whole numbers,
-    so that the power rises in teeth; from the returned number on it is never below ``power`` by more than 1e-4.
+    The attack has equal error rates: its threshold is half way. The claim is refuted if both Clopper-Pearson limits,
+    each at half of ``false_alarm``, lie below the error rate that the claim implies. Counts are whole numbers, so the
+    power is not monotone. From the returned number on, it is never below ``power`` by more than 1e-4.
 
     Parameters
     ----------
     mu_honest, mu_faulty
-        The claim and what is to be caught.
+        mu as claimed, and mu of the fault.
     false_alarm
         Largest chance to refute a true claim.
     power
-        Chance to refute it where `mu_faulty` is the truth.
+        Chance to refute it if `mu_faulty` is the truth.
 
     Examples
     --------
@@ -312,7 +311,7 @@ def trials_for_rates(
     claimed
         A point (alpha, beta) of the claimed trade-off curve.
     faulty
-        The attack's error rates (alpha, beta) where the mechanism is at fault, both less than `claimed`.
+        The attack's error rates (alpha, beta) on the faulty mechanism, both less than `claimed`.
     false_alarm, power
         As in `trials_needed`.
     """
@@ -336,14 +335,14 @@ def trials_for_curve(
     false_alarm: float = FALSE_ALARM,
     power: float = POWER,
 ) -> int:
-    """Return the trials on each side that refute a claimed trade-off curve where an attack errs at ``faulty`` rates.
+    """Return the trials on each side with which an attack with ``faulty`` error rates refutes a trade-off curve.
 
-    The point of the curve that both limits must pass is the one as far to the right of the faulty rates as above them.
+    Both limits must lie below the point of the curve that is as far to the right of the faulty rates as above them.
 
     Raises
     ------
     ValueError
-        If the faulty rates are on the curve or beyond: no number of trials can refute the claim.
+        If the faulty rates are on or above the curve: no number of trials can refute the claim.
     """
     claimed = _opposite(mechanisms, faulty)
     return trials_for_rates(claimed, faulty, false_alarm=false_alarm, power=power)
@@ -352,7 +351,7 @@ def trials_for_curve(
 def power_of(
     mechanisms: Mechanisms, faulty: tuple[float, float], trials: int, *, false_alarm: float = FALSE_ALARM
 ) -> float:
-    """Return the least probability that these trials a side refute the claim; parameters as in `trials_for_curve`."""
+    """Return the power of this number of trials on each side. The parameters are those of `trials_for_curve`."""
     return float(_power(np.array([trials]), _opposite(mechanisms, faulty), faulty, false_alarm)[0])
 
 
@@ -374,7 +373,7 @@ def _power(
     """Return the probability that both upper limits lie below the claimed rates, for each number of trials."""
     power = np.ones(len(trials))
     for high, low in zip(claimed, faulty, strict=True):
-        # The limit is below `high` for as many errors as have a probability of at most half the false alarm there.
+        # The limit is below `high` up to the number of errors whose probability there is half the false alarm at most.
         most = binom.ppf(false_alarm / 2, trials, high)
         most -= binom.cdf(most, trials, high) > false_alarm / 2
         power *= binom.cdf(most, trials, low)

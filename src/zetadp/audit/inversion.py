@@ -1,15 +1,15 @@
-r"""Gradient inversion: find images whose gradient points where an observed one does.
+r"""Gradient inversion: find images whose gradient has the direction of an observed gradient.
 
-The attacker is honest but curious: weights, loss, labels and all that is done to images before training are known, and
-one message. Images x are sought that minimise
+The attacker is honest but curious, and knows weights, loss, labels, the preprocessing of images, and one message. The
+attack searches images x that minimise
 
 .. math:: 1 - \frac{\langle g(x), \tilde g \rangle}{\|g(x)\| \|\tilde g\|},
 
 with the real inner product over all layers, of complex numbers as pairs (Geiping et al. 2020, arXiv:2003.14053), or
 the squared distance (Zhu et al. 2019, arXiv:1906.08935). Clipping one gradient does not change its direction. The
-images are real: attackers who know that k-space comes of real images need not guess its phases.
+images are real: an attacker who knows that k-space comes from real images need not guess its phases.
 
-Everything is in float64. In float32 the objective stops falling while the image is still a blur.
+Everything is in float64. In float32 the objective stops falling while the image is still blurred.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Objective: TypeAlias = Literal["cosine", "euclidean"]
 Optimiser: TypeAlias = Literal["lbfgs", "adam", "signed"]
 
 DROPS = (3 / 8, 5 / 8, 7 / 8)
-"""Where the rate of Adam falls to a tenth, in shares of all steps."""
+"""Shares of all steps after which the learning rate of Adam falls to a tenth."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class Search:
     Attributes
     ----------
     steps
-        Steps of the optimiser; of L-BFGS each evaluates up to twenty gradients.
+        Number of steps of the optimiser. A step of L-BFGS evaluates up to twenty gradients.
     starts
-        Random starts; of all, the images of the smallest objective are taken.
+        Number of random starts. The images with the smallest objective are returned.
     objective
         ``cosine`` or ``euclidean``.
     optimiser
         ``lbfgs`` with line search; ``adam``; or ``signed``: Adam on the signs of the derivative.
     rate
-        Of Adam.
+        Learning rate of Adam.
     """
 
     steps: int = 20
@@ -73,7 +73,7 @@ class Found:
     Attributes
     ----------
     images
-        float64, of the shape that was asked for.
+        float64, with the requested shape.
     objective
         Final value of the objective.
     """
@@ -88,13 +88,13 @@ class Contributions:
     Parameters
     ----------
     model
-        The network with the weights of the round. It stays as it is.
+        The network with the weights of the round. It is not changed.
     labels
         Class of each image, by patient, shape (patient, image).
     prepare
         Preprocessing of images for the network, shape (image, row, column).
     clip
-        The clipping norm; infinite where gradients are not clipped.
+        The clipping norm; infinite if gradients are not clipped.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Contributions:
         self.labels, self.prepare, self.clip = labels, prepare, clip
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the mean for real images of shape (patient, image, row, column): flat and real, as it is sent."""
+        """Return the mean for real images of shape (patient, image, row, column): flat and real, like a message."""
         found = [self._of_patient(own, labels) for own, labels in zip(images, self.labels, strict=True)]
         return torch.stack(found).mean(dim=0)
 
@@ -141,11 +141,11 @@ def invert(
     shape
         Shape of the images sought.
     search
-        How to look.
+        Settings of the search.
     generator
-        Of the starts.
+        Generator of the starts.
     guess
-        A further start: images that the attacker expects, such as means of public ones.
+        A further start: images that the attacker expects, such as means of public images.
     """
     seen = observed.to(torch.float64)
 
@@ -158,7 +158,7 @@ def invert(
     starts = [torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(search.starts)]
     starts += [] if guess is None else [guess.to(torch.float64)]
     results = [_descended(start, objective, search) for start in starts]
-    # A search that left the range of numbers has found nothing.
+    # A search whose objective is not finite has found nothing.
     return min(results, key=lambda found: found.objective if math.isfinite(found.objective) else math.inf)
 
 
@@ -186,9 +186,9 @@ def _descended(start: Tensor, objective: Callable[[Tensor], Tensor], search: Sea
 
 
 def whitened_kspace(images: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """Return whitened k-space of real images, shape (image, row, column), as `zetadp.kspace` makes it, differentiable.
+    """Return whitened k-space of real images, shape (image, row, column), in differentiable form.
 
-    With `to_kspace` and `whiten` of that package it agrees to rounding.
+    It agrees with `to_kspace` and `whiten` of `zetadp.kspace` up to rounding.
     """
     axes = (-2, -1)
     k = torch.fft.fftshift(torch.fft.fft2(torch.fft.ifftshift(images, dim=axes), norm="ortho"), dim=axes)
@@ -207,11 +207,11 @@ def whitened_kspace(images: Tensor, epsilon: float = 1e-5) -> Tensor:
 
 
 def with_what_whitening_loses(found: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return a found image with the scales and the mean that whitening takes away fitted to the true one.
+    """Return a found image, with the scales and the mean that whitening removes fitted to the true image.
 
-    Whitening divides real and imaginary part of k-space by a number each, and takes their mean away. Of a real image on
-    an even grid these are a scale of the part that is even about the centre, one of the odd part, and the value of the
-    pixel in the centre.
+    Whitening divides the real and the imaginary part of k-space by a number each, and removes their mean. For a real
+    image on an even grid, these are a scale of the part that is even about the centre, a scale of the odd part, and the
+    value of the centre pixel.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def nmse_of_phase(found: np.ndarray, true: np.ndarray, *, aligned: bool = True) 
     found, true
         Complex or real arrays of one shape.
     aligned
-        Whether the phase is aligned; else phi is zero.
+        Whether the phase is aligned. If not, phi is zero.
     """
     phase = np.angle(np.vdot(found, true)) if aligned else 0.0
     return float(np.linalg.norm(found * np.exp(1j * phase) - true) ** 2 / np.linalg.norm(true) ** 2)

@@ -1,17 +1,19 @@
 r"""The audit of whole runs, which tries to detect a canary in all messages of a node.
 
-The trainings are made by `zetadp.core.training.train`. The attacker sees every message of every round, follows the
-weights with a server of its own, and computes the canary's gradient at each of them. A message of a node that draws
-each patient with probability p projects on that gradient, in units of the clipping norm, as :math:`N(0, \sigma^2)`
-without the canary and as the mixture :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker adds up the
-evidence of each projection (`evidence`) over T rounds, and says "took part" where it exceeds half of what pT draws give
-without noise. By Neyman and Pearson the likelihood ratio is the best test where nothing is at fault. The evidence is
-its odd part, which is as good for noise of many clipping norms, nearly so for little noise, and has no mean without the
-canary whatever the noise: so the threshold is right against less noise than the attacker believes, too.
+`zetadp.core.training.train` makes the runs. The attacker sees every message of every round, computes the weights with
+its own server, and computes the canary's gradient at all these weights. A node draws each patient with probability p.
+The projection of its message on the canary's gradient, in units of the clipping norm, has the law
+:math:`N(0, \sigma^2)` without the canary and :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker
+adds up the evidence of each projection (`evidence`) over T rounds. The decision is "took part" if the sum exceeds half
+of the evidence of pT draws without noise.
 
-Trials run side by side, each at one node of a run. They are still independent:
-noise is isotropic and the canary's gradient always reaches the clipping norm, so that a score does not depend on where
-the weights are, which is all that the trials share. The attacker checks that it does.
+By Neyman and Pearson the likelihood ratio is the best test of a mechanism without faults. The evidence is its odd part.
+It is as good for noise of many clipping norms, and nearly as good for little noise. Without the canary its mean is zero
+for every noise level, so the threshold is also right if there is less noise than the attacker believes.
+
+Trials run in parallel, each at one node of a run. They are still independent: the noise is isotropic, and the canary's
+gradient always reaches the clipping norm, which the attacker checks. A score therefore does not depend on the weights,
+and the trials share nothing else.
 """
 
 from __future__ import annotations
@@ -57,34 +59,34 @@ SIDE = 8
 """Side of the images of the stub network, which is linear."""
 
 SIDE_BY_SIDE = 192
-"""Nodes in one training."""
+"""Nodes in one run."""
 
 CANDIDATES = 4
-"""Pairs of images, in both orders, that the canary is chosen from."""
+"""Pairs of images, in both orders, from which the canary is chosen."""
 
 _REACH = 9.0
-"""Deviations of noise that count on each side."""
+"""Standard deviations of the noise that are considered on each side."""
 _CELLS = 40_001
 _CELLS_OF_SPREAD = 4096
-"""Cells of a projection's law, and cells in a standard deviation of the sum of all rounds."""
+"""Cells of the law of a projection, and cells per standard deviation of the sum of all rounds."""
 
 DRIFT = 5e-3
-"""The weights drift by about this much in all rounds together, so that the canary's gradient stays what it was."""
+"""Approximate drift of the weights in all rounds together. It is small, so the canary's gradient hardly changes."""
 
 
 def audit_training(
     folder: Path, trials: Trials, audited: Audited, *, rounds: int, name: str = "training"
 ) -> AuditResult:
-    """Audit the code of whole trainings.
+    """Audit the code of whole runs.
 
-    The claim is epsilon of what the nodes' ledger says they released.
+    The claim is epsilon of the releases in the nodes' ledger.
 
     Parameters
     ----------
     folder
-        An empty folder for ledgers, checkpoints and kept messages, best a temporary one.
+        An empty folder for ledgers, checkpoints and stored messages, preferably a temporary one.
     trials
-        How many, and what is made of them.
+        Number of trials, and settings of their interpretation.
     audited
         The mechanism of a round.
     rounds
@@ -117,7 +119,7 @@ def audit_training(
             delta=trials.delta,
             task={"name": "classification", "classes": CLASSES},
         )
-        # Trials take turns: with the canary, without it.
+        # Trials alternate: with the canary, without it.
         others = [[SILENT]] * (population - 1)
         holdings = [
             Holding(items_of([[SILENT if place % 2 else CANARY], *others], CLASSES)) for place in range(together)
@@ -151,7 +153,7 @@ def audit_training(
 def evidence(projections: np.ndarray, probability: float, noise_multiplier: float) -> np.ndarray:
     """Return the evidence for the canary: the odd part of the log-likelihood ratio, in units of a projection.
 
-    For noise of many clipping norms, and where everybody is drawn, it is the projection itself.
+    For noise of many clipping norms, and if everybody is drawn, it is the projection itself.
 
     Parameters
     ----------
@@ -169,17 +171,17 @@ def evidence(projections: np.ndarray, probability: float, noise_multiplier: floa
 
 
 def threshold_of(probability: float, noise_multiplier: float, rounds: int) -> float:
-    """Return the sum of evidence above which the attacker says that the canary took part."""
+    """Return the sum of evidence above which the attacker decides that the canary took part."""
     return probability * rounds / 2 * float(evidence(np.ones(()), probability, noise_multiplier))
 
 
 def error_rates(probability: float, noise_multiplier: float, rounds: int, *, true_noise: float) -> tuple[float, float]:
-    """Return how often the attack errs, (alpha, beta), to about 0.001.
+    """Return the error rates (alpha, beta) of the attack, accurate to about 0.001.
 
     Parameters
     ----------
     probability, noise_multiplier, rounds
-        The claimed mechanism, which the attacker believes in.
+        The claimed mechanism, which the attacker assumes.
     true_noise
         The noise multiplier of the mechanism that runs.
     """
@@ -190,7 +192,7 @@ def error_rates(probability: float, noise_multiplier: float, rounds: int, *, tru
     found = evidence(middles, probability, noise_multiplier)
     mean = with_canary @ found
     fineness = _CELLS_OF_SPREAD / math.sqrt(rounds * (with_canary @ found**2 - mean**2))
-    # The sum of all rounds lies on a circle of cells, long enough that what goes around is out of reach.
+    # The sum of all rounds lies on a circle of cells that is long enough to make wrap-around negligible.
     cells = np.rint(found * fineness).astype(np.int64)
     size = 1 << math.ceil(math.log2(2 * (np.abs(cells).max() + rounds * mean * fineness) + 40 * _CELLS_OF_SPREAD))
     above = np.fft.fftfreq(size, 1 / size) > threshold_of(probability, noise_multiplier, rounds) * fineness
@@ -209,7 +211,7 @@ def training_trials(
     *,
     false_alarm: float = FALSE_ALARM,
 ) -> int:
-    """Return the number of trials a side that detect noise too small by the square root of two.
+    """Return the number of trials on each side that detect noise too small by the square root of two.
 
     Parameters
     ----------
@@ -224,7 +226,7 @@ def training_trials(
 
 
 class _Attacker:
-    """An attacker who sees all messages, follows the weights and adds up the evidence for each trial's canary."""
+    """An attacker who sees all messages, computes the weights and adds up the evidence for each trial's canary."""
 
     def __init__(self, plan: Plan, records: Records, audited: Audited) -> None:
         self.model, self.layout, start = _start(plan)
@@ -234,7 +236,7 @@ class _Attacker:
         self.total: np.ndarray | float = 0.0
 
     def see(self, done: int, messages: Tensor) -> None:
-        """Take the messages of a round into account, and step to the next weights."""
+        """Add the evidence of a round's messages, and compute the next weights."""
         gradient = _gradient(self.model, self.layout, self.server.weights.detach(), self.images, self.labels)
         norm = float(np.linalg.norm(gradient))
         if norm < self.clip:
@@ -247,7 +249,7 @@ class _Attacker:
         self.server.step(messages, done - 1)
 
     def scores(self) -> list[float]:
-        """Return one score a trial."""
+        """Return one score per trial."""
         return [float(score) for score in np.atleast_1d(self.total)]
 
 
@@ -260,7 +262,7 @@ def _gradient(model: nn.Module, layout: Layout, weights: Tensor, images: Tensor,
 
 
 def _start(plan: Plan) -> tuple[nn.Module, Layout, Tensor]:
-    """Return the network, the order of its parameters, and the weights that the training will start from."""
+    """Return the network, the order of its parameters, and the weights at the start of training."""
     model = build(plan.network, CLASSES, SIDE, stream(plan.run.seed, Purpose.WEIGHTS))
     layout = Layout.of(model)
     return model, layout, layout.flatten(dict(model.named_parameters())).detach()
@@ -269,9 +271,9 @@ def _start(plan: Plan) -> tuple[nn.Module, Layout, Tensor]:
 def _records(plan: Plan) -> Records:
     """Return a canary and a record that contributes zero.
 
-    The canary's second image has the inverse magnitudes of the first, so that a network on log magnitude sees the same
-    features negated and the two images of different class do not cancel. Of some candidates it is the one with the
-    longest gradient at the first weights, which the network gets wrong.
+    The canary's second image has the inverse magnitudes of the first. A network on log magnitude then sees the same
+    features with the opposite sign, and the gradients of the two images, which have different classes, do not cancel.
+    Among some candidates, the canary is the one with the longest gradient at the first weights.
     """
     random = np.random.default_rng(0)
     candidates: list[Tensor] = []

@@ -1,29 +1,29 @@
 r"""Membership inference against finished models: the likelihood-ratio attack, patient by patient.
 
-The adversary holds a finished model and everything about every patient, and asks whether one given patient was in its
-training. It trains shadow models with and without the patient, fits a normal distribution to the models' confidence in
-the patient's images for each case, and takes the ratio of the two likelihoods at the attacked model's confidence as its
-score (Carlini et al. 2022, arXiv:2112.03570, online attack with both variances). The confidence is
+The attacker has a finished model and all data of every patient, and wants to know whether a given patient took part in
+the training. The attacker trains shadow models with and without the patient, and fits a normal distribution to the
+models' confidence in the patient's images for each case. The score is the ratio of the two likelihoods at the attacked
+model's confidence (Carlini et al. 2022, arXiv:2112.03570, online attack with both variances). The confidence is
 :math:`\log p_y - \log(1 - p_y)` for the true class y, averaged over all images of the patient: one patient, one score.
 
-What counts as a trial, and why. Every training draws each candidate's membership by its own fair coin; one that is out
-contributes zero, through the rule for gradients that are not finite, so that the number of patients, the sampling
-probability, the divisor and the nodes are those of the neighbouring cohort of the claim. Trainings share the settings
-and the starting weights, which are public, and draw memberships, sampling and noise independently. Several patients of
-one training share its draws and are no independent trials; so each attacked training is *one* trial, of *one* patient:
-the one that the shadow models, and they alone, show to be most exposed. Given the shadow models its trials are
-independent: those without it have one score distribution, those with it another. For any memberships of the others the
-two differ by one patient's contribution, and the others' coins do not depend on the patient's; a trade-off curve that
-bounds each case bounds the mixture. Shadow and attacked models are disjoint.
+Trials. In every run, a fair coin decides for each candidate whether it takes part. A candidate that does not take part
+contributes zero, because its gradient is not finite. The number of patients, the sampling probability, the divisor and
+the nodes are therefore those of the neighbouring cohort of the claim. Runs share the settings and the starting weights,
+which are public. They draw memberships, sampling and noise independently. Several patients of one run share its draws,
+so they are not independent trials. Each attacked run is therefore *one* trial of *one* patient, the one that is most
+exposed according to the shadow models alone. Given the shadow models, the trials are independent. Those without the
+patient have one score distribution, those with the patient another. For any memberships of the others, the two differ
+by one patient's contribution. The others' coins do not depend on the patient's, so a trade-off curve that bounds each
+case also bounds the mixture. Shadow and attacked models are disjoint.
 
-A claim bounds the power (true-positive rate) of every attack by a function of its false-positive rate; an attack whose
-power is above that function, beyond chance, refutes the claim. The false-positive rates are fixed before the trials.
-For a rate :math:`r` the threshold is the score of that trial without the patient which :math:`\lfloor r n \rfloor`
-others exceed. Its true false-positive rate is then an order statistic of uniform numbers, Beta-distributed whatever the
-distribution of the scores (ties only lower it), and its upper limit is that of Clopper and Pearson (1934,
-doi:10.1093/biomet/26.4.404) for the alarms seen. Given the threshold, the alarms among the independent trials with the
-patient are Binomial, and their limits are Clopper and Pearson's too. Every limit is taken at the false alarm divided by
-the number of all limits (Bonferroni): points, arms and the two axes.
+Test. A claim bounds the power (true-positive rate) of every attack by a function of its false-positive rate. An attack
+refutes the claim if its power is significantly above that function. The false-positive rates are fixed before the
+trials. For a rate :math:`r`, the threshold is the score of the trial without the patient that
+:math:`\lfloor r n \rfloor` others exceed. The true false-positive rate at this threshold is an order statistic of
+uniform numbers. It has a Beta distribution for every distribution of the scores (ties only lower it), and its upper
+limit is that of Clopper and Pearson (1934, doi:10.1093/biomet/26.4.404) for the observed alarms. Given the threshold,
+the alarms among the independent trials with the patient are Binomial, with limits of the same kind. Each limit has the
+allowed error divided by the number of all limits (Bonferroni): points, arms and the two axes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from zetadp.randomness import Purpose, stream
 from zetadp.validation import UserError, in_range
 
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""False-positive rates at which every attack is judged; fixed before any trial."""
+"""False-positive rates at which every attack is judged. They are fixed before any trial."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Claim:
     Attributes
     ----------
     mechanisms
-        All that the audience has seen of the patient's node, as the accountant takes it.
+        Everything that the audience has seen of the patient's node, in the accountant's form.
     delta
         The delta of the quoted epsilon.
     """
@@ -74,11 +74,11 @@ class Claim:
         return accounting.epsilon(self.mechanisms, self.delta)
 
     def power(self, rates: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return the largest power at each false-positive rate, by the trade-off curve: all that is claimed."""
+        """Return the largest power at each false-positive rate by the trade-off curve, which is the full claim."""
         return 1 - np.array(accounting.trade_off(self.mechanisms, list(map(float, rates))))
 
     def power_by_epsilon(self, rates: Sequence[float] | np.ndarray) -> np.ndarray:
-        r"""Return the looser bound of epsilon and delta alone: two lines that touch the trade-off curve.
+        r"""Return the looser bound from epsilon and delta alone: two lines that touch the trade-off curve.
 
         :math:`\min(1,\; e^\epsilon r + \delta,\; 1 - e^{-\epsilon} (1 - \delta - r))` (Kairouz, Oh and Viswanath 2015,
         arXiv:1311.0776).
@@ -104,9 +104,9 @@ def roc_band(
     Parameters
     ----------
     scores_out, scores_in
-        Scores of independent trials without and with the patient; an alarm is a high score.
+        Scores of independent trials without and with the patient. A high score is an alarm.
     arms
-        Attacks that are judged together, this one included.
+        Number of attacks that are judged together, including this one.
     rates
         False-positive rates, fixed before the trials.
     false_alarm
@@ -114,9 +114,9 @@ def roc_band(
 
     Returns
     -------
-    Table with one row a rate: ``fpr`` and ``tpr`` as measured; ``fpr_upper``, below which the true false-positive rate
-    lies; ``lower``, above which the true power lies: the ROC passes above every point (``fpr_upper``, ``lower``); and
-    ``upper``, below which the true power at this threshold lies.
+    Table with one row per rate: the measured ``fpr`` and ``tpr``; ``fpr_upper``, the upper limit of the false-positive
+    rate; and ``lower`` and ``upper``, the limits of the power at this threshold. The ROC passes above every point
+    (``fpr_upper``, ``lower``).
     """
     outs, ins = np.sort(np.asarray(scores_out, dtype=float))[::-1], np.asarray(scores_in, dtype=float)
     if not (len(outs) and len(ins) and np.isfinite(outs).all() and np.isfinite(ins).all()):
@@ -127,7 +127,7 @@ def roc_band(
     level = false_alarm / (2 * len(rates) * arms)
     rows = []
     for rate in rates:
-        # A rate given in decimals must not lose an alarm to rounding: 0.29 * 100 is below 29.
+        # Rounding must not lose an alarm: in floating point, 0.29 * 100 is below 29.
         alarms = min(math.floor(rate * len(outs) + 1e-9), len(outs) - 1)
         hits = int((ins > outs[alarms]).sum())
         rows.append(
@@ -143,7 +143,7 @@ def roc_band(
 
 
 def against(band: pd.DataFrame, audience: str, claim: Claim) -> pd.DataFrame:
-    """Return the band with the claim's bound at each point of its lower edge, and whether the edge exceeds it."""
+    """Add to the band the claim's bound at each point of the lower edge, and whether the edge exceeds it."""
     allowed = claim.power(band["fpr_upper"].to_numpy())
     return band.assign(
         **{
@@ -166,13 +166,13 @@ class Attack:
     arm
         Attacked model.
     patient
-        Position of the patient that was looked for.
+        Position of the attacked patient.
     scores_out, scores_in
         Scores of the trials without and with the patient.
     accuracy_members, accuracy_others
-        Mean accuracy of the attacked models on patients that were in their training, and on those that were not.
+        Mean accuracy of the attacked models on patients that took part in the training, and on the other patients.
     band
-        What `roc_band` returned, against each audience of the private arm's claims.
+        Result of `roc_band`, with the bounds of the private arm's claim against each audience.
     """
 
     arm: Arm
@@ -184,7 +184,7 @@ class Attack:
     band: pd.DataFrame
 
     def leaves(self, audience: str) -> bool:
-        """Return whether the lower edge of the band is anywhere above what the audience's claim allows."""
+        """Return whether the lower edge of the band exceeds the bound of the audience's claim anywhere."""
         return bool(self.band[f"leaves_{audience}"].any())
 
 
@@ -198,7 +198,7 @@ def audit_membership(
     settings
         Training settings and number of models.
     network
-        The network; every training starts from the same weights.
+        The network. Every run starts from the same weights.
     records
         One record for each candidate.
     delta
@@ -207,8 +207,8 @@ def audit_membership(
     Returns
     -------
     attacks, claims
-        One attack for each arm; and the claims of the private arm by audience, from what its ledgers recorded of the
-        attacked patient's node.
+        One attack for each arm, and the claims of the private arm by audience, from the releases of the attacked
+        patient's node in its ledgers.
     """
     kinds = arms(settings, delta)
     results: list[Attack] = []
@@ -225,7 +225,7 @@ def audit_membership(
 
 
 def claims_of(run: Run, node: str, delta: float) -> dict[str, Claim]:
-    """Return a run's claims about a patient of a node, against readers of its models and against the server."""
+    """Return a run's claims for a patient of a node, against readers of its models and against the server."""
     claims = {}
     for audience in ("reader", "server"):
         seen = seen_by(run, dict.fromkeys(run.nodes, 1.0), audience)
@@ -235,7 +235,7 @@ def claims_of(run: Run, node: str, delta: float) -> dict[str, Claim]:
 
 
 def most_exposed(shadow: Models) -> int:
-    """Return the patient whose confidence differs most between shadow models with and without it, in deviations."""
+    """Return the patient for whom the confidence of shadow models with and without the patient differs most."""
     separation = []
     for patient in range(shadow.members.shape[1]):
         inside, outside = _fits(shadow, patient)
@@ -249,7 +249,7 @@ def likelihood_ratios(shadow: Models, confidence: np.ndarray, patient: int) -> n
     Parameters
     ----------
     shadow
-        Shadow models, none of which is attacked.
+        Shadow models. None of them is attacked.
     confidence
         Confidence of the attacked models, shape (training,).
     patient
@@ -264,14 +264,14 @@ def likelihood_ratios(shadow: Models, confidence: np.ndarray, patient: int) -> n
 
 
 def refutation(attacks: Sequence[Attack], claims: dict[str, Claim], path: Path) -> str | None:
-    """Return a message if attacks contradict the claims or fail themselves, else None."""
+    """Return a message if an attack refutes a claim, or if the attack on the unclipped arm fails; else None."""
     private = next(attack for attack in attacks if attack.arm.private)
     for audience in AUDIENCES:
         if private.leaves(audience):
             epsilon = f"epsilon {rounded_up(claims[audience].epsilon, 3)} at delta {claims[audience].delta:g}"
             return (
-                f"Membership inference refutes the privacy claim: expected the arm {private.arm.name!r} within what "
-                f"its {audience} is promised ({epsilon}), found more in {path}. Do not release models of this code: "
+                f"Membership inference refutes the privacy claim: expected the arm {private.arm.name!r} within its "
+                f"claim against the {audience} ({epsilon}), found more in {path}. Do not release models of this code: "
                 "look for the fault in sampling, clipping, noise or accounting."
             )
     open_book = next(attack for attack in attacks if attack.arm.epsilon == UNCLIPPED)
@@ -302,7 +302,7 @@ def _attack(arm: Arm, shadow: Models, attacked: Models, patient: int, claims: di
 
 
 def _fits(shadow: Models, patient: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return mean and standard deviation of the confidence in a patient, in models with it and without it."""
+    """Return mean and standard deviation of the confidence in a patient, for models with and without the patient."""
     values, inside = shadow.confidence[:, patient], shadow.members[:, patient]
     if min(inside.sum(), (~inside).sum()) < 2:
         raise UserError(

@@ -40,25 +40,26 @@ class MembershipSettings:
     Attributes
     ----------
     epsilon
-        Target of the private arm, against the server.
+        Target epsilon of the private arm, against the server.
     patients, nodes
-        Candidates, each in a training with probability one half, and the nodes that hold them in equal numbers.
+        Number of candidates, each of whom takes part in a run with probability one half, and number of nodes that hold
+        them in equal parts.
     slices, size
-        Images of each sequence, and their side; of use to whoever makes the patients.
+        Number of images of each sequence, and their side, for the code that makes the patients.
     sampling_probability
-        Chance of a patient to be drawn in a round.
+        Probability that a patient is drawn in a round.
     rounds
-        Rounds of a training.
+        Number of rounds of a run.
     overfitted
-        The unclipped arm trains this many times as long.
+        The unclipped arm has this many times as many rounds.
     learning_rate, clip
         Learning rate of the server's optimiser, and clipping norm.
     shadows
-        Shadow models of each arm.
+        Number of shadow models of each arm.
     trainings
-        Attacked models of each arm: as many trials.
+        Number of attacked models of each arm. Each is one trial.
     seed
-        Seed of everything that is not noise from the operating system.
+        Seed of everything except noise from the operating system.
     noise
         As in `TrainingSettings`.
     """
@@ -93,13 +94,13 @@ class MembershipSettings:
 
     @property
     def population(self) -> int:
-        """Patients of one node, N."""
+        """Number N of patients at one node."""
         return self.patients // self.nodes
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One kind of training that is attacked.
+    """One kind of run that is attacked.
 
     Attributes
     ----------
@@ -108,7 +109,7 @@ class Arm:
     epsilon
         As in `RunName`: a number, ``inf`` or ``unclipped``.
     rounds
-        Rounds of a training.
+        Number of rounds of a run.
     noise_multiplier
         sigma; zero adds no noise.
     """
@@ -120,7 +121,7 @@ class Arm:
 
     @property
     def private(self) -> bool:
-        """Whether anything is claimed of its models."""
+        """Whether there is a privacy claim for its models."""
         return self.noise_multiplier > 0
 
 
@@ -131,13 +132,13 @@ class Models:
     Attributes
     ----------
     members
-        Whether each patient was in each training, shape (training, patient).
+        Whether each patient took part in each run, shape (run, patient).
     confidence
-        Mean log odds of the true class over a patient's images, shape (training, patient).
+        Mean log odds of the true class over a patient's images, shape (run, patient).
     accuracy
-        Share of a patient's images that the model tells right, shape (training, patient).
+        Share of a patient's images that the model classifies correctly, shape (run, patient).
     exposure
-        Content of the ledgers, which is the same for all models.
+        Releases in the ledgers, which are the same for all models.
     """
 
     members: np.ndarray
@@ -146,7 +147,7 @@ class Models:
     exposure: Run
 
     def split(self, first: int) -> tuple[Models, Models]:
-        """Return the first trainings, and the rest."""
+        """Return the models of the first runs, and the rest."""
         return self._part(slice(first)), self._part(slice(first, None))
 
     def _part(self, part: slice) -> Models:
@@ -166,13 +167,13 @@ def arms(settings: MembershipSettings, delta: float) -> list[Arm]:
 def train_models(
     arm: Arm, settings: MembershipSettings, network: NetworkSettings, records: Records, members: np.ndarray
 ) -> Models:
-    """Train one model for each row of ``members``, shape (training, patient), and record its outputs."""
+    """Train one model for each row of ``members``, shape (run, patient), and return the models' outputs."""
     each, rest = divmod(len(records.inputs), settings.patients)
     alike = not rest and (records.strata.reshape(-1, each) == records.strata[:each]).all()
     if members.shape[1] != settings.patients or not alike:
         found = f"{len(records.inputs)} items and memberships of {members.shape[1]}"
         raise ValueError(f"Expected records and memberships of {settings.patients} patients, found {found}.")
-    # What stands in for a patient that is out: its gradient is not finite, so it contributes zero.
+    # This record replaces a patient that does not take part: its gradient is not finite, so it contributes zero.
     one = records.part(slice(each))
     with_nobody = Records.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
     training = TrainingSettings(
@@ -220,7 +221,7 @@ def _train_one(
         nodes=tuple(
             NodeConstants(node_name(node), size, expected, arm.noise_multiplier) for node in range(settings.nodes)
         ),
-        # Trainings of other numbers draw independently; the seed alone would only set the starting weights.
+        # Runs with different numbers draw independently. The seed is equal, so that the starting weights are.
         cohort=f"attacked for membership, training {number}",
         task={"name": "classification", "classes": int(records.targets.max()) + 1},
     )
@@ -241,7 +242,7 @@ def _train_one(
 
 
 def _scratch() -> Path | None:
-    """Return a folder in memory for ledgers that are thrown away: on a disk, syncing them takes most of the time."""
+    """Return a folder in memory for temporary ledgers: on a disk, syncing them takes most of the time."""
     memory = Path("/dev/shm")  # noqa: S108  (the folder made in it has a name of its own and is the user's alone)
     return memory if os.access(memory, os.W_OK) else None
 
@@ -251,13 +252,13 @@ def _shown(model: nn.Module, records: Records, each: int) -> tuple[np.ndarray, n
     scores = outputs_of(model, records.inputs).double()
     labels = records.targets[:, None]
     true = scores.gather(1, labels)[:, 0]
-    # From the scores, not from the probabilities, which round to one where a model is sure.
+    # From the scores, not from the probabilities, which round to one if a model is certain.
     odds = true - scores.scatter(1, labels, -math.inf).logsumexp(dim=1)
     right = (scores.argmax(dim=1) == labels[:, 0]).double()
     return odds.view(-1, each).mean(dim=1).cpu().numpy(), right.view(-1, each).mean(dim=1).cpu().numpy()
 
 
 def _mechanisms(run: Run) -> tuple[object, ...]:
-    """Return all that the claims depend on, to compare."""
+    """Return everything on which the claims depend, for comparison."""
     nodes = {name: (tuple(sorted(Counter(h.mechanisms).items())), h.releases) for name, h in run.nodes.items()}
     return run.declared_rounds, tuple(sorted(nodes.items()))

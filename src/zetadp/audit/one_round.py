@@ -1,15 +1,15 @@
 r"""The audit of one round at fixed weights: whether its message can be told from one without the canary.
 
-The attacker holds the weights, the canary and every node's message, and knows every public constant. It projects a
-message, multiplied by the divisor, on the canary's gradient. Where nothing is at fault that is the best it can do: the
-projection is :math:`N(0, \sigma^2)` without the canary and :math:`N(1, \sigma^2)` with it, in units of the clipping
-norm. Other ways to look at messages find what a projection cannot see:
+The attacker has the weights, the canary and every node's message, and knows every public constant. The attacker
+projects a message, multiplied by the divisor, on the canary's gradient. If the code has no fault, this is the best
+attack: in units of the clipping norm, the projection of a drawn canary is :math:`N(1, \sigma^2)`, and otherwise
+:math:`N(0, \sigma^2)`. Two other statistics find faults that a projection cannot see:
 
-- ``nodes``: minus the mean projection of the other nodes' messages, which cancels noise that nodes share;
-- ``rounds``: minus the projection of a second round, in which the server sent weights at which the canary's gradient
-  is zero, which cancels noise that rounds share.
+- ``nodes`` subtracts the mean projection of the other nodes' messages, which cancels noise that nodes share;
+- ``rounds`` subtracts the projection of a second round, at weights where the canary's gradient is zero, which cancels
+  noise that rounds share.
 
-Trials run side by side: each is a small federation of its own, of which the first node holds the canary or not.
+Trials run in parallel. Each is a separate small federation, in which the first node holds the canary or not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VIEWS = ("projection", "nodes", "rounds")
 SIDE_BY_SIDE = 192
 """Nodes in one simulated round."""
 USUAL = Audited()
-"""sigma and B one, one patient who is drawn always, seeded noise."""
+"""sigma and B are one, one patient is always drawn, and the noise is seeded."""
 
 
 def audit_one_round(
@@ -52,15 +52,15 @@ def audit_one_round(
 ) -> AuditResult:
     """Audit the code of one round.
 
-    The claim is that of the ledger: ``mu = 1 / sigma`` where everybody is drawn; else the accountant's trade-off curve,
-    and figures are epsilon.
+    The claim follows from the ledger. If everybody is drawn, it is ``mu = 1 / sigma``. Otherwise it is the accountant's
+    trade-off curve, and the figures are epsilons.
 
     Parameters
     ----------
     folder
-        An empty folder for ledgers and kept messages, best a temporary one.
+        An empty folder for ledgers and stored messages, preferably a temporary one.
     trials
-        How many, and what is made of them.
+        Number of trials, and settings of their interpretation.
     audited
         The mechanism.
     direction
@@ -68,7 +68,7 @@ def audit_one_round(
     view
         Statistic of the attacker: ``projection``, ``nodes`` or ``rounds``.
     nodes
-        Nodes of each trial, of which the first may hold the canary; at least two for the view ``nodes``.
+        Number of nodes of each trial. The first may hold the canary. The view ``nodes`` needs at least two.
     """
     in_range(1 if view != "nodes" else 2, SIDE_BY_SIDE, nodes=nodes)
     one_of(VIEWS, view=view)
@@ -92,8 +92,8 @@ def audit_one_round(
     # Half way between the expected scores with the canary drawn and without it.
     errors = count_errors(scores[False], scores[True], 0.5, confidence=trials.confidence)
     name = _description(view, direction, nodes, audited)
-    # The claim is what the ledger says of a release. A second round, at weights at which the canary's gradient is zero,
-    # tells nothing of it.
+    # The claim is that of one release in the ledger. A second round, at weights where the canary's gradient is zero,
+    # reveals nothing about the canary.
     mechanisms = accounting.compose(read_ledger(folder / "one-round-in.jsonl")[-1].events[:1])
     mu = accounting.exact_mu(mechanisms)
     if mu is not None:
@@ -120,7 +120,7 @@ class _Side:
         self.rounds = 0
 
     def scores(self, trials: int) -> np.ndarray:
-        """Return one score a trial, shape (trial,)."""
+        """Return one score per trial, shape (trial,)."""
         parts: list[np.ndarray] = []
         while sum(map(len, parts)) < trials:
             holders = self.site.nodes[: (trials - sum(map(len, parts))) * self.nodes]

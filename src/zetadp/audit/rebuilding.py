@@ -1,9 +1,8 @@
 r"""Images that an attacker rebuilds from one message of k-space training, with and without noise.
 
-The message is the mean of patients' clipped gradients at the weights with which training begins, with the noise that
-one such message needs for an epsilon. The attacker is that of `zetadp.audit.inversion`, and its patients are public
-ones, simulated for this alone. Beside the images stands the best that anybody can do who saw no message: the mean of
-public images.
+The message is the mean of patients' clipped gradients at the weights at the start of training. Its noise is the noise
+that one such message needs for a given epsilon. The attack is that of `zetadp.audit.inversion`. The patients are
+simulated for this purpose. For comparison, a guess without a message is scored: the mean of public images.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.reconstruction.quality import nmse, ssim
 
 SEED = 41
-"""Of the patients, the weights, the noise and the starts of the searches."""
+"""Seed of the patients, the weights, the noise and the starts of the searches."""
 PUBLIC = 40
-"""Public patients, whose mean image is what one guesses without a message."""
+"""Number of public patients. Their mean image is the guess without a message."""
 CANDIDATES = 10
 ATTACKS = {"cosine": "direction (IGA)", "euclidean": "distance (DLG)"}
 """Searches, by objective: Geiping et al. (2020), and Zhu et al. (2019) with known labels."""
@@ -47,7 +46,7 @@ KIND = ["message", "network", "attack", "epsilon"]
 
 @dataclass(frozen=True)
 class Message:
-    """One message, and how it is attacked.
+    """One message, and the attack on it.
 
     Attributes
     ----------
@@ -56,15 +55,15 @@ class Message:
     size
         Side of the images.
     clip
-        Norm that each patient's gradient is clipped to.
+        Norm to which each patient's gradient is clipped.
     patients, images
-        Patients in the message, and images of each.
+        Number of patients in the message, and of images of each.
     epsilon, delta
-        Of the one message. An infinite epsilon stands for no noise.
+        Guarantee of this one message. An infinite epsilon means no noise.
     objective
         Objective that the attack minimises.
     number
-        Tells messages of one kind apart.
+        Distinguishes messages of one kind.
     """
 
     network: str
@@ -86,13 +85,13 @@ class Message:
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Sequence and slice of each image of a patient: sequences take turns, and each patient begins with another."""
+        """Sequence and slice of each image of a patient. Sequences alternate; the first one depends on the message."""
         order = np.arange(self.images)
         return (order + self.number) % len(CHANNELS), order // len(CHANNELS)
 
     @property
     def slices(self) -> int:
-        """Slices of a patient that are needed."""
+        """Number of slices of a patient that are needed."""
         return math.ceil(self.images / len(CHANNELS))
 
 
@@ -103,7 +102,7 @@ class Rebuilt:
     Attributes
     ----------
     message
-        Which message; None where none was seen.
+        The message; None if the attacker saw none.
     true, found
         Shape (image, row, column).
     """
@@ -113,7 +112,7 @@ class Rebuilt:
     found: np.ndarray
 
     def rows(self) -> list[dict[str, object]]:
-        """Return one row an image."""
+        """Return one row per image."""
         of = self.message
         kind = ("no message: mean of public images", MISSING, MISSING, 0.0)
         if of is not None:
@@ -127,8 +126,8 @@ class Rebuilt:
 def rebuild(message: Message, search: Search) -> Rebuilt:
     """Attack one message.
 
-    Images of one sequence that stand in one message are told apart by nothing. They are matched to the true ones as
-    well as anybody could.
+    Nothing distinguishes the images of one sequence in one message. They are matched with the true images in the best
+    possible way.
     """
     true = _patients(PUBLIC + message.patients * message.number, message)
     sequences = np.tile(message.places[0], (message.patients, 1))
@@ -137,7 +136,7 @@ def rebuild(message: Message, search: Search) -> Rebuilt:
     seen = of(torch.from_numpy(true)).detach()
     if math.isfinite(message.epsilon):
         noise = torch.from_numpy(stream(SEED, Purpose.NOISE, message.number).standard_normal(len(seen)))
-        # Of the mean: one patient moves the sum by the clip at most.
+        # Noise of the mean: one patient changes the sum by at most the clipping norm.
         seen = seen + noise * message.clip / message.patients / gaussian.mu(message.epsilon, message.delta)
     guess = torch.from_numpy(np.broadcast_to(_mean(message), true.shape).copy())
     found = invert(seen, of, true.shape, search, torch.Generator().manual_seed(message.number), guess=guess).images
@@ -146,7 +145,7 @@ def rebuild(message: Message, search: Search) -> Rebuilt:
 
 
 def guessed(message: Message) -> Rebuilt:
-    """Return a guess of a message's images without the message."""
+    """Return a guess of a message's images, made without the message."""
     true = _patients(PUBLIC + message.patients * message.number, message)
     flat = true.reshape(-1, message.size, message.size)
     found = np.broadcast_to(_mean(message), true.shape).reshape(flat.shape)
@@ -154,12 +153,12 @@ def guessed(message: Message) -> Rebuilt:
 
 
 def frame(rebuilt: Sequence[Rebuilt]) -> pd.DataFrame:
-    """Return the scores, one row an image."""
+    """Return the scores, one row per image."""
     return pd.DataFrame([row for each in rebuilt for row in each.rows()])
 
 
 def sheet(scores: pd.DataFrame, search: Search, delta: float) -> Sheet:
-    """Lay the scores out for readers."""
+    """Return the scores as a table for readers."""
     lines = []
     for _, own in scores.groupby(KIND, sort=False):
         message, network, attack, epsilon = (own[key].iloc[0] for key in KIND)
@@ -209,7 +208,7 @@ def _mean(message: Message) -> np.ndarray:
 
 
 def _matched(found: np.ndarray, true: np.ndarray, sequences: np.ndarray) -> np.ndarray:
-    """Return the found images in the order of the true ones of their sequence, with what whitening loses fitted."""
+    """Return the found images in the order of the true ones, with what whitening loses fitted."""
     matched = np.empty_like(true)
     for sequence in np.unique(sequences):
         own = np.flatnonzero(sequences == sequence)

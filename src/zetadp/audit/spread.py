@@ -19,22 +19,22 @@ Result = TypeVar("Result")
 def spread(
     work: Callable[[Job], Result], jobs: Sequence[Job], processes: int, name: Callable[[Result], str]
 ) -> list[Result]:
-    """Return the result of ``work`` for every job, in the order of the jobs, for any number of processes.
+    """Return the result of ``work`` for every job, in the order of the jobs.
 
     Parameters
     ----------
     work
-        What other processes can import: a function of a module, or a partial one.
+        A function that other processes can import: a function of a module, or a partial of one.
     jobs
-        What it is called with.
+        Arguments of the calls.
     processes
-        How many processes work. With one, this process does.
+        Number of processes. With one, the jobs run in this process.
     name
-        Names a result in the log.
+        Returns the name of a result for the log.
     """
     if processes == 1:
         return [_told(work(job), number, len(jobs), name) for number, job in enumerate(jobs, start=1)]
-    # A server that has imported PyTorch once and runs no thread is what can be forked safely, and at no cost.
+    # A server that has imported PyTorch once and runs no thread can be forked safely and quickly.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:

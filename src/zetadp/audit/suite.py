@@ -24,10 +24,10 @@ from zetadp.validation import in_range, positive
 logger = logging.getLogger(__name__)
 
 SHORTFALL = math.sqrt(2)
-"""The fault that trials are counted for: noise that is too small by this factor, which half the variance is."""
+"""The fault that the number of trials is chosen for: noise too small by this factor, as with half the variance."""
 
 SHARED_TRIALS = 300
-"""Trials a side where a fault takes the noise away altogether."""
+"""Trials on each side if a fault removes the noise completely."""
 
 LEAST_TRIALS = 50
 
@@ -41,10 +41,10 @@ class AuditSettings:
     Attributes
     ----------
     trials
-        Trials with and without the canary in each audit of whole trainings; None takes as many as power 0.99 needs.
+        Trials with and without the canary in each audit of whole runs. None: as many as power 0.99 needs.
     most_rounds
-        Most rounds of one node in one audit of whole trainings, which bounds what it costs; fewer trials have less
-        power, which the table states.
+        Largest number of rounds in one audit of whole runs, summed over its trials, which limits the computing time.
+        Fewer trials have less power, which the table states.
     """
 
     trials: int | None = None
@@ -59,12 +59,12 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class Target:
-    """Whole trainings that an experiment makes and that are to be audited.
+    """Runs of an experiment that an audit imitates.
 
     Attributes
     ----------
     name
-        For readers: which arms, at which target.
+        Arms and target, for readers.
     probability, noise_multiplier, rounds
         The mechanism of the node that draws its patients most often.
     """
@@ -82,11 +82,11 @@ class Audit:
     Attributes
     ----------
     run
-        Makes it in an empty folder.
+        Carries out the audit in an empty folder.
     finds
-        The fault that it is made for.
+        The fault that the audit looks for.
     power
-        Chance to find that fault; None where the fault leaves no noise.
+        Chance to find that fault; None if the fault leaves no noise.
     """
 
     run: Callable[[Path], AuditResult]
@@ -96,7 +96,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Finding:
-    """An audit's result, with the fault that it would have detected."""
+    """An audit's result, with the fault that it looked for."""
 
     result: AuditResult
     finds: str
@@ -104,7 +104,7 @@ class Finding:
 
 
 def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: AuditSettings) -> list[Audit]:
-    """Return the audits of an experiment: one round where mu is 1, and whole trainings.
+    """Return the audits of an experiment: one round with mu = 1, and whole runs.
 
     The chance that any of them refutes code without a fault is `FALSE_ALARM`.
 
@@ -115,9 +115,9 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     delta
         The delta of epsilon.
     noise
-        Where the noise of whole trainings comes from: ``seeded`` or ``os``.
+        Source of the noise of whole runs: ``seeded`` or ``os``.
     settings
-        How much is tried.
+        Extent of the audits.
     """
     alarm = FALSE_ALARM / (6 + len(targets))
     tried = partial(Trials, delta=delta, confidence=1 - alarm)
@@ -128,7 +128,7 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     power = power_of({(1.0, 1.0): 1}, one_round_rates(1.0, 1 / SHORTFALL), trials, false_alarm=alarm)
     audits = [
         Audit(partial(audit_one_round, trials=tried(trials)), LESS_NOISE, power),
-        # Three patients, so that a wrong divisor shows.
+        # Three patients, so that a wrong divisor is visible.
         Audit(
             partial(
                 audit_one_round,
@@ -165,11 +165,11 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
 
 
 def carry_out(audits: Sequence[Audit], processes: int = 1) -> list[Finding]:
-    """Make the audits, each in a temporary folder: no ledger of the experiment is touched.
+    """Carry out the audits, each in a temporary folder. No ledger of the experiment is changed.
 
-    What they find does not depend on the number of processes, among which whole audits are divided.
+    The findings do not depend on the number of processes. Each audit runs in one process.
     """
-    # Whole trainings take longest, and stand last.
+    # Audits of whole runs take longest. They are last in the list and start first.
     return spread(_finding, audits[::-1], processes, lambda found: found.result.name)[::-1]
 
 
@@ -179,7 +179,7 @@ def _finding(audit: Audit) -> Finding:
 
 
 def frame(findings: Sequence[Finding]) -> pd.DataFrame:
-    """Return the findings as a table, one row an audit."""
+    """Return the findings as a table, one row per audit."""
     return pd.DataFrame(
         [
             {
@@ -205,7 +205,7 @@ def frame(findings: Sequence[Finding]) -> pd.DataFrame:
 
 
 def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
-    """Lay out the findings for readers, with what the figures mean."""
+    """Return the findings as a table for readers, with notes on the figures."""
     rows = tuple(
         (
             finding.result.name,
@@ -222,7 +222,7 @@ def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
     )
     least = min(finding.result.errors.confidence for finding in findings)
     notes = (
-        f"Measured: lower confidence bound on what the code that ran gives away, at {least:.3%} each; the chance that "
+        f"Measured: lower confidence bound on the figure of the code that ran, at {least:.3%} each; the chance that "
         f"any audit refutes code without a fault is at most {FALSE_ALARM:g}. Estimate: the same without a margin.",
         "Refuted: measured above claimed. An audit that refutes nothing proves nothing: it would have found the named "
         "fault with the stated power (–: nearly always), and may miss others.",
@@ -234,7 +234,7 @@ def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
 
 
 def verdict(result: AuditResult) -> str:
-    """Return in a word whether the claim stands."""
+    """Return ``stands`` or ``refuted``."""
     return "stands" if result.passed else "refuted"
 
 

@@ -68,7 +68,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     yield f"  costs:    {promise}"
     if math.isfinite(promise.person):
         exposed = accounting.grouped(plan.mechanisms(node.name), plan.units_of_a_person or 1)
-        share = Risk(plan.label, (), exposed, "holds").right_guesses(TEN, plan.delta)
+        share = Risk(plan.label, (), (exposed,), "holds").right_guesses(TEN, plan.delta)
         yield (
             f"            Someone who has the data of {TEN} candidates, one of whom took part, names the right one at "
             f"most {percent_up(share)} of the time; {100 / TEN:g} % is guessing."

@@ -1,8 +1,8 @@
-"""Everything that was recorded about the patients of a cohort: complete, or refused.
+"""All releases recorded for the patients of a cohort, refused if anything is missing.
 
 A total over ledgers is true only if no ledger is missing. The register and the sealed copies in finished runs show
-which ledgers must exist. Keyed hashes of files find patients who also belong to another cohort, whose releases about
-them are added.
+which ledgers must exist. Keyed hashes of files find patients who also belong to another cohort. The runs of that
+cohort are added.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.epsilon import rounded_up
-from zetadp.privacy import accounting, register, secret
+from zetadp.privacy import accounting, register
 from zetadp.privacy.chain import START
 from zetadp.privacy.exposure import Run, declared_run, named, over_runs, run_of, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
-from zetadp.privacy.secret import Secret
+from zetadp.privacy.secret import RECORDS, Secret
 from zetadp.storage import sync_folder, writing
 from zetadp.validation import UserError
 
-RECORDS = "records"
-"""File of the keyed hashes of a cohort's training records."""
-
 
 def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
-    """Read ledger files; refuse if one that their register names is missing or has lost its end.
+    """Read ledger files. Refuse if a ledger in their register is missing or has lost its end.
 
     Raises
     ------
@@ -37,7 +34,7 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
         One message that names everything that is missing. Copies of ledgers in folders without a register are read as
         they are.
     """
-    # The register is read first: runs that continue meanwhile only add to ledgers.
+    # The register is read first, because runs in progress only add to ledgers.
     registers = {folder: register.read_register(folder) for folder in {path.parent for path in files}}
     found = {}
     for path in files:
@@ -57,7 +54,7 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
         problems += [f"{path} has lost lines at its end" for path in sorted(lost)]
         own = [attempt for path, attempts in found.items() if path.parent == folder for attempt in attempts]
         known = {START, *(link.head for link in register.read_register(folder))}
-        if links and not {attempt.register for attempt in own} - {None} <= known:
+        if (folder / register.NAME).exists() and not {attempt.register for attempt in own} - {None} <= known:
             problems.append(f"{folder / register.NAME} has lost lines at its end")
     if problems:
         raise UserError(
@@ -67,20 +64,13 @@ def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:
     return found
 
 
-def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
-    """Return every run recorded for a cohort: also those of deleted results, failed and repeated trainings.
-
-    Parameters
-    ----------
-    folder
-        The cohort's folder of ledgers.
-    sealed
-        Copies of ledgers that finished runs left elsewhere. What they hold must be found in the folder.
+def cohort_ledgers(folder: Path) -> dict[Path, list[Attempt]]:
+    """Read every ledger of a cohort's folder.
 
     Raises
     ------
     UserError
-        If a ledger, the end of one, or the register is gone. The message names all of them.
+        If a ledger, the end of one, or the register is missing. The message names all of them.
     """
     ledgers = read_ledgers(sorted(folder.glob("*.jsonl")))
     begun = any(attempt.register is not None for attempts in ledgers.values() for attempt in attempts)
@@ -89,6 +79,25 @@ def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
             f"The register {folder / register.NAME} is missing: without it, a missing ledger cannot be "
             "detected. Restore it from a backup."
         )
+    return ledgers
+
+
+def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
+    """Return every run recorded for a cohort: also failed and repeated runs, and runs whose results were deleted.
+
+    Parameters
+    ----------
+    folder
+        The cohort's folder of ledgers.
+    sealed
+        Copies of ledgers in the results of finished runs. The folder must contain all their lines.
+
+    Raises
+    ------
+    UserError
+        As `cohort_ledgers`, or if a sealed copy holds lines that the ledgers lack.
+    """
+    ledgers = cohort_ledgers(folder)
     heads = {head for attempts in ledgers.values() for attempt in attempts for head in attempt.heads}
     lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
     if lost:
@@ -100,7 +109,7 @@ def cohort_runs(folder: Path, sealed: Iterable[Path] = ()) -> list[Run]:
 
 
 def claim(folder: Path, table: Path) -> None:
-    """Add keyed hashes of a cohort's training records to its folder; earlier hashes stay.
+    """Add keyed hashes of a cohort's training records to its folder. Earlier hashes stay.
 
     Parameters
     ----------
@@ -123,17 +132,22 @@ def claim(folder: Path, table: Path) -> None:
 
 
 def shared_records(folder: Path, table: Path) -> dict[Path, int]:
-    """Return the cohorts next to this one that share training records, and how many they share.
+    """Return the cohorts next to this one that share training records, and the number of shared records.
 
     Parameters
     ----------
     folder, table
-        As in `claim`. Records are the same where their files are the same, byte for byte.
+        As in `claim`. Records are the same if their files are the same, byte for byte.
+
+    Raises
+    ------
+    UserError
+        If the secret of one of these cohorts is missing: its records can then not be compared.
     """
     contents = set(_training_contents(table))
     found = {}
     for other in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
-        if other == folder or not ((other / RECORDS).exists() and (other / secret.NAME).exists()):
+        if other == folder or not (other / RECORDS).exists():
             continue
         key, known = Secret.of(other), set((other / RECORDS).read_text().split())
         if count := sum(key.tag(content) in known for content in contents):
@@ -147,9 +161,9 @@ def _training_contents(table: Path) -> list[str]:
 
 
 def runs_of_others(shared: Mapping[Path, int]) -> list[Run]:
-    """Return the runs recorded for other cohorts, under names that say so.
+    """Return the runs recorded for other cohorts. Their names begin with the name of the cohort.
 
-    A patient's node there is not known to be the one of the same name here.
+    A node there is not taken for the node with the same name here.
     """
     return [
         replace(run, name=f"{folder.name}/{run.name}", partition=f"{folder.name} {run.partition}")
@@ -161,7 +175,7 @@ def runs_of_others(shared: Mapping[Path, int]) -> list[Run]:
 def forget_times(ledger: Path) -> None:
     """Set the file times of a ledger and its register to now.
 
-    Otherwise they would show how long the run took, which reveals how many patients were drawn.
+    Otherwise they would show the duration of the run, which reveals how many patients were drawn.
     """
     for path in (ledger, ledger.parent / register.NAME):
         os.utime(path)
@@ -169,31 +183,31 @@ def forget_times(ledger: Path) -> None:
 
 @dataclass(frozen=True)
 class Permission:
-    """The rule that a run is trained once where noise protects real patients, unless its ledger holds a permission.
+    """The rule that a run with protecting noise has one attempt, unless its ledger permits more.
 
     Attributes
     ----------
     delta
-        At which a refusal says what another attempt would cost.
+        The delta at which a refusal states the cost of another attempt.
     """
 
     delta: float
 
     def check(self, ledger: Ledger, header: Mapping[str, Any]) -> None:
-        """Refuse another attempt that the ledger does not permit, and name the total that it would lead to.
+        """Refuse an attempt that the ledger does not permit, and state the total to which it would lead.
 
         Parameters
         ----------
         ledger
             The run's open ledger.
         header
-            What defines the attempt.
+            Description of the attempt.
 
         Raises
         ------
         UserError
-            If the run has been trained as often as permitted. An attempt that released nothing does not count, nor does
-            one with seeded noise.
+            If the run has as many attempts as permitted. Attempts that released nothing do not count, nor do attempts
+            with seeded noise.
         """
         made = protected_attempts(read_ledger(ledger.path))
         if made < ledger.permitted:
@@ -206,10 +220,10 @@ class Permission:
         )
 
     def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:
-        """Return what another attempt, by default one like the last, would bring the totals to, in words.
+        """Return in words the totals after another attempt, which by default is like the last one.
 
-        Programs other than `train` may declare less in a header than all that a run will release. An attempt like the
-        last one then releases as much as that did.
+        Programs other than `train` may write headers that do not declare all releases. The new attempt is then assumed
+        to release as much as the last one.
         """
         attempts = read_ledger(ledger)
         last, again = attempts[-1], f"{ledger.stem} again"

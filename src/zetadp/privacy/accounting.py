@@ -1,13 +1,11 @@
 r"""Privacy accounting of sequences of noisy rounds.
 
-The question is always the same: on how many rounds of which kind did one patient's contribution, of norm at most the
-clip, enter with which probability under how much noise. Neighbours differ in one patient whose contribution is replaced
-by zero, in both directions; the worse direction counts.
+An accountant needs three numbers for each kind of round: how many rounds there were, the probability with which one
+patient's contribution entered, and the noise in units of the clipping norm. For rounds that release a direction, the
+concentration replaces the noise (`zetadp.directions.loss`). Neighbours differ in one patient whose contribution is
+replaced by zero, in both directions; the worse direction counts.
 
-Where a round releases a direction, the question is on how many of them it could turn the direction round, under which
-concentration (`zetadp.directions.loss`).
-
-Three accountants answer it. The privacy-loss distribution (Koskela et al. 2020, arXiv:1906.03049; discretised by
+There are three accountants. The privacy-loss distribution (Koskela et al. 2020, arXiv:1906.03049; discretised by
 "connect the dots", Doroshenko et al. 2022, arXiv:2207.04380) is tight and is quoted; where every patient takes part in
 every round, the composition of Gaussian mechanisms is exact and is quoted instead. Renyi privacy (Mironov et al. 2019,
 arXiv:1908.10530) is a looser second opinion. The central-limit formula is no bound and is here for comparison only.
@@ -34,27 +32,27 @@ from zetadp.quiet import only_errors
 from zetadp.validation import positive
 
 Mechanisms: TypeAlias = Mapping[Mechanism, int] | Mapping[Kind, int]
-"""How many rounds of each kind, as (sampling probability, noise multiplier) or as a `Direction`."""
+"""Number of rounds of each kind: (sampling probability, noise multiplier), or a `Direction`."""
 
 Grouped: TypeAlias = tuple[float, float, int]
-"""A `Mechanism` in which one person holds several units: the third is how many, each drawn by itself."""
+"""A `Mechanism` for a person with several units, drawn independently. The third value is the number of units."""
 
 Exposure: TypeAlias = (
     Mechanisms | Mapping[Direction, int] | Mapping[Mechanism | Grouped, int] | Mapping[Kind | Grouped, int]
 )
-"""How many rounds of each kind, with one unit of a person or with several."""
+"""Number of rounds of each kind, for one unit of a person or for several."""
 
 TOLERANCE = 5e-4
 """A figure is final once halving the grid moves it by less than this fraction."""
 
 SMALLEST_DELTA = 1e-10
-"""Below this the rounding of the Fourier transform that composes the distribution is no longer negligible."""
+"""Smallest delta. Below it, rounding errors of the Fourier transform that composes distributions matter."""
 
 _Key: TypeAlias = tuple[tuple[float, float, int, int, int], ...]
 """Sampling probability, noise multiplier, units of one person, rounds, and zero.
 
-Of directions kappa in place of the noise multiplier, and last the dimension. However many units of a person turn a
-direction round, it cannot be turned further; so they count as one that is drawn when any of them is.
+For directions, kappa replaces the noise multiplier and the dimension replaces the zero. Several units of a person
+cannot do more than reverse a direction. They therefore count as one unit, which is drawn if any of them is drawn.
 """
 
 _GROUPED = 3
@@ -62,16 +60,16 @@ _GROUPED = 3
 _MOST_HALVINGS = 10
 _FEW_UNITS = 8
 _LEFT_OUT = 1e-15
-"""Of many units, chance in a round that more are drawn than are reckoned with; it is charged to delta and epsilon."""
+"""Probability that a round draws more units of a person than are considered. Delta and epsilon are charged for it."""
 _ROUGH = 0.02
-"""Tolerance for many units: their figures are large, and finer grids take minutes to lower them by a few per cent."""
+"""Tolerance for many units. Their figures are large; a finer grid takes minutes and lowers them by a few per cent."""
 
 
 def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Kind]:
-    """Add up rounds, or counts of rounds, to what one patient has been exposed to in all.
+    """Add up rounds, or counts of rounds, to the total exposure of one patient.
 
-    Composition needs nothing but addition: the order of rounds does not matter, and later rounds may depend on the
-    results of earlier ones.
+    Composition is addition. The order of rounds does not matter, and later rounds may depend on the results of earlier
+    ones.
 
     Examples
     --------
@@ -88,7 +86,7 @@ def compose(*parts: Iterable[Round] | Mechanisms) -> Counter[Kind]:
 def as_dp_event(mechanisms: Exposure) -> dp_event.DpEvent:
     """Return the rounds as an event of dp-accounting, which other accountants can compose.
 
-    It knows no directions: in their place stands Gaussian noise that hides no more.
+    That library knows no directions. Gaussian noise that hides no more replaces them.
 
     Examples
     --------
@@ -127,7 +125,7 @@ def epsilon(mechanisms: Exposure, delta: float, tolerance: float = TOLERANCE) ->
 
 
 def epsilon_pld(mechanisms: Exposure, delta: float, tolerance: float = TOLERANCE) -> float:
-    """Return an upper bound on epsilon, by privacy-loss distribution on a grid refined until the bound stands still.
+    """Return an upper bound on epsilon, by privacy-loss distribution on a grid that is refined until it converges.
 
     Parameters
     ----------
@@ -136,8 +134,8 @@ def epsilon_pld(mechanisms: Exposure, delta: float, tolerance: float = TOLERANCE
     delta
         At least `SMALLEST_DELTA`.
     tolerance
-        Relative change by one halving of the grid at which refining ends. A large value gives a quick figure, which is
-        still an upper bound.
+        Refinement of the grid ends when one halving of the grid changes the figure by less than this fraction. With a
+        large value the figure is computed quickly and is still an upper bound.
     """
     return _epsilon(_key(mechanisms), _checked(delta), tolerance)
 
@@ -145,17 +143,16 @@ def epsilon_pld(mechanisms: Exposure, delta: float, tolerance: float = TOLERANCE
 def epsilon_group(mechanisms: Exposure, delta: float, records: int, tolerance: float = TOLERANCE) -> float:
     """Return an upper bound on epsilon for a person with several records on one node.
 
-    The records are drawn independently, so that a round adds a Binomial number of clipped contributions: a mixture of
-    Gaussians whose worst case is that all point the same way (Choquette-Choo et al. 2024, arXiv:2310.15526, Corollary
-    4.7). For records on several nodes, `compose` the nodes' mechanisms instead. Of more than a few records it is
-    reckoned with no more drawn at once than are drawn with probability `1 - 1e-15`; the rest is charged, so that the
-    bound holds.
+    The records are drawn independently, so a round adds a Binomial number of clipped contributions. The result is a
+    mixture of Gaussians. In the worst case all contributions have the same direction (Choquette-Choo et al. 2024,
+    arXiv:2310.15526, Corollary 4.7). For records on several nodes, `compose` the nodes' mechanisms instead. With many
+    records, rounds that draw unusually many of them (probability 1e-15) are left out and charged, so the bound holds.
     """
     return epsilon(grouped(mechanisms, records), delta, tolerance)
 
 
 def grouped(mechanisms: Exposure, units: int) -> Counter[Kind | Grouped]:
-    """Return the rounds for a person who holds `units` times as many units on the node, each drawn by itself.
+    """Return the rounds for a person who has `units` times as many units on the node, each drawn independently.
 
     Examples
     --------
@@ -183,11 +180,11 @@ def epsilon_rdp(mechanisms: Exposure, delta: float) -> float:
 def central_limit_mu(sampling_probability: float, noise_multiplier: float, rounds: int) -> float:
     r"""Return :math:`p \sqrt{T (e^{1/\sigma^2} - 1)}`: an approximation, NOT a bound; it can be below the truth.
 
-    The limit of many rounds (Bu et al. 2020, doi:10.1162/99608f92.cfc5dd25). For comparison with work that uses it, and
-    as a first guess.
+    This is the limit of many rounds (Bu et al. 2020, doi:10.1162/99608f92.cfc5dd25). It serves for comparison with work
+    that uses it, and as a first guess.
     """
     positive(noise_multiplier=noise_multiplier)
-    # Past the largest exponent of a double the answer is "no privacy" whatever the exact figure.
+    # Beyond the largest exponent of a double there is no privacy, whatever the exact figure.
     return sampling_probability * math.sqrt(rounds * math.expm1(min(noise_multiplier**-2, 700.0)))
 
 
@@ -198,11 +195,12 @@ def central_limit_noise(mu: float, sampling_probability: float, rounds: int) -> 
 
 
 def trade_off(mechanisms: Exposure, alphas: Sequence[float]) -> list[float]:
-    r"""Return for each false-alarm rate the least rate of misses of any attack on one patient's membership.
+    r"""Return, for each false-alarm rate, the smallest miss rate of any attack on one patient's membership.
 
     Every pair :math:`(\epsilon, \delta)` bounds the error of the second kind from below by
     :math:`\max(0,\; 1 - \delta - e^\epsilon \alpha,\; e^{-\epsilon} (1 - \delta - \alpha))` (Wasserman and Zhou 2010,
-    doi:10.1198/jasa.2009.tm08651); the curve is the best of these bounds over all pairs. Exact for full participation.
+    doi:10.1198/jasa.2009.tm08651). The curve is the best of these bounds over all pairs. It is exact for full
+    participation.
     """
     rates = np.asarray(alphas, dtype=np.float64)
     if not ((rates >= 0) & (rates <= 1)).all():
@@ -213,7 +211,7 @@ def trade_off(mechanisms: Exposure, alphas: Sequence[float]) -> list[float]:
     key = _few(_key(mechanisms))
     if not _has_noise(key):
         return [0.0] * len(rates)
-    # Both bounds touch the curve at one slope for each epsilon, so the epsilons are spaced by ratio.
+    # For each epsilon both bounds touch the curve at one slope, so the epsilons are spaced by ratio.
     epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 50, 500)])
 
     def power(loss: privacy_loss_distribution.PrivacyLossDistribution) -> np.ndarray:
@@ -259,9 +257,9 @@ def _any_drawn(probability: float, units: int) -> float:
 
 
 def _few(key: _Key) -> _Key:
-    """Refuse rounds with many units of one person where only `epsilon` charges what is left out."""
+    """Refuse rounds with many units of one person: only `epsilon` charges for the draws that are left out."""
     if any(units > _FEW_UNITS for _, _, units, *_ in key):
-        raise ValueError(f"Expected at most {_FEW_UNITS} units of one person here; of more, epsilon alone is computed.")
+        raise ValueError(f"Expected at most {_FEW_UNITS} units of one person here. For more, only epsilon is computed.")
     return key
 
 
@@ -279,8 +277,8 @@ def _checked(delta: float) -> float:
 def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
-    # With chance q per round more units are drawn than are counted, so a round is P = (1 - q) P' + q P''. So for
-    # probabilities P <= P' + q, which is paid from delta, and P >= (1 - q) P', which is paid in epsilon.
+    # With probability q per round, more units are drawn than are counted, so a round is P = (1 - q) P' + q P''.
+    # Therefore P <= P' + q, which delta pays for, and P >= (1 - q) P', which epsilon pays for.
     left_out = sum(count * _drawn(probability, units)[2] for probability, _, units, count, _ in key)
     if left_out >= delta:
         return math.inf
@@ -296,11 +294,11 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
     accountant = rdp.RdpAccountant()
-    # It warns of each order whose series does not converge. Leaving an order out can only raise epsilon.
+    # The accountant warns about each order whose series does not converge. Leaving out an order can only raise epsilon.
     with only_errors("absl"):
         for probability, sigma, units, count in _as_sums(key):
             if units > 1:
-                # At least one unit is drawn with this chance, and then at most all of them: both only raise epsilon.
+                # Whenever any unit is drawn, all are counted as drawn. This can only raise epsilon.
                 probability = _any_drawn(probability, units)
                 sigma /= units
             accountant.compose(_one_round(probability, sigma, 1), count)
@@ -308,7 +306,7 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
 
 
 def epsilon_at(delta: float) -> Callable[[privacy_loss_distribution.PrivacyLossDistribution], float]:
-    """Return the figure of `refined` that is epsilon at this delta."""
+    """Return the function that computes epsilon at this delta, for `refined`."""
     return lambda loss: float(loss.get_epsilon_for_delta(delta))
 
 
@@ -318,27 +316,27 @@ def refined(
     figure: Callable[[privacy_loss_distribution.PrivacyLossDistribution], float | np.ndarray],
     tolerance: tuple[float, float],
 ) -> float | np.ndarray:
-    """Return a figure of the composed distribution on a grid that is halved until the figure stands still.
+    """Return a figure of the composed distribution, on a grid that is halved until the figure converges.
 
-    The figure must be one of which less is tighter; every grid then gives a valid one, and the least is returned. The
-    error of "connect the dots" falls with the square of the interval, so a halving that moves the figure by x leaves an
-    error of about x / 3. On very fine grids (a million rounds) rounding errors, which only add probability, take over
-    and the figure rises again: there the refinement ends too.
+    A smaller figure must be tighter. Every grid then gives a valid figure, and the smallest is returned. The error of
+    "connect the dots" falls with the square of the interval, so after a change by x an error of about x / 3 remains. On
+    very fine grids (a million rounds) rounding errors, which only add probability, make the figure rise again.
+    Refinement ends there as well.
 
     Parameters
     ----------
     composed
-        Returns the distribution, in both directions, rounded up to a grid of this interval.
+        Returns the distribution, in both directions, rounded up to a grid of the given interval.
     interval
-        Of the first grid.
+        Interval of the first grid.
     figure
-        Of a distribution.
+        Computes the figure of a distribution.
     tolerance
-        Relative and absolute change by one halving at which refining ends.
+        Relative and absolute change. Refinement ends when one halving changes the figure by less.
     """
     relative, absolute = tolerance
-    # Next to no noise: quotients of probabilities overflow to infinity, which compares as it should. Two infinities
-    # differ by nan, which compares as "not yet".
+    # With almost no noise, quotients of probabilities overflow to infinity, which compares correctly. The difference of
+    # two infinities is nan, which compares as "not converged".
     with np.errstate(over="ignore", invalid="ignore"):
         best = figure(composed(interval))
         for _ in range(_MOST_HALVINGS):
@@ -355,7 +353,7 @@ def first_interval(key: _Key) -> float:
     """Return a power of two near a quarter of the typical privacy loss of one round."""
     variance = 0.0
     for probability, level, units, count, dimension in key:
-        # About the Gaussian noise of equal cost; what is typical need be no bound.
+        # Approximately the Gaussian noise of equal cost. The first interval need not be a bound.
         sigma = math.sqrt(dimension) / (2 * level) if dimension else level
         mean = probability * units
         many_rounds = mean**2 * math.expm1(min(sigma**-2, 700.0))
@@ -373,8 +371,8 @@ def _composed(key: _Key, interval: float) -> privacy_loss_distribution.PrivacyLo
         if dimension:
             single = loss_distribution(probability, sigma, dimension, interval)
         elif units == 1 or probability == 1:
-            # The default neighbours are "add or remove one", both directions; "zero-out" gives the same distributions.
-            # Units that are all drawn in every round are one contribution that is as many times as long.
+            # The default neighbours are "add or remove one", in both directions. "Zero-out" has the same distributions.
+            # If all units are drawn in every round, they are one contribution of `units` times the norm.
             single = privacy_loss_distribution.from_gaussian_mechanism(
                 sigma / units, value_discretization_interval=interval, sampling_prob=probability
             )
@@ -389,7 +387,7 @@ def _composed(key: _Key, interval: float) -> privacy_loss_distribution.PrivacyLo
 
 
 def _drawn(probability: float, units: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return how many of a person's units a round may draw, with which chances, and the chance that is left out."""
+    """Return the numbers of a person's units that a round can draw, their probabilities, and the one left out."""
     most, left_out = units, 0.0
     if units > _FEW_UNITS:
         tail = binom.sf(np.arange(units + 1), units, probability)

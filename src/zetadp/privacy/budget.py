@@ -1,4 +1,4 @@
-"""What all runs on a cohort have cost its patients, what a further run would add, and a cap that none may cross."""
+"""The total cost of all runs recorded for a cohort, the cost of a further run, and a cap on the total."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting
-from zetadp.privacy.account import cohort_runs, read_ledgers
+from zetadp.privacy.account import cohort_ledgers, cohort_runs
 from zetadp.privacy.events import Round
 from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
@@ -19,15 +19,15 @@ from zetadp.storage import make_folder
 from zetadp.validation import UserError, in_range, positive
 
 LOCK = "cap.lock"
-"""File that one start of an attempt at a time holds, so that two starts cannot both find room for one."""
+"""Lock file. Only one attempt starts at a time, so two attempts cannot both use the same room under the cap."""
 
 
 class CapError(UserError):
-    """A release that would bring the total above a cap; it was not recorded, and so not made."""
+    """A release would bring the total above the cap. It was neither recorded nor made."""
 
 
 def total(runs: Iterable[Run], delta: float) -> float:
-    """Return epsilon of all runs together for the patient who has paid most; infinite if one had no noise."""
+    """Return epsilon of all runs together for the most exposed patient; infinite if one run had no noise."""
     exposures = over_runs(list(runs), delta).values()
     return max((accounting.epsilon(exposure, delta) for exposure in exposures), default=0.0)
 
@@ -51,11 +51,12 @@ def planned(name: str, header: Mapping[str, Any], node: str | None = None) -> Ru
 
 @dataclass(frozen=True)
 class Cap:
-    """The most that all runs on the same patients together may cost one of them.
+    """The largest epsilon that all runs recorded for a cohort may cost one of its patients together.
 
-    Before an attempt starts, everything recorded is added to what the attempt declares. Before a round is released
-    again, which an attempt does not declare, the total is computed with that release. If the total exceeds the cap,
-    nothing is recorded, and so nothing is released.
+    Before an attempt starts, its declared cost is added to everything recorded. An attempt does not declare repeated
+    releases of a round, so the total is computed again before each of them. If the total exceeds the cap, nothing is
+    recorded or released. Runs of other cohorts with the same patients are not counted. In a cohort of records, the cap
+    is for one record.
 
     Attributes
     ----------
@@ -67,7 +68,7 @@ class Cap:
     delta: float
 
     def __post_init__(self) -> None:
-        """Check both."""
+        """Check both values."""
         positive(epsilon=self.epsilon, delta=self.delta)
         in_range(0, 1, delta=self.delta)
 
@@ -78,14 +79,14 @@ class Cap:
 
     @contextmanager
     def starting(self, ledger: Ledger, header: Mapping[str, Any], node: str | None = None) -> Iterator[None]:
-        """Refuse an attempt that would cross the cap; within the block no other attempt of the cohort can start.
+        """Refuse an attempt that would exceed the cap. Within the block, no other attempt of the cohort can start.
 
         Parameters
         ----------
         ledger
             The run's open ledger.
         header
-            What defines the attempt.
+            Description of the attempt.
         node
             The node whose patients the ledgers are about; None for those of all nodes.
 
@@ -98,9 +99,9 @@ class Cap:
         make_folder(folder)
         with (folder / LOCK).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            ledgers = read_ledgers(sorted(folder.glob("*.jsonl")))
+            ledgers = cohort_ledgers(folder)
             before = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
-            # Attempts that have begun and not released anything yet: theirs is room that is taken.
+            # Attempts that have begun and not yet released anything count in full.
             begun = [
                 planned(path.stem, attempts[-1].header, node)
                 for path, attempts in ledgers.items()
@@ -110,12 +111,12 @@ class Cap:
             yield
 
     def check_plan(self, ledger: Path, header: Mapping[str, Any], node: str) -> None:
-        """Refuse early, before a node joins, what `starting` and `continuing` would refuse later.
+        """Refuse a plan before a node joins: like `starting` before its first release, like `continuing` afterwards.
 
         Parameters
         ----------
         ledger
-            The ledger that the plan's run has, or will have.
+            The ledger of the plan's run, which need not exist yet.
         header
             Header of the plan.
         node
@@ -126,25 +127,20 @@ class Cap:
         CapError
             If the total would exceed the cap.
         """
-        runs = cohort_runs(ledger.parent)
-        begun = ledger.exists() and any(attempt.events for attempt in read_ledger(ledger))
-        if not begun:
-            self._refuse(runs, planned(ledger.stem, header, node), "The run")
+        if ledger.exists() and any(attempt.events for attempt in read_ledger(ledger)):
+            self._refuse_recorded(ledger.parent)
+        else:
+            self._refuse(cohort_runs(ledger.parent), planned(ledger.stem, header, node), "The run")
 
     def continuing(self, ledger: Ledger) -> None:
-        """Refuse to continue where the recorded runs, each to its declared end, exceed the cap.
+        """Refuse to continue if the recorded runs, each counted to its declared end, exceed the cap.
 
         Raises
         ------
         CapError
-            If they do, as when the cap was lowered after the attempt had started.
+            If they exceed it, for example because the cap was lowered after the attempt had started.
         """
-        found = spent(ledger.path.parent, self.delta)
-        if found > self.epsilon:
-            raise CapError(
-                f"The runs recorded in {ledger.path.parent} cost their patients epsilon {rounded_up(found)} at delta "
-                f"{self.delta:g} when they are finished. The cap is {self.epsilon:g}. The run does not continue."
-            )
+        self._refuse_recorded(ledger.path.parent)
 
     def check_again(self, ledger: Ledger, events: Sequence[Round]) -> None:
         """Refuse to record releases that an attempt did not declare, if the total would exceed the cap.
@@ -154,7 +150,7 @@ class Cap:
         ledger
             The run's open ledger.
         events
-            Releases that are about to be recorded. Those that are recorded for the first time were declared.
+            Releases that are about to be recorded. Those that were not recorded before are part of the declared plan.
 
         Raises
         ------
@@ -164,11 +160,19 @@ class Cap:
         again = [event for event in events if ledger.holds(event)]
         if not again:
             return
-        ledgers = read_ledgers(sorted(ledger.path.parent.glob("*.jsonl")))
+        ledgers = cohort_ledgers(ledger.path.parent)
         last = ledgers[ledger.path].pop()
         runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
         more = Attempt(last.header, [*last.events, *again], last.sent, last.torn)
         self._refuse(runs, run_of(f"{ledger.path.stem} again", more), "Another release of a round")
+
+    def _refuse_recorded(self, folder: Path) -> None:
+        found = spent(folder, self.delta)
+        if found > self.epsilon:
+            raise CapError(
+                f"The runs recorded in {folder} cost their patients epsilon {rounded_up(found)} at delta "
+                f"{self.delta:g} when they are finished. The cap is {self.epsilon:g}. The run does not continue."
+            )
 
     def _refuse(self, runs: Sequence[Run], new: Run, what: str) -> None:
         after = total([*runs, new], self.delta)

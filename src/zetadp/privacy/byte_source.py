@@ -1,7 +1,7 @@
-"""Where random bytes come from: the operating system's generator, or in tests any function of the same form.
+"""Sources of random bytes: the operating system's generator, or in tests any function of the same form.
 
-There is no seed. The operating system's generator can neither be predicted from what it gave out nor be made to repeat
-itself, which is what keeps noise and draws secret; `zetadp.randomness` has the seeded streams of simulations.
+There is no seed. The output of the operating system's generator can neither be predicted from earlier output nor
+repeated. This keeps noise and draws secret. `zetadp.randomness` has the seeded streams of simulations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class ByteSource(Protocol):
-    """Anything that returns that many uniform random bytes, independent of all it returned before: `os.urandom`."""
+    """A function that returns uniform random bytes, independent of all earlier ones, such as `os.urandom`."""
 
     def __call__(self, count: int, /) -> bytes:
         """Return ``count`` bytes."""
@@ -24,9 +24,9 @@ def random_bytes(source: ByteSource, count: int) -> bytes:
     Raises
     ------
     TypeError
-        If the source is no function, for instance a seed.
+        If the source is not a function, for instance a seed.
     RuntimeError
-        If it returns fewer bytes or more: what is missing must never pass for zeros.
+        If it returns fewer or more bytes. Missing bytes must never be taken for zeros.
     """
     if not callable(source):
         raise TypeError(f"Expected a function that returns random bytes, found {source!r}. Exact noise takes no seed.")
@@ -37,5 +37,5 @@ def random_bytes(source: ByteSource, count: int) -> bytes:
 
 
 def random_words(source: ByteSource, count: int) -> np.ndarray:
-    """Draw words of 64 bits, the same from the same bytes on every machine: uint64 array of shape (count,)."""
+    """Draw words of 64 bits: uint64 array of shape (count,). Equal bytes give equal words on every machine."""
     return np.frombuffer(random_bytes(source, 8 * count), dtype="<u8").astype(np.uint64, copy=False)

@@ -1,4 +1,4 @@
-"""The noise that a privacy target needs, the rounds that a noise level allows, and what a plan costs its patients."""
+"""The noise for a privacy target, the number of rounds for a noise level, and the cost of a plan."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from zetadp.core.plan import Plan
 
 EPSILONS = (1e-3, 1e3)
-"""Targets outside this range are refused: no noise level that training survives, or no privacy worth the name."""
+"""Range of targets. Below it, training fails in the noise; above it, there is no useful privacy."""
 
 TOLERANCE = 1.0005
-"""A figure may exceed the plan's label by this factor, which is what accountants differ by."""
+"""A figure may exceed the plan's label by this factor, because accountants differ by about as much."""
 
 _DIGITS = 5
 
@@ -32,8 +32,8 @@ _DIGITS = 5
 def noise_for_epsilon(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
     """Return the smallest noise multiplier at which `rounds` rounds cost at most `target` at `delta`.
 
-    The figure that is held to the target is the one that is quoted later, `accounting.epsilon`; the noise multiplier is
-    rounded up at five significant digits.
+    The target applies to the figure that is quoted later, `accounting.epsilon`. The noise multiplier is rounded up to
+    five significant digits.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
     delta
         Between `SMALLEST_DELTA` and 1.
     sampling_probability
-        Chance of each patient to be drawn in a round, in (0, 1].
+        Probability that a patient is drawn in a round, in (0, 1].
     rounds
         The declared largest number of rounds.
 
@@ -53,7 +53,7 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
     Raises
     ------
     UserError
-        If no noise level reaches the target, or the target would be met without noise.
+        If target or delta is out of range, or if the target would be met without noise.
 
     Examples
     --------
@@ -65,12 +65,12 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
     if target == math.inf:
         return 0.0
     _check_target(target, delta)
-    # Without any noise a patient is exposed only if drawn at least once. Where that is rarer than delta, any epsilon
-    # holds with nothing hidden at all.
+    # Without noise, a patient is exposed only if drawn at least once. If this is less likely than delta, every epsilon
+    # holds although nothing is hidden.
     exposed = 1.0 if sampling_probability == 1 else -math.expm1(rounds * math.log1p(-sampling_probability))
     if exposed <= delta:
         raise UserError(
-            f"Expected delta below {exposed:.3g}, the chance of a patient to be drawn at all in {rounds} rounds, found "
+            f"Expected delta below {exposed:.3g}, the probability that a patient is drawn in {rounds} rounds, found "
             f"{delta}: at this delta every epsilon would hold without noise. Choose a smaller delta."
         )
     return _noise(target, delta, sampling_probability, rounds)
@@ -79,8 +79,8 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
 def noise_for_nodes(target: float, delta: float, sampling_probabilities: Sequence[float], rounds: int) -> float:
     """Return the common noise multiplier at which the worst node costs at most `target`.
 
-    A patient is on one node, so nodes do not add up; epsilon grows with the sampling probability, so the node that
-    draws its patients most often decides. Parameters as in `noise_for_epsilon`.
+    A patient is on one node, so the nodes' costs do not add up. Epsilon grows with the sampling probability, so the
+    node that draws its patients most often decides. The parameters are those of `noise_for_epsilon`.
     """
     if not sampling_probabilities:
         raise ValueError("Expected at least one sampling probability, found none.")
@@ -98,9 +98,9 @@ def noise_for_sum(
     r"""Return the noise of every node at which the sum of the messages costs the worst node at most `target`.
 
     A server that sees only the sum of the messages :math:`(S_j + N_j) / R_j`, and knows those of `colluding` nodes,
-    faces the noise of the others. With equal nodes each adds :math:`\sigma / \sqrt{n - t}`, where
-    :math:`\sigma` is what one that hides alone would add. With unequal ones a patient of a node that divides by a small
-    R weighs more in the sum, and `threat.effective_noise` says how much noise stands against that.
+    faces the noise of the others. With equal nodes, each adds :math:`\sigma / \sqrt{n - t}`, where :math:`\sigma` is
+    the noise that one node would need alone. With unequal nodes, the patients of a node with a small divisor R have
+    more weight in the sum. `threat.effective_noise` returns the noise against which their contribution stands.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def noise_for_sum(
 
     alone = [noise_for_epsilon(target, delta, probability, rounds) for probability in probabilities]
     noise = _rounded_up(max(needed / unit for needed, unit in zip(alone, seen(1.0), strict=True)))
-    # Not by the noise but by what will be stated: a figure above its target would be told as one that was not planned.
+    # Compare the epsilon that will be stated, not the noise: the stated figure must not exceed the target.
     while any(
         epsilon({(probability, value): rounds}, delta) > target
         for probability, value in set(zip(probabilities, seen(noise), strict=True))
@@ -141,7 +141,7 @@ def noise_for_sum(
 
 
 def noise_of_plan(plan: Plan) -> float:
-    """Return the noise multiplier of every node's own message at which a plan costs what its name says."""
+    """Return the noise multiplier of every node's own message at which a plan costs at most the epsilon in its name."""
     target, rounds = epsilon_value(plan.run.epsilon), plan.training.rounds
     if plan.colluding is None:
         probabilities = [float(plan.probability(node.name)) for node in plan.nodes]
@@ -151,9 +151,9 @@ def noise_of_plan(plan: Plan) -> float:
 
 
 def rounds_for(target: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:
-    """Return the largest number of rounds that cost at most `target` at `delta`; zero if one is too many.
+    """Return the largest number of rounds that cost at most `target` at `delta`; zero if one round costs more.
 
-    Parameters as in `noise_for_epsilon`.
+    The parameters are those of `noise_for_epsilon`.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def _check_target(target: float, delta: float) -> None:
         )
     if not SMALLEST_DELTA <= delta < 1:
         raise UserError(
-            f"Expected delta between {SMALLEST_DELTA:g} and 1, found {delta}. Choose it below one in the cohort's size."
+            f"Expected delta between {SMALLEST_DELTA:g} and 1, found {delta}. Choose less than 1 / number of patients."
         )
 
 
@@ -206,7 +206,7 @@ def _noise(target: float, delta: float, sampling_probability: float, rounds: int
     if sampling_probability == 1:
         noise = _rounded_up(math.sqrt(rounds) / mu)
     else:
-        # The central limit is within a few per cent where rounds are many.
+        # With many rounds, the central limit is accurate to a few per cent.
         guess = math.log(central_limit_noise(mu, sampling_probability, rounds))
         low, high, step = guess - 0.02, guess + 0.02, 0.05
         while excess(low) < 0:
@@ -220,7 +220,7 @@ def _noise(target: float, delta: float, sampling_probability: float, rounds: int
 
 
 def _rounded_up(value: float) -> float:
-    """Round up at five significant digits."""
+    """Round up to five significant digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
     return float(f"{math.ceil(value / unit - 1e-9) * unit:.{_DIGITS}g}")
 
@@ -232,7 +232,7 @@ def _next_up(value: float) -> float:
 
 @dataclass(frozen=True)
 class Promise:
-    """Epsilon of one node's releases against their receivers, from the plan alone.
+    """Epsilon of one node's releases against everyone who receives them, computed from the plan alone.
 
     Attributes
     ----------
@@ -241,13 +241,13 @@ class Promise:
     unit
         Unit of the guarantee: ``patient`` or ``image``.
     epsilon
-        For one unit, of one training to its declared end; infinite without noise.
+        Epsilon for one unit, of one run to its declared end; infinite without noise.
     delta
-        At which it holds.
+        The delta at which it holds.
     images
-        Images of one patient where the unit is an image, else one.
+        Number of images of one patient if the unit is an image, else one.
     person
-        The same for a patient with all images.
+        Epsilon for a patient with all images.
     """
 
     node: str
@@ -267,7 +267,7 @@ class Promise:
 
 
 def promise_of(plan: Plan, name: str, attempts: int = 1) -> Promise:
-    """Return what so many trainings by a plan cost the patients of a node, other nodes' noise not counted on."""
+    """Return the cost of a number of attempts by a plan for the patients of a node, without other nodes' noise."""
     releases = Counter({kind: attempts * count for kind, count in plan.mechanisms(name).items()})
     epsilon = accounting.epsilon(releases, plan.delta)
     images = plan.units_of_a_person
@@ -276,24 +276,31 @@ def promise_of(plan: Plan, name: str, attempts: int = 1) -> Promise:
 
 
 def check_promise(plan: Plan, name: str, *, most_epsilon: float | None = None, attempts: int = 1) -> Promise:
-    """Return what one training costs, and refuse a plan that costs more than it says or than a node allows.
+    """Return the cost of one attempt. Refuse a plan that costs more than its name says or than the node allows.
 
     Parameters
     ----------
     plan, name
         The plan, and the node's name in it.
     most_epsilon
-        The most that all permitted trainings together may cost a patient; None for no limit but the plan's label.
+        The largest epsilon that all permitted attempts together may cost a patient. None: only the plan's name limits.
     attempts
-        How many trainings are permitted.
+        Number of permitted attempts.
 
     Raises
     ------
     UserError
-        If epsilon of the plan is above the one in the run's name, or above the node's own limit.
+        If epsilon of the plan is above the one in the run's name, or above the node's own limit, or if the name of a
+        plan with noise sets no limit.
     """
     found = promise_of(plan, name)
     label = epsilon_value(plan.run.epsilon)
+    if label == math.inf and found.epsilon < math.inf:
+        raise UserError(
+            f"Expected a plan that names the epsilon of its noise, found the name {plan.run.epsilon}, which limits "
+            f"nothing, and a cost of epsilon {rounded_up(found.epsilon)} for the patients of {name} at delta "
+            f"{plan.delta:g}. Do not take part; ask for another plan."
+        )
     if found.epsilon > label * TOLERANCE:
         raise UserError(
             f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as its name says, "

@@ -1,7 +1,7 @@
 """Lines of JSON in which each is chained to the one before by a hash, so that edits show.
 
-Ledgers and their register are such files. The file itself does not show that its last lines were cut off. Anyone who
-kept a later head of the chain can detect it.
+Ledgers and their register are such files. A file does not show that its last lines were cut off. Anyone who stored a
+later head of the chain can detect it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Link:
     Attributes
     ----------
     entry
-        What it says.
+        Its content.
     head
         Hash of this line and all before it.
     text
@@ -50,7 +50,7 @@ class Link:
 
     @classmethod
     def after(cls, head: str, entry: Mapping[str, Any]) -> Link:
-        """Return the line that says ``entry`` after a chain with this head."""
+        """Return the line with the content ``entry`` that follows a chain with this head."""
         content = json.dumps(entry)
         new = _next(head, content)
         return cls(dict(entry), new, f'{{"chain":"{new}","entry":{content}}}')
@@ -62,7 +62,7 @@ def follow(lines: Iterable[str | bytes], head: str = START) -> Iterator[Link]:
     Raises
     ------
     BrokenChainError
-        At the first line that does not follow or is no line of a chain.
+        At the first line that does not follow or is not a line of a chain.
     """
     for number, line in enumerate(lines, start=1):
         try:

@@ -1,8 +1,8 @@
 """Sums of clipped contributions, one per patient. Here "patient" means the unit.
 
 The unit of privacy is the unit of clipping: all images of a patient make one gradient, which is scaled to norm at most
-B over *all* parameters together, real and imaginary parts alike. Clipping per image or per layer would bound something
-else.
+B over *all* parameters together, real and imaginary parts alike. Clipping per image or per layer would bound another
+quantity.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from zetadp.privacy.grid import Grid, sum_groups, to_grid
 
 logger = logging.getLogger(__name__)
 
-# Rounding must never make a clipped gradient longer than B: the factor is rounded down by 16 * 2**-24. Float32 errs by
-# less: 13 times 2**-24 in the norm (`SHORT`), once in the factor and once in its product with the gradient.
+# Rounding must never make a clipped gradient longer than B, so the factor is rounded down by 16 * 2**-24. The errors of
+# float32 are smaller: 13 * 2**-24 in the norm (`SHORT`), 2**-24 in the factor, and 2**-24 in its product with the
+# gradient.
 ROUNDED_DOWN = 1 - 2.0**-20
 SHORT = 24
-"""Numbers whose squares a processor adds in float32: in whatever order, their norm is off by at most 13 * 2**-24."""
+"""Numbers whose squares a CPU adds in float32. In any order, the error of their norm is at most 13 * 2**-24."""
 SMALLEST = 1e-9
-"""Below this norm what counts may be numbers whose squares float32 cannot hold."""
+"""Below this norm, the squares of relevant numbers may be too small for float32."""
 COLUMNS = 1 << 16
 """Numbers of one patient in one call where norms are taken in float64, on a CPU."""
 COLUMNS_ELSEWHERE = 1 << 20
-"""The same on a GPU, which wants few calls."""
+"""The same on a GPU, where few calls are faster."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class ClippedSums:
         Tensor of shape (group, dimension): the sum over the patients of each group (node), float32 or, on a grid,
         int64.
     not_finite
-        Patients whose gradient was not finite (or, on a grid, too long) and who contributed zero: one integer, left on
-        the device until somebody needs it. Stays at the node: how many there are is a function of private data.
+        Number of patients who contributed zero, because their gradient was not finite or, on a grid, too long. One
+        integer that remains on the device until it is needed. It stays at the node, because it depends on private data.
     """
 
     sums: Tensor
@@ -56,7 +57,7 @@ class ClippedSums:
 
 
 def clip_factors(gradients: Sequence[Tensor | Factored], bound: float | None) -> tuple[Tensor, Tensor]:
-    """Return the factor that brings each patient's gradient to norm at most ``bound``, and whether it is finite.
+    """Return the factors that bring each patient's gradient to norm at most ``bound``, and which can be used.
 
     Parameters
     ----------
@@ -68,8 +69,8 @@ def clip_factors(gradients: Sequence[Tensor | Factored], bound: float | None) ->
     Returns
     -------
     factors, finite
-        float32 factors in [0, 1] of shape (patient,), zero where the gradient is not finite or so much longer than
-        the bound that float32 has no exact factor for it; boolean of that shape.
+        float32 factors in [0, 1] of shape (patient,), and a boolean tensor of that shape. Factor and boolean are zero
+        if the gradient is not finite, or so long that its factor would be too small for float32.
     """
     norms = _norms(gradients)
     factors = torch.ones_like(norms) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
@@ -91,10 +92,10 @@ def _norms(gradients: Sequence[Tensor | Factored]) -> Tensor:
 def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the norm of each patient's gradient over some parameters, float64 of shape (patient,).
 
-    Converting every number to float64 takes a processor longer than reading it. So squares are added in float32 in
-    small groups, with less error than clipping factors are rounded down by, and the groups' norms are joined in
-    float64. If that is not exact enough for a patient, only this patient's norm is recomputed: no norm depends on other
-    patients.
+    On a CPU, converting every number to float64 takes longer than reading it. Squares are therefore added in float32 in
+    small groups. The error is smaller than the amount by which clipping factors are rounded down. The groups' norms are
+    combined in float64. If this is not exact enough for a patient, only that patient's norm is computed again, so no
+    norm depends on other patients.
     """
     if all(g.device.type == "cpu" and g.dtype == torch.float32 for g in gradients):
         parts = []
@@ -111,8 +112,8 @@ def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _precise_norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Return what `_written_norms` does, with all squares in float64."""
-    # In blocks of columns: over long rows the norm of several would leave the cache, and their float64 would take room.
+    """Return the same norms as `_written_norms`, with all squares in float64."""
+    # In blocks of columns: long rows would exceed the cache, and their float64 copies would need much memory.
     columns = COLUMNS if gradients[0].device.type == "cpu" else COLUMNS_ELSEWHERE
     return _joined([part for g in gradients for part in torch.split(g, columns, dim=1)])
 
@@ -129,21 +130,21 @@ def clipped_sums(
 ) -> ClippedSums:
     """Return, for each group of patients, the sum of their clipped contributions.
 
-    A patient who is in several groups contributes the same to each, computed and clipped once.
+    A patient in several groups adds the same contribution to each. It is computed and clipped once.
 
-    Patients are processed in chunks: memory stays flat, and neither the sums (to rounding) nor the guarantee depend
-    on the size of a chunk. Where a GPU runs out of memory, the chunk is halved.
+    Patients are processed in chunks, which limits memory. Neither the guarantee nor the sums (up to rounding) depend on
+    the size of a chunk. If a GPU runs out of memory, the chunk is halved.
 
     Parameters
     ----------
     contribution
         Contribution of a patient.
     drawn
-        The patients, and the group of each, or the groups.
+        The patients, and the group or groups of each.
     bound
         The clipping norm B; ``None`` leaves contributions as they are and gives no guarantee.
     chunk
-        Images in one pass at most; a pass holds at least one patient.
+        Largest number of images in one pass. A pass holds at least one patient.
     grid
         Truncate each clipped contribution onto this grid, check its norm in integers, and sum integers.
     """
@@ -164,22 +165,22 @@ def clipped_sums(
             factored = grid is None and drawn.members is None
             rows = contribution.rows(images[part], labels[part], factors=factored)
         except torch.OutOfMemoryError:
-            # The same patients in smaller passes: same draw, same noise, same entry in the ledger, same sums.
+            # Smaller passes of the same patients change neither draw, noise, ledger entry nor sums.
             if patients_at_once == 1:
                 raise
             patients_at_once //= 2
-            logger.warning("out of GPU memory: going on with passes of %d patients", patients_at_once)
+            logger.warning("out of GPU memory: continuing with passes of %d patients", patients_at_once)
             torch.cuda.empty_cache()
             continue
         factors, finite = clip_factors(rows, bound)
-        # Zero times infinity is not zero, so the values go too. To look first would make a GPU wait.
+        # Zero times infinity is not zero, so the values are replaced too. Checking first would make a GPU wait.
         if images.device.type != "cpu" or not finite.all():
             rows = [row if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0) for row in rows]
             counted += (~finite).sum()
         if grid is None and drawn.members is None:
             _add_clipped(sums, sizes, rows, factors, node_of[part])
         else:
-            written = cast("list[Tensor]", rows)  # here no part is kept as factors
+            written = cast("list[Tensor]", rows)  # no part is factored here
             values = torch.cat([row * factors[:, None] for row in written], dim=1)
             if grid is not None:
                 values, within = to_grid(values, grid)
@@ -197,8 +198,8 @@ def _add_clipped(
 ) -> None:
     """Add scaled gradients to the sums of their nodes, shape (node, dimension).
 
-    Patients of a node are neighbours as a rule, and each row of neighbours is one product: no gradient is read for a
-    node that it does not belong to.
+    Patients of one node usually follow each other, and each sequence of them is one matrix product. No gradient is read
+    for a node to which it does not belong.
     """
     stop = 0
     for node, neighbours in groupby(nodes):
@@ -211,21 +212,21 @@ def _add_clipped(
 
 
 def _add_members(sums: Tensor, values: Tensor, groups: Tensor, members: Tensor, start: int) -> None:
-    """Add the clipped contributions of a pass, shape (patient, dimension), to every sum that a patient of it is in.
+    """Add the clipped contributions of a pass, shape (patient, dimension), to every sum that includes the patient.
 
     Parameters
     ----------
     sums
-        Of all groups, shape (group, dimension).
+        Sums of all groups, shape (group, dimension).
     values
-        Of the patients ``start`` and after.
+        Contributions of the patients from position ``start`` on.
     groups, members
-        As of `Drawn`.
+        As in `Drawn`.
     start
         Position of the pass's first patient.
     """
     first, last = torch.searchsorted(members, torch.tensor([start, start + len(values)])).tolist()
-    # A few at a time: what is looked up then stays in cache.
+    # A few at a time, so that they stay in cache.
     at_once = max(1, COLUMNS // values.shape[1])
     for begin in range(first, last, at_once):
         part = slice(begin, min(begin + at_once, last))

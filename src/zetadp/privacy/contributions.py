@@ -22,11 +22,11 @@ from zetadp.validation import UserError
 
 
 class Images(Protocol):
-    """Inputs of patients, (patient, image, ...): a tensor, or a view that looks up those of a pass."""
+    """Inputs of patients, shape (patient, image, ...): a tensor, or a view that looks up the inputs of one pass."""
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of all of them."""
+        """Shape of all inputs."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,23 +74,23 @@ class PatientStatistic(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Items of units, and which sums each unit goes into.
+    """Items of units, and the sums to which each unit is added.
 
     Attributes
     ----------
     inputs
-        Of shape (patient, image, ...), as a tensor or a view of which a pass takes its part; no patient at all is
-        allowed.
+        Inputs of shape (patient, image, ...): a tensor, or a view from which each pass takes its part. There may be no
+        patient.
     targets
         Targets of shape (patient, image, ...).
     groups
-        Group (node) of each patient, shape (patient,), in the processor's memory: a GPU would have to be waited for.
+        Group (node) of each patient, shape (patient,), in CPU memory, because reading it from a GPU would cause a wait.
     count
         Number of groups.
     members
-        Where a patient may be in several sums, as in mixed rows: the patient, by position among the inputs in ascending
-        order, who goes into the group at the same place of ``groups``; shape (membership,). None where each patient
-        is in one sum.
+        If a patient can be in several sums, as with mixed rows: positions of patients among the inputs, in ascending
+        order, shape (membership,). Each patient is added to the group at the same place of ``groups``. None if each
+        patient is in one sum.
     """
 
     inputs: Images
@@ -117,7 +117,7 @@ class Contribution(Protocol):
         labels
             Targets of shape (patient, image, ...).
         factors
-            Parts that are cheaper as factors may be given so.
+            Whether parts may be returned as factors if that is cheaper.
         """
 
 
@@ -143,7 +143,7 @@ class Gradient:
         return self.layout.sizes
 
     def rows(self, images: Tensor, labels: Tensor, *, factors: bool) -> list[Tensor | Factored]:
-        """Return one gradient per patient, parameter by parameter, those of some layers as factors."""
+        """Return one gradient per patient, parameter by parameter. Gradients of some layers are factors."""
         model, layout = self.model, self.layout
         layers: dict[str, Linear] = {}
         if factors and images.device.type == "cpu" and knows_patients(model):
@@ -161,7 +161,7 @@ class Statistic:
     Attributes
     ----------
     function
-        What makes it.
+        Computes the vector.
     """
 
     function: PatientStatistic
@@ -191,12 +191,12 @@ def patient_gradients(
     Parameters
     ----------
     model
-        Network. Where all its layers with parameters accept a leading patient axis (`zetadp.nn.layers`), gradients
-        cost what one ordinary gradient of all patients costs; other layers go through `torch.vmap`, which is slower.
+        Network. If all its layers with parameters accept a leading patient axis (`zetadp.nn.layers`), the gradients
+        cost as much as one ordinary gradient of all patients. Otherwise `torch.vmap` is used, which is slower.
     layout
         Order of the parameters.
     images
-        Tensor of shape (patient, image, ...); the network takes those of all patients as one batch.
+        Tensor of shape (patient, image, ...). The network takes the images of all patients as one batch.
     labels
         Targets of shape (patient, image, ...): class labels, for cross-entropy.
     weights
@@ -219,7 +219,7 @@ def patient_gradients(
 def _known_gradients(
     of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, layers: Mapping[str, Linear]
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
-    """Return what `patient_gradients` does for a network that knows patients, by name; of some layers as factors."""
+    """Return `patient_gradients` of a network with a patient axis, by name, and of some layers as factors."""
     model, layout, losses = of.model, of.layout, of.losses
     patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
@@ -242,7 +242,7 @@ def _known_gradients(
 def _mapped_gradients(
     model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, weights: Tensor | None, losses: Losses
 ) -> list[Tensor]:
-    """Return what `patient_gradients` does for any network that `torch.vmap` can map: slower, and for all layers."""
+    """Return `patient_gradients` of any network that `torch.vmap` can map, which is slower."""
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
     parameters = {name: p.detach() for name, p in model.named_parameters() if name in layout.names}
@@ -255,12 +255,12 @@ def _mapped_gradients(
 
 
 def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the losses of items; refuse what is no real number an item, which would not be the mean that it seems."""
+    """Return the losses of items. Refuse anything but one real number per item, as the mean would be wrong."""
     found = losses(outputs, targets)
     if found.shape != targets.shape[:1] or not found.is_floating_point():
         name = getattr(losses, "__qualname__", type(losses).__name__)
         raise UserError(
-            f"Expected {name} to return one real loss an item, shape ({len(targets)},), found shape "
+            f"Expected {name} to return one real loss per item, shape ({len(targets)},), found shape "
             f"{tuple(found.shape)} of {found.dtype}."
         )
     return found

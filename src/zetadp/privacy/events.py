@@ -1,7 +1,7 @@
-"""What happened in training, as facts that an accountant can compose.
+"""Records of releases, which an accountant can compose.
 
-A `Round` says what one node released in one round; the code that drew the batch and the noise emits it. A
-`NodeHistory` is the same, counted: one entry for each kind of round. There are two kinds: noisy sums, and directions.
+A `Round` describes what one node released in one round. The code that draws patients and noise creates it. A
+`NodeHistory` counts the rounds of one node by kind. A release is a noisy sum or a direction.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, NamedTuple, Self, TypeAlias
 from zetadp.validation import UserError, in_range, positive
 
 Mechanism: TypeAlias = tuple[float, float]
-"""Sampling probability and noise multiplier of a noisy sum: all that its privacy depends on."""
+"""Sampling probability and noise multiplier of a noisy sum. Its privacy depends on nothing else."""
 
 
 class Direction(NamedTuple):
-    """All that the privacy of a direction depends on.
+    """The values on which the privacy of a direction depends.
 
     Attributes
     ----------
     sampling_probability
-        Chance of a person to be drawn.
+        Probability that a person is drawn.
     concentration
         Kappa of its von Mises-Fisher law.
     dimension
-        Real dimension p: a complex coordinate counts twice.
+        Real dimension p. A complex coordinate counts twice.
     law
-        Tells a direction from other kinds of the same numbers.
+        Distinguishes a direction from other kinds with the same numbers.
     """
 
     sampling_probability: float
@@ -41,15 +41,15 @@ class Direction(NamedTuple):
 
 
 Kind: TypeAlias = Mechanism | Direction
-"""Everything that the privacy of a release depends on. The list of kinds is closed."""
+"""The values on which the privacy of a release depends. There are no other kinds."""
 
 
 def gaussian_bound(level: float, dimension: int) -> float:
-    r"""Return the noise multiplier of Gaussian noise that hides no more than a direction; or the other way round.
+    r"""Convert a direction's concentration to the noise multiplier of Gaussian noise that hides no more, or back.
 
     .. math:: z = \sqrt{p - 3} / (2 \kappa), \quad \kappa = \sqrt{p - 3} / (2 z)
 
-    A bound, not an approximation. The cosine t of opposite centres has the density
+    This is a bound, not an approximation. The cosine t of opposite centres has the density
     :math:`\propto e^{\theta t} (1 - t^2)^{(p-3)/2}` with :math:`\theta = \pm\kappa`, which is log-concave with
     :math:`-(\log f)'' \ge p - 3`. Its increasing map from a standard normal number therefore has a slope of at most
     :math:`1 / \sqrt{p - 3}` (Caffarelli 2000, doi:10.1007/s002200000257). So s in :math:`P_\theta(t > c) = \Phi(s)` has
@@ -78,8 +78,8 @@ class Round:
     norm `clip`; complex Gaussian noise with variance ``(noise_multiplier * clip)**2`` in the real and the same in the
     imaginary part of every coordinate was added to the sum. The receiver divides by `expected`.
 
-    Where there is a `concentration`, no such noise was added. A unit vector was drawn from the von Mises-Fisher law
-    round the direction of the sum, or round a fixed public direction where the sum is zero.
+    If there is a `concentration`, no such noise was added. Instead, a unit vector was drawn from the von Mises-Fisher
+    law around the direction of the sum, or around a fixed public direction if the sum was zero.
 
     Attributes
     ----------
@@ -94,15 +94,15 @@ class Round:
     sampling_probability
         In (0, 1]; 1 is full participation.
     noise_multiplier
-        Standard deviation of the noise in each part, in units of `clip`. Zero means no noise and no guarantee. Of a
-        direction, that of noise which hides no more (`gaussian_bound`).
+        Standard deviation of the noise in each part, in units of `clip`. Zero means no noise and no guarantee. For a
+        direction, that of Gaussian noise that hides no more (`gaussian_bound`).
     clip
-        Bound on the norm of one contribution. Infinite for an unclipped round, which is possible without noise only.
+        Bound on the norm of one contribution. Infinite for an unclipped round, which is possible only without noise.
     count
-        Releases of this kind that the entry stands for, each with a draw and noise of its own: rows, for example, that
-        a node collects and sends together. One in a round of training.
+        Number of releases in this entry, each with its own draw and noise, such as rows that a node sends together. One
+        in a round of training.
     concentration, dimension
-        Of a direction, kappa and its real dimension; both zero for a noisy sum.
+        Kappa and real dimension of a direction; both zero for a noisy sum.
     """
 
     node: str
@@ -136,7 +136,7 @@ class Round:
                 raise ValueError(f"Expected a noise_multiplier above 0 and at most {least}, found {self}.")
 
     def as_direction(self, dimension: int) -> Self:
-        """Return the round with a direction in place of the noisy sum, concentrated so that it hides no less.
+        """Return the round with a direction instead of the noisy sum, concentrated so that it hides no less.
 
         Parameters
         ----------
@@ -157,15 +157,15 @@ class Round:
         clip: float,
         share: Fraction = Fraction(1),
     ) -> Self:
-        """Return the first round of a node that draws its patients by their expected number.
+        """Return round zero of a node whose sampling probability follows from the expected number of patients.
 
         Parameters
         ----------
         node, population, expected, noise_multiplier, clip
-            As the attributes; at most `population` may be expected.
+            As the attributes. `expected` is at most `population`.
         share
-            Of several sums that are released together, the share that one patient can be drawn for. In these the chance
-            is R / N / share. The count is one; the caller sets it for several sums.
+            If several sums are released together: the share of them for which one patient can be drawn. The sampling
+            probability in these sums is R / N / share. The count is one; the caller sets it for several sums.
         """
         return cls(
             node=node,
@@ -179,7 +179,7 @@ class Round:
 
     @property
     def mechanism(self) -> Kind:
-        """Sampling probability and noise multiplier; or those of a direction."""
+        """Kind of the release: sampling probability and noise multiplier, or a direction."""
         if self.dimension:
             return Direction(self.sampling_probability, self.concentration, self.dimension)
         return self.sampling_probability, self.noise_multiplier
@@ -187,7 +187,7 @@ class Round:
     def to_json(self) -> dict[str, Any]:
         """Return the round as a JSON object; an infinite clip becomes ``"inf"``, as everywhere in the project.
 
-        A count of one is left out, as in ledgers that knew no other, and so is the law of a noisy sum.
+        A count of one is left out, as in old ledgers, and so are the concentration and dimension of a noisy sum.
         """
         several = {} if self.count == 1 else {"count": self.count}
         law = {"concentration": self.concentration, "dimension": self.dimension} if self.dimension else {}
@@ -208,8 +208,8 @@ class Round:
         Raises
         ------
         UserError
-            If a key is missing or a value cannot be what it should be. Or if there are other keys: they may say that
-            more was released than the known ones do.
+            If a key is missing, a value is impossible, or there are unknown keys. Unknown keys may mean that more was
+            released than the known keys show.
         """
         if unknown := sorted(content.keys() - cls.__dataclass_fields__.keys()):
             msg = (
@@ -241,7 +241,7 @@ class Round:
 
 
 def sampling_probability(population: int, expected: float, share: Fraction = Fraction(1)) -> Fraction:
-    """Return R / N / share, exactly: the chance of each patient to be drawn (`Round.poisson`)."""
+    """Return exactly R / N / share, the probability that a patient is drawn (`Round.poisson`)."""
     return Fraction(expected) / population / share
 
 
@@ -249,23 +249,23 @@ def sampling_probability(population: int, expected: float, share: Fraction = Fra
 class NodeHistory:
     """Everything that one node released in one run, counted by kind.
 
-    All of it is of one law: noisy sums, or directions of one concentration and dimension.
+    All releases have one law: noisy sums, or directions of one concentration and dimension.
 
     Attributes
     ----------
     population, expected, clip, count
-        As in `Round`; one run has one of each.
+        As in `Round`. Each is constant in a run.
     mechanisms
-        How many releases of each kind, replays included.
+        Number of releases of each kind, replays included.
     unshielded
-        The part of `mechanisms` released in rounds that were not clean: some node released twice, or not at all. Those
-        rounds are never credited with the noise of other nodes, because differences of two sums can cancel it. Nor are
-        several releases at once, such as rows: each of them is shown by itself.
+        The releases in rounds where some node released twice or not at all. These rounds are never credited with the
+        noise of other nodes, because differences of two sums can cancel it. The same holds for several releases at
+        once, such as rows, because each of them is visible.
     rounds
-        How many different rounds there were; fewer than releases after a replay.
+        Number of different rounds. After a replay there are more releases than rounds.
     least_noise
-        Where noise changes over rounds as declared beforehand (`least_noise`), the least of any declared round, made or
-        not; infinite where it does not change.
+        If the declared noise changes over the rounds (`least_noise`), the least noise of any declared round, whether it
+        happened or not. Infinite if the noise is constant.
     """
 
     population: int
@@ -291,12 +291,12 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
     rounds
         Every release of the run.
     least_noise
-        As in `NodeHistory`, by node; None where noise is constant.
+        As in `NodeHistory`, by node. None if the noise is constant.
 
     Raises
     ------
     UserError
-        If one node shows two populations, divisors, clips, counts or laws: then the rounds belong to different runs.
+        If one node has two populations, divisors, clips, counts or laws. The rounds then belong to different runs.
     """
     least = least_noise or {}
     constants: dict[str, tuple[int, float, float, int, float, int]] = {}
@@ -316,7 +316,7 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
     distinct: Counter[str] = Counter()
     for entries in by_round.values():
         nodes = {entry.node for entry in entries}
-        # Of several releases at once, each is shown by itself, and not in an average with those of other nodes.
+        # Several releases at once are visible one by one, not only in an average with those of other nodes.
         clean = len(entries) == len(nodes) == len(constants) and all(entry.count == 1 for entry in entries)
         distinct.update(nodes)
         for entry in entries:
@@ -339,14 +339,14 @@ def histories(rounds: Iterable[Round], least_noise: Mapping[str, float] | None =
 
 
 def least_noise(header: Mapping[str, Any]) -> dict[str, float]:
-    """Return the least noise of any declared round of each node of a run, by the header of its ledger.
+    """Return the least noise of any declared round for each node of a run, from the header of its ledger.
 
-    Empty where noise is constant, as it is in every run that is made today. Ledgers of earlier runs can declare a
-    ``noise_decay``: over the rounds, noise went from that of the header to so many times as much. What such a run had
-    not released yet may have been its loudest rounds or its quietest, so it counts at the least noise.
+    The result is empty if the noise is constant, as in every new run. Ledgers of old runs can declare a
+    ``noise_decay``: over the rounds, the noise changed from that of the header to this multiple of it. The rounds that
+    such a run did not release may have had any of these levels, so they count with the least noise.
     """
     training = header.get("training")
-    # Programs other than the pipeline write headers of their own, in which this key may be anything.
+    # Other programs write their own headers, in which this key can have any value.
     if not isinstance(training, Mapping) or training.get("noise_decay", 1) == 1:
         return {}
     decay = training["noise_decay"]

@@ -86,7 +86,7 @@ def rounded_normal(size: int, scale: Fraction | int, *, source: ByteSource = os.
 
 
 def _candidates(first: np.ndarray, second: np.ndarray, scale: Fraction, source: ByteSource) -> np.ndarray:
-    """Return the accepted ones of the candidates that two random words each describe, in their order.
+    """Return the accepted candidates, in order. Two random words describe each candidate.
 
     First word: 52 bits of the place x in the strip; the lowest bit is the sign. Second word: 32 bits that choose the
     strip, 32 bits that accept.
@@ -127,13 +127,13 @@ def _candidates(first: np.ndarray, second: np.ndarray, scale: Fraction, source: 
 
 
 def _strips(choice: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the strip that each 32-bit prefix chooses, and whether the prefix leaves it open."""
+    """Return the strip that each 32-bit prefix chooses, and whether the prefix is too short to decide."""
     boundaries, index = _strip_tables()
     strip = index[choice >> np.uint64(CHOICE_BITS - INDEX_BITS)].astype(np.intp)
     doubtful = np.zeros(len(choice), dtype=bool)
     coarse = np.flatnonzero(strip == UNDECIDED_INDEX)
     found = np.searchsorted(boundaries, choice[coarse])
-    # Prefixes equal to a boundary hold it inside; the last boundary holds the whole tail.
+    # A prefix equal to a boundary contains it. The last boundary contains the whole tail.
     doubtful[coarse] = boundaries[found] == choice[coarse]
     strip[coarse] = found
     return strip, doubtful
@@ -141,9 +141,9 @@ def _strips(choice: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _strip_tables() -> tuple[np.ndarray, np.ndarray]:
-    """Return the 32-bit prefixes that a boundary between strips falls into, and the strip of each 16-bit prefix.
+    """Return the 32-bit prefixes that contain a boundary between strips, and the strip of each 16-bit prefix.
 
-    A prefix above boundary i - 1 and below boundary i has strip i. Prefixes of 16 bits within which strips meet have
+    A prefix above boundary i - 1 and below boundary i has strip i. A 16-bit prefix that contains a boundary has
     `UNDECIDED_INDEX`.
     """
     bits = CHOICE_BITS + 64
@@ -167,7 +167,7 @@ def _strip_tables() -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _surely_kept() -> np.ndarray:
-    """Return, by strip, the 32-bit prefixes below which a candidate is kept wherever in the strip it lies."""
+    """Return for each strip the 32-bit prefix below which a candidate is kept at every place in the strip."""
     drops = [Fraction(2 * strip + 1, 2 * STRIPS**2) for strip in range(len(_strip_tables()[0]))]
     return np.array([exp_bounds(drop, KEEP_BITS)[0] for drop in drops], dtype=np.uint64)
 
@@ -177,12 +177,12 @@ def _kept(strip: np.ndarray, x: np.ndarray, uniform: np.ndarray) -> tuple[np.nda
 
     Error of the polynomial for ``exp(-t)``, with u = 2**-53 and t < 1/2 as strips stay below 7 * 16:
 
-    - t itself: x is short by less than 2 u, which moves t by less than ``(2 i + 2) 2 u / 512 < u``; three roundings,
-      of relative size u each, less than 3 u / 2;
-    - the series after degree 14: less than ``0.5**15 / 15! < u``;
-    - Horner's rule with 28 operations: less than ``29 u exp(1/2) < 48 u``, and its coefficients, rounded, 2 u.
+    - t: truncating x loses less than 2 u, which changes t by less than ``(2 i + 2) 2 u / 512 < u``; three roundings
+      with relative error u each change it by less than 3 u / 2;
+    - terms of the series after degree 14: less than ``0.5**15 / 15! < u``;
+    - Horner's rule with 28 operations: less than ``29 u exp(1/2) < 48 u``; rounding of its coefficients: 2 u.
 
-    In all below ``2**6 u = 2**-47``. The margin is ``2**-44``, in units of the prefix ``2**-12``.
+    The sum is below ``2**6 u = 2**-47``. The margin is ``2**-44``, or ``2**-12`` in units of the prefix.
     """
     t = x * (2.0 * strip + x) * (0.5 / STRIPS**2)
     value = np.full_like(t, _COEFFICIENTS[-1])
@@ -220,12 +220,12 @@ class _Scaled:
         self.whole = np.array([whole for whole, _ in starts], dtype=np.int64)
         self.fraction = np.array([float(fraction) for _, fraction in starts])
         self.width = float(width)
-        # With u = 2**-53: x is short by 2 u, width and product are rounded, the sum is, the fraction is: less than
-        # 5 u width + 2 u. Eight are taken.
+        # With u = 2**-53, truncating x and rounding width, product, sum and fraction give an error of less than
+        # 5 u width + 2 u. The bound used is 8 u (width + 1).
         self.error = (self.width + 1) * 2.0**-50
 
     def rounded(self, strip: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``floor(scale * h * (i + x) + 1/2)``, and where the error bound leaves it open."""
+        """Return ``floor(scale * h * (i + x) + 1/2)``, and where the error bound is too wide to decide."""
         value = self.width * x
         value += self.fraction[strip]
         low = np.floor(value - self.error)

@@ -1,4 +1,4 @@
-"""Which releases a patient has been exposed to: in one run, over many runs, and as seen by whom."""
+"""The releases to which a patient was exposed, in one run or over many runs, as each audience sees them."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Run:
     name
         Name of the run: arm, epsilon, seed.
     nodes
-        What each node released. A node's name stands for the same patients in every run of a cohort.
+        The releases of each node. A node's name stands for the same patients in every run of a cohort.
     declared_rounds
         The largest number of rounds, fixed before the run. The guarantee is stated for it even after an early stop.
     partition
-        What decided which node holds whom. Nodes of one name hold the same patients only where this agrees, too.
+        The rule that assigned patients to nodes. Nodes with one name hold the same patients only if it is equal too.
     colluding
-        None where nodes hide their own messages. Else the run was calibrated for a server that sees the sum of the
-        messages only, and with which at most so many nodes collude. The nodes' histories hold their own noise either
-        way, so what is computed from them alone, like every total over runs, is for messages that lie open.
+        None if each node's noise protects its own message. Otherwise the run was calibrated for a server that sees only
+        the sum of the messages and colludes with at most this number of nodes. In both cases the histories contain each
+        node's own noise. Figures from them alone, such as totals over runs, therefore assume that messages are visible.
     images
-        None where patients were drawn. Where single images were, which the histories then count: how many images of one
-        patient are on its node.
+        None if patients were drawn. If single images were drawn, the histories count images, and this is the number of
+        images of one patient.
     noise
-        Where the noise came from: ``os``, or ``seeded``, which protects no one.
+        Source of the noise: ``os``, or ``seeded``, which protects no one.
     dimension
-        Real numbers in one contribution; None where the ledger does not say.
+        Real numbers in one contribution; None if the ledger does not record it.
     """
 
     name: str
@@ -66,13 +66,13 @@ class Run:
 
     @property
     def division(self) -> tuple[str, frozenset[tuple[str, int]]]:
-        """How the cohort is divided among nodes; runs of one division add up node by node."""
+        """The division of the cohort among nodes. Runs with the same division add up node by node."""
         images = self.images or 1
         sizes = frozenset((node, history.population // images) for node, history in self.nodes.items())
         return self.partition if len(sizes) > 1 else "", sizes
 
     def __post_init__(self) -> None:
-        """Refuse a run of which nothing is known."""
+        """Refuse a run without releases, and impossible combinations."""
         positive(declared_rounds=self.declared_rounds)
         empty = [node for node, history in self.nodes.items() if not history.mechanisms]
         if not self.nodes or empty:
@@ -85,18 +85,18 @@ class Run:
             )
         if self.colluding is not None and self.directions:
             raise UserError(
-                f"The ledger of run {self.name!r} names colluding nodes and directions. A sum of directions is "
-                "accounted for by no rule here: the ledger is damaged, or from another version."
+                f"The ledger of run {self.name!r} names colluding nodes and directions. The cost of a sum of "
+                "directions is not known: the ledger is damaged, or from another version."
             )
 
     @property
     def rows(self) -> bool:
-        """Whether nodes released rows, each of which is shown by itself."""
+        """Whether nodes released rows, each of which is visible."""
         return any(history.count > 1 for history in self.nodes.values())
 
     @property
     def directions(self) -> bool:
-        """Whether any node released directions in place of noisy sums."""
+        """Whether any node released directions instead of noisy sums."""
         return any(isinstance(kind, Direction) for history in self.nodes.values() for kind in history.mechanisms)
 
     @property
@@ -106,12 +106,12 @@ class Run:
 
 
 def recorded_runs(ledger: Path) -> list[Run]:
-    """Return every training that a ledger file records and that released anything, abandoned and repeated ones too.
+    """Return every attempt in a ledger file that released anything, including abandoned and repeated attempts.
 
     Raises
     ------
     UserError
-        If the file cannot be read, was edited, or lacks what its own header calls for.
+        If the file cannot be read, was edited, or lacks values that its header requires.
     """
     with named(ledger, "a line"):
         attempts = read_ledger(ledger)
@@ -119,7 +119,7 @@ def recorded_runs(ledger: Path) -> list[Run]:
 
 
 def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
-    """Return the attempts of a ledger that released anything, under different names."""
+    """Return the attempts of a ledger that released anything, each with its own name."""
     runs = []
     for name, attempt in _releasing(ledger, attempts):
         with named(ledger, f"the header of {name}"):
@@ -128,7 +128,7 @@ def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
 
 
 def declared_run(name: str, header: Mapping[str, Any]) -> Run:
-    """Return what an attempt with this header will have released after its last declared round."""
+    """Return everything that an attempt with this header will have released after its last declared round."""
     training = header["training"]
     least = least_noise(header)
     clip = math.inf if header["run"]["epsilon"] == UNCLIPPED else training["clip"]
@@ -151,9 +151,9 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
 
 
 def run_of(name: str, attempt: Attempt) -> Run:
-    """Return what an attempt at a training released, under a name.
+    """Return the releases of an attempt as a run with this name.
 
-    Where the header declares no number of rounds, those that happened are all that counts, at every node.
+    If the header declares no number of rounds, only the rounds that happened count.
     """
     header = attempt.header
     partition = json.dumps(header.get("partition", ""), sort_keys=True)
@@ -167,7 +167,7 @@ def run_of(name: str, attempt: Attempt) -> Run:
 
 
 def _declared_rounds(header: Mapping[str, Any]) -> int | None:
-    """Return the number of rounds that a header declares; None where it declares none."""
+    """Return the number of rounds that a header declares, or None."""
     training = header.get("training")
     rounds = training.get("rounds") if isinstance(training, Mapping) else None
     if rounds is not None and (not isinstance(rounds, int) or rounds < 1):
@@ -176,12 +176,12 @@ def _declared_rounds(header: Mapping[str, Any]) -> int | None:
 
 
 def noise_of(runs: Iterable[Run]) -> Literal["seeded", "os"]:
-    """Return where the noise of all runs came from; one seeded run makes all seeded."""
+    """Return the source of the noise of all runs. With one seeded run, it is ``seeded``."""
     return "os" if {run.noise for run in runs} == {"os"} else "seeded"
 
 
 def unstated(ledgers: Mapping[Path, Sequence[Attempt]]) -> list[str]:
-    """Return, in whole sentences, what the headers of some ledgers leave open and how it was taken."""
+    """Return, in whole sentences, which values are missing in the headers of ledgers and what was assumed."""
     found = [each for ledger, attempts in ledgers.items() for each in _releasing(ledger, attempts)]
     endless = [name for name, attempt in found if _declared_rounds(attempt.header) is None]
     unknown = [name for name, attempt in found if attempt.header.get("noise") not in ("seeded", "os")]
@@ -202,7 +202,7 @@ def _releasing(ledger: Path, attempts: Sequence[Attempt]) -> list[tuple[str, Att
 
 @contextmanager
 def named(ledger: Path, part: str) -> Iterator[None]:
-    """Let one message name the ledger, and the part of it in which something is missing or wrong."""
+    """Turn errors into one message that names the ledger, and the part of it that is incomplete or wrong."""
     try:
         yield
     except UserError as error:
@@ -210,13 +210,13 @@ def named(ledger: Path, part: str) -> Iterator[None]:
             raise
         raise UserError(f"{ledger}: {error}") from error
     except KeyError as error:
-        raise UserError(f"{ledger}: {part} lacks the key {error}, which its other keys call for.") from error
+        raise UserError(f"{ledger}: {part} lacks the key {error}, which its other keys require.") from error
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{ledger}: {part} holds a value that no training can have: {error}") from error
 
 
 def declared(history: NodeHistory, declared_rounds: int) -> Counter[Kind]:
-    """Return what a node may have released by the declared round: what it did, then the rest at its costliest."""
+    """Return the releases of a node up to the declared round. Rounds that did not happen count at the largest cost."""
     total = Counter(dict(history.mechanisms))
     if history.rounds < declared_rounds:
         total[_costliest(history)] += (declared_rounds - history.rounds) * history.count
@@ -224,14 +224,14 @@ def declared(history: NodeHistory, declared_rounds: int) -> Counter[Kind]:
 
 
 def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[str, Counter[Kind]] | None:
-    """Return for each node what an audience has seen of it by the declared round; None if there is no such audience.
+    """Return for each node what an audience has seen of it up to the declared round; None without such an audience.
 
-    The other nodes are credited with the least noise that they ever add. Where a ledger declares that the noise of all
-    nodes changes alike (`events.least_noise`), it is as many times the least as the patient's node added in that round.
-    Rounds in which some node released twice or not at all count at the node's own noise (`NodeHistory.unshielded`).
-    What the server sees depends on the run's threat model; ``"messages"`` is what it sees without secure aggregation.
-    Where directions were released, nothing is known of the law of their averages, which are computed from single ones:
-    so each audience counts as seeing these.
+    The other nodes are credited with the least noise that they ever add. If a ledger declares that the noise of all
+    nodes changes together (`events.least_noise`), this least noise is scaled in each round like that of the patient's
+    node. Rounds in which some node released twice or not at all count with the node's own noise
+    (`NodeHistory.unshielded`). What the server sees depends on the run's threat model; ``"messages"`` is what it sees
+    without secure aggregation. The law of an average of directions is not known. Each audience therefore counts as
+    seeing the single directions.
     """
     names = list(run.nodes)
     if run.directions:
@@ -248,7 +248,7 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
         history = run.nodes[name]
         seen[name] = Counter(dict(history.unshielded))
         for (probability, sigma, *_), count in declared(history, run.declared_rounds).items():
-            # Such a declaration is one for all nodes: a round that is louder than the least at one is so at all.
+            # The declaration is for all nodes: a round with more noise at one node has more noise at all nodes.
             louder = sigma / history.least_noise if 0 < history.least_noise < math.inf else 1.0
             releases = [release(other, sigma if other == name else louder * least[other]) for other in names]
             noise = effective_noise(releases, index, audience, run.colluding)
@@ -259,17 +259,17 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
 
 
 def of_patient(run: Run, total: Exposure) -> Counter[Kind | Grouped]:
-    """Return what a node's releases are to a patient, behind whom all their images stand where images were drawn."""
+    """Return the exposure of a patient to a node's releases. If images were drawn, all of the patient's count."""
     return accounting.grouped(total, run.images or 1)
 
 
 def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind | Grouped]]:
-    """Return for each node the costliest exposure of one of its patients over all runs, every message lying open.
+    """Return for each node the costliest exposure of one of its patients over all runs, with every message visible.
 
-    Runs over the same nodes add up node by node. Where other runs divide the cohort into other nodes (a central and
-    a federated run), a patient's node there is not known here and the one that is worst at `delta` is taken.
-    Noise of other nodes is never credited, also not in runs with simulated secure aggregation: no protocol hid their
-    messages. Where a run drew single images, the exposure is that of a patient with all of theirs.
+    Runs over the same nodes add up node by node. If other runs divide the cohort into other nodes (such as a central
+    and a federated run), a patient's node there is not known, and the worst node at `delta` is assumed. Noise of other
+    nodes is never credited, not even in runs with simulated secure aggregation, because no protocol hid their messages.
+    If a run drew single images, the exposure is that of a patient with all images.
     """
     partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Kind | Grouped]]] = {}
     for run in runs:
@@ -292,7 +292,7 @@ def distinct(totals: Iterable[Exposure]) -> list[Counter[Kind | Grouped]]:
 
 
 def _costliest(history: NodeHistory) -> Kind:
-    """Return a mechanism that costs at least as much as any round, made or to come: most frequent, least noise."""
+    """Return a mechanism that costs at least as much as any past or future round: largest probability, least noise."""
     most = max(history.mechanisms, key=lambda kind: kind[0])
     if isinstance(most, Direction):  # all of a run have one concentration
         return most

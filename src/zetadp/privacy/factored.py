@@ -1,11 +1,11 @@
-r"""Patients' gradients of a matrix product, kept as the factors whose product they are.
+r"""Patients' gradients of a matrix product, stored as two factors whose product is the gradient.
 
 The gradient of a weight for one patient is a sum of outer products, one for each image: :math:`G_p = \sum_i a_i b_i^T`,
 for a complex weight :math:`\sum_i a_i b_i^H`. With few images and a large weight the factors are much smaller than the
-product, and all that clipping needs follows from them: the norm from two small Gram matrices,
-:math:`\|G_p\|^2 = \sum_{ij} (a_i^H a_j)(b_j^H b_i)`, and the sum of clipped gradients from one product for all
-patients. Norms from Gram matrices are those of ghost clipping (Li et al. 2022, arXiv:2110.05679, section 4). Here
-several images make one gradient, and the norm is a bound on what is summed, rounding included.
+product, and clipping needs nothing else. The norm follows from two small Gram matrices,
+:math:`\|G_p\|^2 = \sum_{ij} (a_i^H a_j)(b_j^H b_i)`, as in ghost clipping (Li et al. 2022, arXiv:2110.05679, section
+4). The sum of clipped gradients is one product for all patients. Here several images make one gradient, and the norm
+is a bound on the contribution to the sum, rounding included.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from zetadp.nn.stacked import fold_gradient
 from zetadp.nn.weight_gradients import split_by_patient
 
 ROUNDING = 2.0**-24
-"""Of one operation in float32."""
+"""Relative error of one operation in float32."""
 ROUNDING_OF_SQUARES = 2.0**-53
-"""The same in float64, in which norms are taken."""
+"""Relative error of one operation in float64, in which norms are computed."""
 SMALLER = 4
-"""How many times smaller than their product factors must be."""
+"""Factors are used only if they are at least this many times smaller than their product."""
 
 
 @dataclass(frozen=True)
 class Factored:
-    r"""Gradients of one parameter, :math:`G_p = A_p^T B_p` or, of a complex one, :math:`A_p^T \bar B_p`.
+    r"""Gradients of one parameter: :math:`G_p = A_p^T B_p`, or :math:`A_p^T \bar B_p` if it is complex.
 
     Attributes
     ----------
     left, right
-        Real tensors A of shape (patient, image, row) and B of shape (patient, image, column); for a complex parameter
-        their real parts stand before their imaginary ones, which makes twice as many rows and columns.
+        Real tensors A of shape (patient, image, row) and B of shape (patient, image, column). For a complex parameter
+        there are twice as many rows and columns: first the real parts, then the imaginary parts.
     is_complex
         Whether the parameter is complex.
     """
@@ -49,17 +49,17 @@ class Factored:
     def norms(self) -> Tensor:
         """Return an upper bound on the norm of what `add_to` adds for each patient, float64 of shape (patient,).
 
-        Images may cancel each other, so rounding is bounded by the sum of the lengths of their products, of which the
-        bound adds about a millionth to the exact norm. To each number that is added, an image brings the rounding of
-        its scale, of its product and of an addition to others of the same patient. A number of a complex gradient is
-        the sum of two such numbers, which together are longer than the product by the square root of two at most.
-        Additions to other patients are left aside, as for gradients that are written out.
+        Images may cancel each other, so rounding errors are bounded by the sum of the norms of their products. About a
+        millionth of this sum is added to the exact norm. For each image, there is the rounding of its scale, of its
+        product and of one addition to other images of the patient. A number of a complex gradient is the sum of two
+        such numbers, which together are at most the square root of two longer. Rounding of sums over patients is not
+        included, nor is it for gradients that are written out.
         """
         images, rows, columns = self.left.shape[1], self.left.shape[2], self.right.shape[2]
         of_left, of_right = (torch.linalg.vector_norm(t, dim=2, dtype=torch.float64) for t in (self.left, self.right))
         lengths = (of_left * of_right).sum(dim=1)
         squares = lengths.square() if images == 1 else self._squares()
-        # The worst case; where images cancel, what is left of a square may be rounding alone.
+        # This is the worst case. If images cancel, the rest of a square may be only rounding error.
         error = 4 * (rows + columns + images**2) * ROUNDING_OF_SQUARES * lengths.square()
         if self.is_complex:
             lengths = 2**0.5 * lengths
@@ -84,10 +84,10 @@ class Factored:
         Parameters
         ----------
         total
-            Of shape (row * column,), changed in place; for a complex parameter real and imaginary parts are neighbours.
+            Shape (row * column,), changed in place. For a complex parameter, real and imaginary parts alternate.
         factors
-            Factor of each patient, shape (patient,). Patients of factor zero are left out, whatever their gradients
-            hold.
+            Factor of each patient, shape (patient,). Patients with factor zero are left out, even if their gradients
+            are not finite.
         """
         some = factors.nonzero().squeeze(1)
         left, right = (t if len(some) == len(factors) else t[some] for t in (self.left, self.right))
@@ -145,7 +145,7 @@ def watched(layers: Mapping[str, Linear]) -> Iterator[list[Use]]:
     seen: list[Use] = []
 
     def note(name: str, x: Tensor, output: Tensor) -> None:
-        # Where nothing before this layer is trained, its output would have no gradient.
+        # If nothing before this layer is trained, its output would have no gradient.
         seen.append(Use(name, x.detach(), output if output.requires_grad else output.requires_grad_()))
 
     handles = [
@@ -162,9 +162,9 @@ def watched(layers: Mapping[str, Linear]) -> Iterator[list[Use]]:
 def factored(
     uses: Sequence[Use], gradients: Sequence[Tensor], layers: Mapping[str, Linear], patients: int
 ) -> dict[str, Factored]:
-    """Return the gradients of layers' weights from the gradients of what each use of them gave.
+    """Return the gradients of layers' weights from the gradients of the outputs of each use.
 
-    A layer that was used several times has the images of all uses.
+    For a layer that was used several times, the images of all uses are joined.
     """
     pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     for use, gradient in zip(uses, gradients, strict=True):

@@ -115,7 +115,7 @@ class Grid:
 
 
 def to_grid(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Truncate each patient's clipped gradient onto the grid, and leave out what is longer than the bound.
+    """Truncate each patient's clipped gradient onto the grid. Gradients longer than the bound become zero.
 
     Parameters
     ----------
@@ -148,11 +148,11 @@ def to_grid(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
 
 
 def _truncated(rows: Tensor, grid: Grid) -> Tensor:
-    """Return each coordinate in whole steps toward zero; ``2**bits + 1`` steps stand for all that is more, or NaN."""
+    """Truncate each coordinate to whole steps. Larger numbers and NaN become ``2**bits + 1`` steps."""
     beyond = float(2**grid.bits + 1)
-    # A tensor on the rows' device: GPUs multiply by the reciprocal of a plain number, which is another rounding.
+    # A tensor on the rows' device: GPUs multiply by the reciprocal of a plain number, which rounds differently.
     bound = torch.full((), grid.bound, dtype=torch.float64, device=rows.device)
-    # Scaling by a power of two is exact; what overflows to infinity is far beyond the bound.
+    # Scaling by a power of two is exact. Numbers that overflow to infinity are far beyond the bound.
     steps = rows.double() * 2.0**grid.bits / bound
     # Neither NaN nor a number beyond int64 can be converted, so both are replaced first.
     steps.nan_to_num_(nan=beyond).clamp_(-beyond, beyond)
@@ -169,9 +169,9 @@ def _truncated(rows: Tensor, grid: Grid) -> Tensor:
 def _rounded_up(numbers: Tensor, grid: Grid) -> Tensor:
     """Return the sign of those numbers whose quotient was rounded away from zero to an integer, and zero for the rest.
 
-    Rounding to nearest cannot pass an integer, only reach it, so integer quotients are all there is to look at. The
-    remainder tells: ``fmod`` is exact (C11, F.10.7.1), and a quotient short of an integer leaves nearly a whole bound.
-    Where the bound is a power of two, the division is exact and there is nothing to tell.
+    Rounding to nearest can reach an integer but not pass it, so only integer quotients need a check. ``fmod`` is exact
+    (C11, F.10.7.1): if the true quotient is just below an integer, the remainder is nearly the bound. If the bound is a
+    power of two, the division is exact and no check is needed.
     """
     scaled = numbers.double().cpu().numpy() * 2.0**grid.bits
     short = np.abs(np.fmod(scaled, grid.bound)) > grid.bound / 2
@@ -179,10 +179,10 @@ def _rounded_up(numbers: Tensor, grid: Grid) -> Tensor:
 
 
 def _rounded_up_there(numbers: Tensor, reached: Tensor, grid: Grid) -> Tensor:
-    """Return what `_rounded_up` does where ``reached`` is true, and zero elsewhere, without leaving the device.
+    """Return `_rounded_up` where ``reached`` is true, and zero elsewhere, without leaving the device.
 
-    To pick out the few would make a GPU wait. Were its ``fmod`` not exact, as CUDA's is by its documentation, then
-    truncation might be off by a step, and the norm is checked in integers after it.
+    Selecting these few numbers would make a GPU wait. By its documentation, CUDA's ``fmod`` is exact. If it were not,
+    truncation could be wrong by a step, but the norm is checked in integers afterwards.
     """
     scaled = numbers.double() * 2.0**grid.bits
     short = torch.fmod(scaled, grid.bound).abs() > grid.bound / 2
@@ -190,10 +190,10 @@ def _rounded_up_there(numbers: Tensor, reached: Tensor, grid: Grid) -> Tensor:
 
 
 def norms_within(values: Tensor, grid: Grid) -> Tensor:
-    """Tell for each row whether its sum of squares is at most ``4**bits``, in integers.
+    """Return for each row whether its sum of squares is at most ``4**bits``, computed in integers.
 
-    A square has up to 62 bits, so the sum of many would overflow. Its upper and lower 32 bits are summed apart, which
-    is exact for fewer than 2**31 columns.
+    A square has up to 62 bits, so a sum of many would overflow. The upper and the lower 32 bits are summed separately,
+    which is exact for fewer than 2**31 columns.
 
     Parameters
     ----------

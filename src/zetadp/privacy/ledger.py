@@ -1,9 +1,9 @@
 """The append-only record of every release, written and synced before the release that it describes.
 
-One file a run, one JSON object a line. A line is chained to the one before by a hash, so edits show. After a crash the
-ledger may hold a round that was never released, which over-counts; it can never lack one that was. Files are kept
-outside the declared outputs of the workflow, which Snakemake deletes when a job fails or runs again. Training a model
-again appends to its ledger, because earlier releases stay released.
+Each run has one file, with one JSON object per line. A hash chains each line to the one before, so edits show. After a
+crash, the ledger can contain a round that was never released, which over-counts. It can never lack a round that was
+released. Ledgers are not declared outputs of the workflow, because Snakemake deletes these when a job fails or runs
+again. Training a model again appends to its ledger, because earlier releases stay released.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from zetadp.validation import UserError
 
 @dataclass
 class Attempt:
-    """One training of a model from its beginning, however often interrupted and resumed.
+    """One start of a run from its first round, even if it is interrupted and resumed.
 
     Attributes
     ----------
     header
         Description of the run, from the attempt's first line.
     events
-        Every recorded release. A round that was released again, with other bytes, is listed and counted twice.
+        Every recorded release. A round that was released again with other bytes is listed and counted twice.
     sent
         Hash of each message, by round and by the number of earlier releases of the round. A resumed run that computes
         the same bytes again sends nothing new.
     torn
-        Lines that a crash cut off. Each counts as one more round at every node of the attempt.
+        Number of lines that a crash cut off. Each counts as one more round at every node of the attempt.
     heads
         Every head of the chain during the attempt. An earlier copy of one shows whether lines were cut off since.
     identity
@@ -49,7 +49,7 @@ class Attempt:
     last
         The head after the attempt's last line.
     permitted
-        How many attempts the user permitted while this one was the last.
+        Number of attempts that the user permitted while this attempt was the last.
     register
         Head of the register when the attempt began; None in ledgers older than registers.
     draws
@@ -72,8 +72,8 @@ class Attempt:
         """Return every release to be accounted, torn lines included."""
         torn = list({event.node: event for event in self.events}.values())
         if least := least_noise(self.header):
-            # If the noise changed over the rounds, a torn line may stand for a repeated round with the least noise.
-            # Which of the two rounds lacks the other nodes' noise is unknown, so both count as lacking it.
+            # If the noise changed over the rounds, a torn line may be a repeated round with the least noise. It is
+            # unknown which of the two rounds lacks the other nodes' noise, so both count as lacking it.
             torn = 2 * [replace(event, noise_multiplier=least[event.node]) for event in torn]
         return self.events + torn * self.torn
 
@@ -86,16 +86,16 @@ class Ledger:
     Parameters
     ----------
     path
-        The ledger file; made if absent.
+        The ledger file. It is created if absent.
 
     Attributes
     ----------
     attempts
         Attempts begun so far.
     permitted
-        How many attempts may release something, where noise protects real patients.
+        Number of attempts that may release something if the noise protects real patients.
     before_record
-        Called with releases before they are recorded; an exception keeps them from being recorded.
+        Called with releases before they are recorded. An exception prevents the record.
 
     Raises
     ------
@@ -121,7 +121,7 @@ class Ledger:
             raise
 
     def _take_up(self) -> None:
-        """Lock the file, check all of it, and go on after its last attempt."""
+        """Lock the file, check all of it, and continue after its last attempt."""
         self._lock()
         attempts, self._head, torn = _parse(self.path)
         self._registered = self._head
@@ -145,9 +145,9 @@ class Ledger:
             raise UserError(_cannot_write(self.path, error)) from error
 
     def _mend(self, torn: int, *, counted: bool) -> None:
-        """Put a note in the place of a line that a crash cut off, so that it stays a counted release.
+        """Replace a line that a crash cut off by a note, so that it still counts as a release.
 
-        The file is replaced as a whole: at no moment is the torn line gone and the note not there.
+        The whole file is replaced at once: it always contains either the torn line or the note.
         """
         content = self.path.read_bytes()[:-torn]
         if counted:
@@ -167,12 +167,12 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # On a full disk the register cannot be written either, which must not hide the first message.
+        # On a full disk the register cannot be written either. This must not hide the first message.
         with suppress(UserError) if error is not None else nullcontext():
             self.close()
 
     def close(self) -> None:
-        """Name the head in the register, close the file and give up its lock."""
+        """Note the head in the register, close the file and release its lock."""
         if self._file.closed:
             return
         try:
@@ -182,12 +182,12 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """Head of the chain. All of the chain is on disk, so that no power failure can take a line that was named."""
+        """Head of the chain. The chain is synced first, so a power failure cannot lose a line that was named."""
         self.sync()
         return self._head
 
     def sync(self) -> None:
-        """Put every line on disk. Nothing may name or copy a line before."""
+        """Write every line to disk. Nothing may name or copy a line before."""
         if self._synced:
             return
         try:
@@ -202,12 +202,12 @@ class Ledger:
             self._registered = self._head
 
     def start(self, header: Mapping[str, Any], draws: Mapping[str, str] | None = None) -> None:
-        """Begin a new attempt: a training from the first round.
+        """Begin a new attempt, from the first round.
 
         Parameters
         ----------
         header
-            What defines the training: public constants only.
+            Description of the run: public constants only.
         draws
             As in `Attempt`.
         """
@@ -216,7 +216,7 @@ class Ledger:
         self._attempt = Attempt(header=dict(header))
         self._held = Counter()
         self._times = Counter()
-        # The nonce never repeats, so files kept from a lost ledger are never mistaken for those of the next one.
+        # The nonce never repeats, so files stored with a lost ledger are never mistaken for those of the next one.
         nonce = secrets.token_hex(16)
         # The line names the register's head, so that later ledgers show whether the register has lost its end.
         known: dict[str, Any] = {"nonce": nonce, "register": register.head_beside(self.path)}
@@ -244,23 +244,23 @@ class Ledger:
         self._register()
 
     def permit(self) -> None:
-        """Permit one attempt more than there were, where noise protects real patients.
+        """Permit one more attempt of a run whose noise protects real patients.
 
         Raises
         ------
         UserError
-            If nothing was trained yet: the first attempt needs no permission.
+            If the ledger has no attempt yet: the first attempt needs no permission.
         """
         if not self.attempts:
             raise UserError(
-                f"Expected a ledger of a training, found nothing in {self.path}. A first training needs no permission."
+                f"Expected a ledger of a run, found nothing in {self.path}. The first attempt needs no permission."
             )
         self.permitted = protected_attempts(read_ledger(self.path)) + 1
         self._append({"kind": "permit", "attempts": self.permitted})
         self._register()
 
     def record(self, events: Sequence[Round]) -> None:
-        """Write and sync the events of a round; only then may their releases be made."""
+        """Write and sync the events of a round. Their releases may be made only afterwards."""
         if self.before_record is not None:
             self.before_record(events)
         groups: dict[str, list[str]] = {}
@@ -274,7 +274,7 @@ class Ledger:
         self._times.update({event.round for event in events})
 
     def holds(self, event: Round, times: int = 1) -> bool:
-        """Return whether the attempt has recorded the event, at least so often."""
+        """Return whether the attempt has recorded the event at least ``times`` times."""
         return self._held[event] >= times
 
     def releases(self, round_number: int) -> int:
@@ -284,15 +284,15 @@ class Ledger:
     def note_sent(self, round_number: int, again: int, digest: str) -> None:
         """Note the hash of a round's messages before they are used.
 
-        A round that is recorded and not noted was never sent. The line itself is not synced: a power failure also loses
-        everything that the message changed on this machine. It is on disk before anything else names it: see `head`.
+        A round that is recorded and not noted was never sent. The line is synced before anything names it (see `head`).
+        A power failure that loses it also loses everything that the message changed on this machine.
 
         Parameters
         ----------
         round_number
             The round.
         again
-            How often the round had been released before.
+            Number of earlier releases of the round.
         digest
             Hash of the messages.
         """
@@ -300,7 +300,7 @@ class Ledger:
         self._attempt.sent[round_number, again] = digest
 
     def sent(self, round_number: int, again: int = 0) -> str | None:
-        """Return the hash of what the attempt sent in a round, if it sent anything."""
+        """Return the hash of the messages that the attempt sent in a round, or None."""
         return self._attempt.sent.get((round_number, again))
 
     def _append(self, content: Mapping[str, Any], *, sync: bool = True) -> None:
@@ -333,7 +333,7 @@ def read_ledger(path: Path) -> list[Attempt]:
 
 
 def protected_attempts(attempts: Sequence[Attempt]) -> int:
-    """Return how many attempts released something with noise that protects: from the operating system."""
+    """Return the number of attempts that released something with noise from the operating system."""
     return sum(bool(attempt.releases()) and attempt.header.get("noise") == "os" for attempt in attempts)
 
 
@@ -356,7 +356,7 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
 
 
 def _take(link: Link, attempts: list[Attempt], number: int) -> None:
-    """Add what a line says to the attempts so far."""
+    """Add the content of a line to the attempts so far."""
     entry = link.entry
     kind = entry.get("kind")
     if kind == "start":
@@ -381,7 +381,7 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
 
 
 def _times(events: Sequence[Round]) -> Counter[int]:
-    """Return how often each round was recorded: the most that any node was."""
+    """Return how often each round was recorded. If nodes differ, the largest number counts."""
     times: Counter[int] = Counter()
     for (_, number), count in Counter((event.node, event.round) for event in events).items():
         times[number] = max(times[number], count)
@@ -397,4 +397,4 @@ def _edited(path: Path, number: int) -> str:
 
 def _cannot_write(path: Path, error: OSError) -> str:
     reason = error.strerror or str(error)
-    return f"Cannot write the ledger {path}: {reason}. Nothing was released; mend the disk or folder, then run again."
+    return f"Cannot write the ledger {path}: {reason}. Nothing was released. Repair the disk or folder, then run again."

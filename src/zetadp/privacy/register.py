@@ -21,7 +21,7 @@ from zetadp.validation import UserError
 NAME = "register"
 """Name of the file. Unlike that of a ledger it does not end in .jsonl."""
 TAIL = 4096
-"""Bytes that hold the last line, and more."""
+"""Number of bytes at the end of the file that contain its last line."""
 
 
 def head_beside(ledger: Path) -> str:
@@ -48,7 +48,7 @@ def note(ledger: Path, head: str) -> None:
             fcntl.flock(file, fcntl.LOCK_EX)
             content = _tail(file)
             torn = len(content) - (content.rfind(b"\n") + 1)
-            if torn:  # by a crash, before anything referred to it
+            if torn:  # by a crash, before anything named the line
                 file.truncate(file.seek(0, os.SEEK_END) - torn)
             line = f"{Link.after(_last(content), {'ledger': ledger.name, 'head': head}).text}\n".encode()
             while line:
@@ -58,12 +58,12 @@ def note(ledger: Path, head: str) -> None:
             sync_folder(path.parent)
     except OSError as error:
         raise UserError(
-            f"Cannot write the register {path}: {error.strerror or error}. Mend the disk or folder, then run again."
+            f"Cannot write the register {path}: {error.strerror or error}. Repair the disk or folder, then run again."
         ) from error
 
 
 def read_register(folder: Path) -> list[Link]:
-    """Return the lines of the register of a folder; none where there is no register.
+    """Return the lines of the register of a folder. Without a register there are none.
 
     Raises
     ------

@@ -1,18 +1,17 @@
 r"""Bounds on what the releases of a run reveal about one person, in figures that a hospital can weigh.
 
-All of them follow from the ledger alone and hold against every attack by anyone, with any other knowledge. A
-bound on membership is the trade-off curve. A bound on reconstruction follows from it: an attacker knows that a person's
-data are one of n candidates, all equally likely beforehand, and names one. Let Q be the law of everything released
-without the person, f the trade-off curve, and :math:`A_z` the releases after which z is named. These are disjoint, so
-:math:`\sum_z Q(A_z) \le 1`, and with :math:`1 - f` being concave the mean of :math:`P_z(A_z) \le 1 - f(Q(A_z))` is at
-most :math:`1 - f(1/n)` (Hayes, Mahloujifar and Balle 2023, arXiv:2302.07225, for Gaussians).
+All bounds follow from the ledger alone. They hold against every attack, with any other knowledge. The bound on
+membership is the trade-off curve. A bound on reconstruction follows from it. An attacker knows that a person's data are
+one of n equally likely candidates, and names one. Let Q be the law of everything released without the person, f the
+trade-off curve, and :math:`A_z` the releases after which z is named. These sets are disjoint, so
+:math:`\sum_z Q(A_z) \le 1`. As :math:`1 - f` is concave, the mean of :math:`P_z(A_z) \le 1 - f(Q(A_z))` is at most
+:math:`1 - f(1/n)` (Hayes, Mahloujifar and Balle 2023, arXiv:2302.07225, for Gaussians).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,18 +19,20 @@ from pathlib import Path
 from zetadp.directions.capacity import direction_capacity, gaussian_capacity, run_capacity
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.events import Direction, Kind
-from zetadp.privacy.exposure import Run, noise_of, over_runs, recorded_runs
+from zetadp.privacy.events import Direction
+from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs, recorded_runs
 from zetadp.validation import UserError, in_range
 
 CANDIDATES = (2, 10, 100, 1000)
-"""Numbers of equally likely candidates of which an attacker names one."""
+"""Numbers of equally likely candidates, of which an attacker names one."""
 DELTAS = (1e-3, 1e-5, 1e-6)
 FALSE_ALARMS = (0.01, 0.05, 0.1)
 DRAWN = (0.0, *(10 ** (-3 + 3 * place / 59) for place in range(60)))
 """Rates of false alarms at which the trade-off curve is drawn."""
 _ONE_UNIT = ("sampling probability", "noise multiplier")
 _MOST_EXPONENT = 700.0
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.5)
+"""Shares of delta at which `Risk.odds` looks for the smallest bound."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,18 @@ class Risk:
     Attributes
     ----------
     name
-        Of the training: its ledger's.
+        Name of the run; by default that of its ledger.
     runs
-        The trainings that the ledger records; of all but one only what they released counts.
-    exposure
-        Exposure of the person with the weakest protection, if every message is visible.
+        The attempts that the ledger records.
+    exposures
+        Exposures of people at different nodes, if every message is visible. Each figure is for the worst of them.
     guarantee
         ``holds``; ``simulated`` if the noise came from a seed, which protects no one; ``none`` without noise.
     """
 
     name: str
     runs: tuple[Run, ...]
-    exposure: Exposure
+    exposures: tuple[Exposure, ...]
     guarantee: str
 
     @classmethod
@@ -64,9 +65,9 @@ class Risk:
         ledger
             A run's ledger, or that of a release.
         delta
-            The figures are for the person with the weakest protection at this delta.
+            Where a person's node in other runs is not known, the worst at this delta is assumed.
         name
-            Of the training; by default the ledger's.
+            Name of the run; by default that of the ledger.
 
         Raises
         ------
@@ -77,73 +78,103 @@ class Risk:
         if not runs:
             raise UserError(f"Expected records of released rounds in {ledger}, found none.")
         if not all(run.private for run in runs):
-            return cls(name or runs[-1].name, tuple(runs), Counter[Kind](), "none")
-        worst = max(over_runs(runs, delta).values(), key=lambda total: accounting.epsilon(total, delta))
-        return cls(name or runs[-1].name, tuple(runs), worst, "holds" if noise_of(runs) == "os" else "simulated")
+            return cls(name or runs[-1].name, tuple(runs), (), "none")
+        exposures = _weakest(over_runs(runs, delta).values())
+        return cls(name or runs[-1].name, tuple(runs), exposures, "holds" if noise_of(runs) == "os" else "simulated")
 
     def epsilon(self, delta: float) -> float:
         """Return epsilon at a delta."""
-        return math.inf if self.guarantee == "none" else accounting.epsilon(self.exposure, delta)
+        if self.guarantee == "none":
+            return math.inf
+        return max(accounting.epsilon(exposure, delta) for exposure in self.exposures)
 
     def odds(self, delta: float) -> float:
-        """Return how many times the odds that a person took part can rise at most, but for the chance delta."""
-        epsilon = self.epsilon(delta)
-        return math.exp(epsilon) if epsilon < _MOST_EXPONENT else math.inf
+        r"""Return a factor by which the odds that a person took part rise at most, except with probability delta.
+
+        The factor is above :math:`e^\epsilon`, because privacy losses above epsilon are more likely than delta. A loss
+        L satisfies :math:`\delta(\epsilon) \ge (1 - e^{\epsilon - x}) P(L > x)` for :math:`x > \epsilon`. Therefore
+        :math:`L \le \epsilon(s \delta) - \log(1 - s)` for every share s, except with probability delta.
+        """
+        loss = min(self.epsilon(share * delta) - math.log1p(-share) for share in _SHARES)
+        return math.exp(loss) if loss < _MOST_EXPONENT else math.inf
 
     def right_guesses(self, candidates: int, delta: float) -> float:
-        r"""Return how often at most an attacker names the right one of so many equally likely candidates.
+        r"""Return the largest share of attacks that name the right one of ``candidates`` equally likely candidates.
 
-        Of people with many images that are drawn by themselves no curve is known. Then it is :math:`e^\epsilon / n +
-        \delta`, which bounds the same.
+        For people with many images that are drawn independently no curve is computed. The looser bound
+        :math:`e^\epsilon / n + \delta` is returned instead.
         """
         in_range(1, math.inf, candidates=candidates)
         if self.guarantee == "none":
             return 1.0
         if self.curved:
             return min(1.0, 1 - self._missed([1 / candidates])[0])
-        return min(1.0, self.odds(delta) / candidates + delta)
+        return min(1.0, math.exp(min(self.epsilon(delta), _MOST_EXPONENT)) / candidates + delta)
 
     def misses(self, false_alarms: Sequence[float]) -> list[float] | None:
-        """Return for rates of false alarms the least rates of misses; None where no curve is known."""
+        """Return the smallest miss rates for rates of false alarms, or None if no curve is computed."""
         if self.guarantee == "none":
             return [0.0] * len(false_alarms)
         return self._missed(false_alarms) if self.curved else None
 
     def capacity(self) -> float | None:
-        """Return the logarithm of the Bayes' capacity of all releases, in nats; None where it is not known.
+        """Return the logarithm of the Bayes' capacity of all releases, in nats, or None if it is not known.
 
-        The input is one person's contribution, clipped, with everybody else's known: the radius is one clip. Drawing
-        people at random is not credited.
+        The input is one person's clipped contribution, so the radius is one clipping norm. Everybody else's data are
+        known. Random sampling of people is not credited.
         """
         dimensions = {run.dimension for run in self.runs}
         if self.guarantee == "none" or not self.curved or len(dimensions) != 1 or None in dimensions:
             return None
         (dimension,) = (each for each in dimensions if each is not None)
-        return run_capacity(
-            (
-                direction_capacity(kind.concentration, kind.dimension)
-                if isinstance(kind, Direction)
-                else gaussian_capacity(kind[1], 1.0, dimension),
-                count,
+        return max(
+            run_capacity(
+                (
+                    direction_capacity(kind.concentration, kind.dimension)
+                    if isinstance(kind, Direction)
+                    else gaussian_capacity(kind[1], 1.0, dimension),
+                    count,
+                )
+                for kind, count in exposure.items()
             )
-            for kind, count in self.exposure.items()
+            for exposure in self.exposures
         )
 
     def _missed(self, rates: Sequence[float]) -> list[float]:
-        """Return points of the trade-off curve, which is computed once for all that a page shows."""
+        """Return points of the trade-off curve. It is computed once for all points that a page shows."""
         if set(rates) <= self._curve.keys():
             return [self._curve[rate] for rate in rates]
-        return accounting.trade_off(self.exposure, list(rates))
+        return self._computed(list(rates))
 
     @cached_property
     def _curve(self) -> dict[float, float]:
         rates = [*DRAWN, *FALSE_ALARMS, *(1 / number for number in CANDIDATES)]
-        return dict(zip(rates, accounting.trade_off(self.exposure, rates), strict=True))
+        return dict(zip(rates, self._computed(rates), strict=True))
+
+    def _computed(self, rates: list[float]) -> list[float]:
+        curves = [accounting.trade_off(exposure, rates) for exposure in self.exposures]
+        return [min(misses) for misses in zip(*curves, strict=True)]
 
     @property
     def curved(self) -> bool:
         """Whether the trade-off curve can be computed."""
-        return all(isinstance(kind, Direction) or len(kind) == len(_ONE_UNIT) for kind in self.exposure)
+        return all(
+            isinstance(kind, Direction) or len(kind) == len(_ONE_UNIT)
+            for exposure in self.exposures
+            for kind in exposure
+        )
+
+
+def _weakest(exposures: Iterable[Exposure]) -> tuple[Exposure, ...]:
+    """Drop exposures that differ from another one only by a smaller sampling probability, as they never cost more."""
+    found: dict[object, Exposure] = {}
+    largest: dict[object, float] = {}
+    for exposure in distinct(exposures):
+        ((kind, count), *others) = exposure.items()
+        alike = (kind[1:], count) if not others else tuple(exposure.items())
+        if kind[0] > largest.get(alike, 0.0):
+            found[alike], largest[alike] = exposure, kind[0]
+    return tuple(found.values())
 
 
 def percent_up(share: float) -> str:

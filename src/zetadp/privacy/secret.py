@@ -16,6 +16,8 @@ from zetadp.storage import make_folder, remove_leftovers, sync_folder, writing
 from zetadp.validation import UserError
 
 NAME = "secret"
+RECORDS = "records"
+"""File of the keyed hashes of a cohort's training records. Another secret could not recognise them."""
 BYTES = 32
 
 
@@ -38,13 +40,18 @@ class Secret:
         Raises
         ------
         UserError
-            If the file cannot be read or written, or holds no secret.
+            If the file cannot be read or written, holds no secret, or was lost while hashes made with it remain.
         """
         path = folder / NAME
         with writing(path):
             make_folder(folder)
             remove_leftovers(path)
             if not path.exists():
+                if (folder / RECORDS).exists():
+                    raise UserError(
+                        f"The secret {path} is missing: without it, patients who also belong to another cohort cannot "
+                        "be recognised, and a total would be too low. Restore it from a backup."
+                    )
                 _make(path)
         try:
             key = bytes.fromhex(path.read_text(encoding="ascii"))

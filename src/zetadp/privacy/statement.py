@@ -1,7 +1,7 @@
-"""Privacy statements: what a run, or a cohort after many runs, can truthfully claim, and what it cannot.
+"""Privacy statements: what can be claimed for a run, or for all runs on a cohort, and what cannot.
 
-A statement is a JSON object that gives unit, neighbours, sampling, audience and delta with every epsilon; `wording`
-turns it into a text. Infinite epsilons are the string ``"inf"``, as everywhere in the project.
+A statement is a JSON object that gives unit, neighbours, sampling, audience and delta with every epsilon. `wording`
+turns it into text. An infinite epsilon is the string ``"inf"``, as everywhere in the project.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Terms:
     delta
         The delta of the quoted epsilon.
     unit
-        The meaning of a record: ``"patient"`` only if the cohort declares one record a patient, or merged the records
-        of each. ``"speaker"`` is the same for recordings of speech. If single images were drawn, the statement is per
-        image and also gives the figures for this unit.
+        The unit of the cohort: ``"patient"`` only if the cohort declares one record per patient, or merges the records
+        of each patient. ``"speaker"`` is the same for recordings of speech. If single images were drawn, the statement
+        is per image and also gives the figures for this unit.
     noise_source
         ``"seeded"`` is a simulation and protects no one; ``"os"`` is the operating system's generator.
     """
@@ -70,7 +70,7 @@ def run_statement(
     Parameters
     ----------
     run
-        What happened, and how many rounds were declared. The figures are for the larger of the two.
+        The releases, and the declared number of rounds. The figures are for the larger number of rounds.
     terms
         Delta, unit and source of the noise.
     weights
@@ -78,9 +78,9 @@ def run_statement(
     target_epsilon
         Target epsilon of the calibration.
     earlier
-        Earlier attempts at the same model, finished or not: their releases count as well.
+        Earlier attempts of the run, finished or not. Their releases count too.
     backbone
-        Hash of the public network that weights or features came from.
+        Hash of the public network from which weights or features came.
     """
     if set(weights) != set(run.nodes):
         raise ValueError(f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}.")
@@ -97,8 +97,8 @@ def run_statement(
     audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
     alone = audiences["messages"] if summed else None
     together = _with_earlier(run, earlier, delta, terms.unit)
-    # In sums, several contributions of one person lie under the same noise and do not compose. What single messages
-    # cost composes, and bounds them.
+    # In a sum, several contributions of one person are under the same noise, so their costs do not compose. The costs
+    # of single messages compose and are an upper bound.
     open_totals = (seen_by(run, weights, "messages") or {}) if summed else totals
     whole = _of_all_images(run, terms.unit, open_totals.values(), delta, summed=summed) if run.images else None
     return {
@@ -144,14 +144,14 @@ def run_statement(
 
 
 def _of_all_images(run: Run, unit: Unit, totals: Iterable[Mechanisms], delta: float, *, summed: bool) -> dict[str, Any]:
-    """Return what a training that draws single images costs the patient, or record, behind all of its images."""
+    """Return the cost of a run that draws single images, for a patient or record with all of its images."""
     images = run.images or 1
     worst = max(accounting.epsilon_group(total, delta, images) for total in distinct(totals))
     return {"unit": unit, "images": images, "epsilon": _number(worst), "single_messages": summed}
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any] | None:
-    """Return what this training and those before it release together; None where there were none before."""
+    """Return the cost of this attempt and all earlier ones together, or None if there were none."""
     if not earlier:
         return None
     private = all(each.private for each in (run, *earlier))
@@ -159,7 +159,7 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float, unit: Unit) ->
     seeded = sum(each.private and each.noise == "seeded" for each in earlier)
     found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon), "seeded": seeded}
     counted = [
-        *(["every message as if it lay open"] if any(each.colluding for each in (run, *earlier)) else []),
+        *(["every message as visible"] if any(each.colluding for each in (run, *earlier)) else []),
         *([f"all images of a {unit} together"] if any(each.images for each in (run, *earlier)) else []),
     ]
     if counted:
@@ -168,39 +168,39 @@ def _with_earlier(run: Run, earlier: Sequence[Run], delta: float, unit: Unit) ->
 
 
 def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: float, unit: Unit) -> dict[str, Any]:
-    """Return the statement of the training that made a model; the last attempt in the ledger is the one.
+    """Return the statement of the attempt that made a model, which is the last one in the ledger.
 
     Parameters
     ----------
     ledger, model
-        The run's sealed ledger and its model, which holds the head of that ledger.
+        The run's sealed ledger, and its model, which contains the head of that ledger.
     name
-        How the statement names the run.
+        Name of the run in the statement.
     epsilon
-        The run's target.
+        Target epsilon of the run.
     delta, unit
         As in `Terms`.
 
     Raises
     ------
     UserError
-        If the ledger is not that of the model's training, or not all of it.
+        If the ledger does not record the run that made the model, or lacks lines.
     """
     from zetadp.tensors import load_tensors  # PyTorch takes seconds to import
 
     attempts = read_ledger(ledger)
     if not attempts or load_tensors(model)[1].get("ledger_head") not in attempts[-1].heads:
         raise UserError(
-            f"Expected {ledger} to record the training that made {model}, found another or none, or lines are missing "
-            "at its end. Train the model again."
+            f"Expected {ledger} to record the run that made {model}, found another or none, or lines are missing at "
+            "its end. Train the model again."
         )
     return last_statement(attempts, name=name, epsilon=epsilon, delta=delta, unit=unit)
 
 
 def last_statement(attempts: Sequence[Attempt], *, name: str, epsilon: str, delta: float, unit: Unit) -> dict[str, Any]:
-    """Return the statement of the last of a ledger's attempts; those before it released as well. Else as `account_run`.
+    """Return the statement of the last attempt in a ledger, which includes the releases of earlier attempts.
 
-    All nodes have the same weight.
+    The parameters are those of `account_run`. All nodes have the same weight.
     """
     last = attempts[-1]
     happened = run_of(name, last)
@@ -222,11 +222,11 @@ def total_statement(
     unnoised: Sequence[str] = (),
     shared: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Return the privacy statement of a cohort after all the runs on it.
+    """Return the privacy statement of a cohort after all runs on it.
 
-    One run's epsilon is for a hospital that trains once. Here every run counts: the private ones alone, and then all of
-    them. Runs with secure aggregation count with what their single messages cost: no protocol hid those. The second
-    total is "none" as soon as one run had no noise, or anything was computed from training patients and released
+    One run's epsilon is for a hospital that trains once. Here every run counts: first the private runs alone, then all
+    runs. Runs with secure aggregation count with the cost of their single messages, because no protocol hid these. The
+    second total is "none" as soon as one run had no noise, or anything computed from training patients was released
     without noise.
 
     Parameters
@@ -236,9 +236,10 @@ def total_statement(
     terms
         Delta, unit and source of the noise.
     unnoised
-        Names of whatever else was released from training patients without noise.
+        Names of other results that were computed from training patients and released without noise.
     shared
-        Other cohorts that hold some of the same training records, and how many. Their runs are among ``runs``.
+        Other cohorts that contain some of the same training records, and the number of these. ``runs`` includes their
+        runs.
     """
     delta, unit = terms.delta, terms.unit
     private = [run for run in runs if run.private]
@@ -255,7 +256,7 @@ def total_statement(
         **wording.setting(unit, terms.noise_source, noisy=bool(private), directions=any(r.directions for r in private)),
         "delta": delta,
         "private_rows": rows,
-        "single_messages": {"runs": summed, "counted": "every message as if it lay open"} if summed else None,
+        "single_messages": {"runs": summed, "counted": "every message as visible"} if summed else None,
         "of_all_images": {"runs": by_image, "counted": f"all images of a {unit} together"} if by_image else None,
         "all_rows": {
             "runs": len(runs),
@@ -303,12 +304,12 @@ def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str,
     }
     if worst is None:
         return rows
-    # Where partitions leave a choice, the exposure that is worst at one delta is not always worst at another.
+    # If a patient's node is not known, the worst exposure can differ between deltas.
     smaller = {small: _worst(over_runs(private, small).values(), small) for small in SMALL_DELTAS if small < delta}
     rows["smaller_deltas"] = [{"delta": small, "epsilon": _number(epsilon)} for small, epsilon in smaller.items()]
     if unit == "record":
         rows["records_of_one_person"] = _records_of_one_node(totals, delta)
-    # No curve is computed of many images together; their epsilon leaves nothing to draw.
+    # No curve is computed for many images together: their epsilon is too large for a useful curve.
     if _follows_from_node(private) and not any(run.images for run in private):
         rows["trade_off"] = _trade_off(distinct(totals.values()), unit)
     return rows
@@ -324,9 +325,9 @@ def _trade_off(kinds: Iterable[Exposure], unit: Unit) -> dict[str, Any]:
 
 
 def _follows_from_node(runs: Sequence[Run]) -> bool:
-    """Return whether a patient's node in one division of the cohort says all of the exposure over the runs.
+    """Return whether a patient's node in one division of the cohort determines the exposure over all runs.
 
-    Where it does not, the exposure that is worst at one delta need not be worst along a whole curve.
+    If it does not, the worst exposure at one delta need not be the worst along the whole curve.
     """
     divisions = {run.division for run in runs}
     kinds = [distinct(declared(history, run.declared_rounds) for history in run.nodes.values()) for run in runs]
@@ -353,7 +354,7 @@ def _records_of_one_node(totals: Mapping[str, Exposure], delta: float) -> list[d
 
 
 def _node(history: NodeHistory, total: Mechanisms, delta: float, *, summed: bool) -> dict[str, Any]:
-    """Return what a node added, and what it cost as the server sees it."""
+    """Return the constants and releases of a node, and their cost as the server sees it."""
     in_sum = {"in_the_sum": _mechanisms(total)} if summed else {}
     return {
         "population": history.population,
@@ -393,5 +394,5 @@ def _exact_mu(total: Exposure) -> float | str | None:
 
 
 def _number(value: float) -> float | str:
-    """Return a number that JSON can hold; infinity becomes the word for it."""
+    """Return a number that JSON can hold. Infinity becomes a string."""
     return "inf" if value == math.inf else float(value)

@@ -1,8 +1,8 @@
-"""Threat models: against whom the quoted epsilon of a training holds, what that assumes, and what each audience sees.
+"""Threat models: against whom the quoted epsilon of a run holds, its assumptions, and what each audience sees.
 
-``local``: every node hides its own message and trusts no one else. ``secure_aggregation``: each node adds less noise,
-because the server is assumed to see only the sum of the messages. No protocol that ensures this is implemented here, so
-such a run is a simulation. ``central``: one trusted holder of all data.
+``local``: the noise of every node protects its own message, and the node trusts no one else. ``secure_aggregation``:
+each node adds less noise, because the server is assumed to see only the sum of the messages. No protocol that ensures
+this is implemented here, so such a run is a simulation. ``central``: one trusted holder has all data.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Threat: TypeAlias = Literal["local", "secure_aggregation", "central"]
 SECURE_AGGREGATION: Threat = "secure_aggregation"
 
 CENTRAL_HOLDER = "central"
-"""Name of the one node of a training with a central holder, and of the arm that has one unless it says otherwise."""
+"""Name of the only node of a run with a central holder, and of the arm that has such a holder by default."""
 
 NOTHING_HIDDEN = "None: no noise was added, and nothing is hidden from anybody."
 """Text that replaces the assumptions of a run without noise."""
 
 
 def threat_of_arm(arm: str, declared: str | None) -> Threat:
-    """Return the threat model of an arm: as declared, else central for the arm of that name and local for others.
+    """Return the threat model of an arm: as declared, or by default central for the arm ``central``, local for others.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def threat_of_arm(arm: str, declared: str | None) -> Threat:
 
 
 def arm_shown(arm: str, threat: str) -> str:
-    """Return an arm's name as tables and figures show it: a simulated protocol is called one wherever it appears.
+    """Return an arm's name for tables and figures, which says that a protocol is simulated.
 
     Examples
     --------
@@ -61,13 +61,13 @@ def adversary(threat: Threat, colluding: int | None, nodes: int) -> str:
 
 
 def assumptions(threat: Threat, colluding: int | None, nodes: int) -> str:
-    """Return what the quoted epsilon takes for granted, in whole sentences."""
+    """Return the assumptions of the quoted epsilon, in whole sentences."""
     if threat == SECURE_AGGREGATION:
         honest = nodes - (colluding or 0)
         return (
             "Secure aggregation, simulated. The server is honest but curious: it follows the rules of training, and "
-            "keeps all that it sees. It sees the sum of the messages of a round and no single one. That would take a "
-            "protocol, and none is implemented here: in this training the messages lie open. At most "
+            "keeps everything that it sees. It sees the sum of the messages of a round and no single message. That "
+            "would need a protocol, and none is implemented here: in this run the single messages are visible. At most "
             f"{colluding} of the {nodes} nodes collude with the server or are missing; the other {honest} add their "
             f"noise, which is calibrated so that {honest} of them suffice. With fewer than {honest} messages a round "
             "would be void; in the simulation all nodes send theirs."
@@ -88,14 +88,14 @@ Audience: TypeAlias = Literal["server", "messages", "node", "reader"]
 
 @dataclass(frozen=True, slots=True)
 class NodeRelease:
-    r"""What one node adds to the weighted average :math:`\sum_k w_k S_k / R_k` in one round.
+    r"""The contribution of one node to the weighted average :math:`\sum_k w_k S_k / R_k` in one round.
 
     Attributes
     ----------
     weight, expected
-        The node's weight w and divisor R; only ratios between nodes matter.
+        The node's weight w and divisor R. Only ratios between nodes matter.
     noise_multiplier, clip
-        Noise of standard deviation ``noise_multiplier * clip`` in each part.
+        The noise has standard deviation ``noise_multiplier * clip`` in each part.
     """
 
     weight: float
@@ -116,12 +116,12 @@ class NodeRelease:
 def effective_noise(
     nodes: Sequence[NodeRelease], node: int, audience: Audience, colluding: int | None = None
 ) -> float | None:
-    r"""Return the noise multiplier that stands between one audience and a patient of one node.
+    r"""Return the noise multiplier that protects a patient of one node against one audience.
 
-    An audience that receives each node's own message faces that node's noise only. A reader of the models sees only the
+    An audience that receives each node's own message faces only that node's noise. A reader of the models sees only the
     average, with the noise of all nodes. Another node also sees the average, and can subtract its own message; the
-    worst such node counts. A server that sees only sums is a reader who can subtract the messages of nodes that collude
-    with it: the patient's node adds :math:`B w_i / R_i` to the average, under noise of variance
+    worst such node counts. A server that sees only sums is like a reader who can subtract the messages of nodes that
+    collude with it: the patient's node adds :math:`B w_i / R_i` to the average, under noise of variance
     :math:`\sum_j (\sigma_j B_j w_j / R_j)^2` over the other honest nodes and itself. Figures for averages hold only if
     the nodes that they credit do add their noise.
 
@@ -135,8 +135,8 @@ def effective_noise(
         ``"messages"`` (whoever sees each node's message), ``"server"`` (alone or with others), ``"node"`` (one other
         node) or ``"reader"``.
     colluding
-        None where the server sees each node's message. Else it sees their sum only, and so many other nodes tell it
-        theirs; those whose noise would have helped most.
+        None if the server sees each node's message. Otherwise it sees only their sum, and this number of other nodes
+        reveal their messages to it. These are the nodes whose noise would have helped most.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def effective_noise(
 
     Examples
     --------
-    Four equal nodes, of which three are honest, add what a lone one would, over the root of three:
+    With four equal nodes, three of them honest, each adds the noise of a single node divided by the root of three:
 
     >>> round(effective_noise([NodeRelease(1, 24, 2 / 3**0.5)] * 4, 0, "server", colluding=1), 12)
     2.0
@@ -160,6 +160,6 @@ def effective_noise(
     own = nodes[node]
     variances = [other.noise**2 for other in nodes]
     others = sorted(variance for index, variance in enumerate(variances) if index != node)
-    # What the clip of one patient of this node weighs in the average.
+    # Weight of one patient's clipped contribution in the average.
     unit = own.clip * own.weight / own.expected
     return math.sqrt(math.fsum([variances[node], *others[: len(others) - known]])) / unit

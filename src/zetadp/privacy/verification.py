@@ -1,4 +1,4 @@
-"""Verification of a finished run by anyone, without the training code and without data.
+"""Verification of a finished run, which needs neither the training code nor data.
 
 A finished run is sealed: one file holds the hash of every other. The seal detects accidental changes. Someone who
 changes files on purpose can seal the run again, so verification recomputes the statement from the ledger, whose lines
@@ -18,6 +18,7 @@ from typing import Any
 from zetadp.epsilon import epsilon_value
 from zetadp.privacy import accounting
 from zetadp.privacy.account import cohort_runs
+from zetadp.privacy.events import Direction
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.statement import last_statement
@@ -27,24 +28,24 @@ from zetadp.validation import UserError
 
 SEAL = "seal.json"
 AGREE = 0.01
-"""Two accountants may differ by this share: each rounds up."""
+"""Two accountants may differ by this share, because each rounds up."""
 _INTERVAL = 1e-3
-"""Of the grid of privacy losses: coarser than the default, and eight times as fast."""
+"""Interval of the grid of privacy losses. It is coarser than the default, and eight times as fast."""
 _ROUNDING = 1e-6
-"""Between processors, computed figures differ by less."""
+"""Figures computed on different processors differ by less than this."""
 _HEADER_BYTES = 8
 _OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition")
-"""What plan and ledger both say, in the same words."""
+"""Keys with equal values in the plan and in the ledger's header."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes
     ----------
     what
-        What ought to hold.
+        The statement that was checked.
     fault
         Description of the fault; empty if there is none.
     """
@@ -59,29 +60,28 @@ def seal(path: Path, files: Iterable[Path]) -> None:
 
 
 def verify_run(folder: Path, ledgers: Path | None = None) -> list[Check]:
-    """Check all that can be checked of a finished run.
+    """Make all checks of a finished run.
 
     Parameters
     ----------
     folder
         The run's folder.
     ledgers
-        The cohort's folder of live ledgers, where it is at hand.
+        The cohort's folder of live ledgers, if available.
 
     Raises
     ------
     UserError
-        If there is no run.
+        If the folder holds no finished run.
     """
     if not (folder / "ledger.jsonl").is_file():
         raise UserError(f"Expected the folder of a finished run, found no ledger.jsonl in {folder}.")
     found = list(_as_sealed(folder))
-    checks: tuple[tuple[str, Callable[[Path, Sequence[Attempt]], None]], ...] = (
+    checks: list[tuple[str, Callable[[Path, Sequence[Attempt]], None]]] = [
         ("the model names a line of the ledger", _of_ledger),
         ("plan and ledger say the same", _as_planned),
         ("the statement follows from the ledger", _as_stated),
-        ("dp-accounting finds no larger epsilon", _as_others_account),
-    )
+    ]
     try:
         attempts = read_ledger(folder / "ledger.jsonl")
         if not attempts:
@@ -89,6 +89,8 @@ def verify_run(folder: Path, ledgers: Path | None = None) -> list[Check]:
         found.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
     except (UserError, ValueError, KeyError, TypeError) as error:
         return [*found, Check("the ledger's chain is unbroken", str(error))]
+    if _others_account(attempts[-1]):
+        checks.append(("dp-accounting finds no larger epsilon", _as_others_account))
     found += [checked(what, check, folder, attempts) for what, check in checks]
     if ledgers is not None:
         sealed = folder / "ledger.jsonl"
@@ -97,7 +99,7 @@ def verify_run(folder: Path, ledgers: Path | None = None) -> list[Check]:
 
 
 def checked(what: str, check: Callable[..., object], *given: object) -> Check:
-    """Return whether a check of something passes, and the fault that it raises where it does not."""
+    """Return the result of a check, with the error that it raised as the fault."""
     try:
         check(*given)
     except (UserError, ValueError, KeyError, TypeError, OSError) as error:  # files may hold anything
@@ -141,7 +143,9 @@ def _as_planned(folder: Path, attempts: Sequence[Attempt]) -> None:
 def _as_stated(folder: Path, attempts: Sequence[Attempt]) -> None:
     stated = read_json(folder / "privacy.json")
     epsilon = str(attempts[-1].header["run"]["epsilon"])
-    again = last_statement(attempts, name=stated["name"], epsilon=epsilon, delta=stated["delta"], unit=stated["unit"])
+    # A statement per image also names the unit that the images belong to.
+    unit = (stated.get("of_all_images") or stated)["unit"]
+    again = last_statement(attempts, name=stated["name"], epsilon=epsilon, delta=stated["delta"], unit=unit)
     differing = list(_differences(json.loads(json.dumps(again)), stated))
     if differing:
         raise UserError(f"{differing[0]} in privacy.json is not what the ledger gives")
@@ -150,7 +154,7 @@ def _as_stated(folder: Path, attempts: Sequence[Attempt]) -> None:
 
 
 def _differences(one: Any, other: Any, place: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON is untyped)
-    """Yield where two JSON values differ by more than rounding."""
+    """Yield the places where two JSON values differ by more than rounding."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in {**one, **other}:
             yield from _differences(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
@@ -164,14 +168,19 @@ def _differences(one: Any, other: Any, place: str = "") -> Iterator[str]:  # noq
         yield place
 
 
+def _others_account(attempt: Attempt) -> bool:
+    """Return whether dp-accounting can check epsilon: it knows Gaussian noise, and here one unit of a person."""
+    kinds = {event.mechanism for event in attempt.events}
+    gaussian = all(kind[1] > 0 and not isinstance(kind, Direction) for kind in kinds)
+    return gaussian and attempt.header.get("unit") != "image"
+
+
 def _as_others_account(folder: Path, attempts: Sequence[Attempt]) -> None:
-    """Ask dp-accounting itself what each node's messages cost, if units are persons and there is noise."""
+    """Let dp-accounting itself compute what each node's messages cost, and compare."""
     from dp_accounting.pld import PLDAccountant
 
     stated = read_json(folder / "privacy.json")
     happened = run_of(stated["name"], attempts[-1])
-    if not happened.private or happened.images is not None:
-        return
     single = (stated.get("threat") or {}).get("epsilon_single_messages")
     most = epsilon_value(str(single if single is not None else stated["epsilon"]))
     for mechanisms in {tuple(sorted(node.mechanisms.items())) for node in happened.nodes.values()}:

@@ -25,17 +25,18 @@ _NOISE: dict[NoiseSource, str] = {
 }
 
 _DIRECTIONS = (
-    ". In place of a noisy sum, nodes that release directions send a unit vector from the von Mises-Fisher law round "
-    "that of the sum, or round a fixed one where the sum is zero; how long the sum was stays with them"
+    ". Nodes that release directions send a random unit vector instead of a noisy sum. It follows the von Mises-Fisher "
+    "law around the direction of the sum, or around a fixed direction if the sum is zero. The length of the sum stays "
+    "at the node"
 )
 
-_AVERAGES_OF_DIRECTIONS = "computed from the directions that the nodes sent, so the figure is that against the server."
+_AVERAGES_OF_DIRECTIONS = "computed from the directions that the nodes sent, so this figure equals the server's."
 
 _AUDIENCES: dict[Audience, str] = {
     "server": "Anyone who receives this node's own messages: the server, alone or together with any other nodes.",
     "messages": (
         "A server that sees the node's own messages, alone or together with any other nodes. This figure holds without "
-        "a protocol that hides them, as in this training."
+        "a protocol that hides them. This run had none."
     ),
     "node": (
         "One other node, which knows its own noise and sees every intermediate model. Holds only if the server shows "
@@ -56,7 +57,7 @@ _SUMS = (
 
 _COVERS = (
     "every model of every round, the final one included, and anything computed from them",
-    "attackers who know everything from elsewhere, all other {unit}s included",
+    "attackers who know everything else, including all other {unit}s",
     "messages repeated after an interruption, which are counted as further releases",
 )
 
@@ -67,7 +68,7 @@ _DOES_NOT_COVER = (
     "choosing a round or a model by watching validation {unit}s",
     "statistics of preprocessing that cross {unit}s: the figures assume that there are none",
     "{person}s known to two hospitals: the two hospitals' exposures add up",
-    "what a model trained without a {person} would have revealed about that {person} too",
+    "what a model trained without a {person} would also reveal about that {person}",
     "the public constants: numbers of {unit}s, sampling probabilities, divisors, weights, assignment to nodes",
 )
 
@@ -93,18 +94,18 @@ def claim_sentence(
     run: Run | None = None,
     alone: Mapping[str, Any] | None = None,
 ) -> str:
-    """Say in one sentence what holds, and against whom: the run's threat model, or the server for a total."""
+    """Return the claim in one sentence. It holds in the run's threat model, or for a total against the server."""
     if guarantee == "none":
         return "No guarantee: without noise, a model may reveal whom it was trained on."
     against = adversary("local", None, 0) if run is None else adversary(run.threat, run.colluding, len(run.nodes))
     what = "Training"
     if run is not None and run.rows:
-        what, against = "The release", "against whoever has the rows"
+        what, against = "The release", "against anyone who has the rows"
     claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, {against}"
     if alone is not None:
         return (
             "Simulated, protecting nobody: with noise that is not from a seed and a protocol for secure aggregation, "
-            f"of which there is none here, training would be {claim}. Against a server that sees single messages, "
+            f"which is not implemented here, training would be {claim}. Against a server that sees single messages, "
             f"epsilon is {_shown(alone['epsilon'])}."
         )
     if guarantee == "simulated":
@@ -113,18 +114,18 @@ def claim_sentence(
 
 
 def whole_sentence(whole: Mapping[str, Any] | None) -> str:
-    """Say what a training that draws single images costs the person behind them."""
+    """Return a sentence on the cost of a run that draws single images, for a person with all images."""
     if whole is None or whole["epsilon"] == "inf":
         return ""
     seen = " where single messages are seen" if whole["single_messages"] else ""
     return (
-        f" That is per image and protects no {whole['unit']}: for a {whole['unit']}, behind whom {whole['images']} "
-        f"images stand, the true epsilon at the same delta{seen} is {_shown(whole['epsilon'])}."
+        f" That is per image and protects no {whole['unit']}: a {whole['unit']} has {whole['images']} images, and the "
+        f"true epsilon for all of them at the same delta{seen} is {_shown(whole['epsilon'])}."
     )
 
 
 def earlier_sentence(together: Mapping[str, Any] | None) -> str:
-    """Say what earlier attempts released, and what all cost together."""
+    """Return a sentence on the releases of earlier attempts and the cost of all attempts together."""
     if together is None:
         return ""
     epsilon = together["epsilon_together"]
@@ -144,38 +145,36 @@ def earlier_sentence(together: Mapping[str, Any] | None) -> str:
 def total_sentences(
     claim: str, private: Sequence[Run], broken: Sequence[str], unit: Unit, shared: Mapping[str, int]
 ) -> str:
-    """Complete the claim of all runs with noise by what else counts in the total, and what breaks it."""
+    """Return the claim of all runs with noise, what else counts in the total, and the runs that break it."""
     text = claim
     if private:
         text = f"{len(private)} private run(s) together: {text}"
     if any(run.threat == "central" for run in private):
-        text += (
-            " Where one holder had all data, this protects against those who see its models, not against the holder."
-        )
+        text += " If one holder had all data, this protects against those who see its models, not against the holder."
     if private and broken:
         text += f" Everything together: no guarantee, because of {len(broken)} release(s) without noise."
     if summed := sum(run.threat == SECURE_AGGREGATION for run in private):
         text += (
             f" Secure aggregation was simulated in {summed} of the private runs: no protocol hid their messages, "
-            "so they count with what their single messages cost."
+            "so they count with the cost of their single messages."
         )
     if by_image := sum(bool(run.images) for run in private):
         text += (
-            f" In {by_image} of the private runs single images were drawn; they count with what they cost a "
-            f"{unit} with all images."
+            f" In {by_image} of the private runs single images were drawn; they count with their cost for a {unit} "
+            "with all images."
         )
     for other, count in shared.items():
-        text += f" The runs of cohort {other} are counted as well: it holds {count} of the same training records."
+        text += f" The runs of cohort {other} are counted too: it contains {count} of the same training records."
     return text
 
 
 def public_sentences(unit: Unit, backbone: str) -> str:
-    """Say what the public network with this hash was trained on."""
+    """Return a sentence on the data on which the public network with this hash was trained."""
     return _PUBLIC.format(unit=unit, digest=backbone)
 
 
 def assumption(run: Run, audience: Audience) -> str:
-    """Say who an audience is, and what its figure assumes."""
+    """Return a description of an audience, and the assumptions of its figure."""
     if audience == "server" and run.threat == SECURE_AGGREGATION:
         return _SUMS.format(colluding=run.colluding)
     if run.directions and audience != "server":
@@ -190,15 +189,15 @@ def covers(unit: Unit) -> list[str]:
 
 
 def does_not_cover(unit: Unit, *, summed: bool = False) -> list[str]:
-    """Return what the guarantee of a run does not cover; ``summed`` where the server sees nothing but sums."""
+    """Return what the guarantee of a run does not cover. With ``summed``, the server sees only sums."""
     person = unit if unit in PERSONS else PERSONS[0]
     return [text.format(unit=unit, person=person) for text in (_NOT_COVERED_IN_SUMS if summed else _DOES_NOT_COVER)]
 
 
 def setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, directions: bool = False) -> dict[str, Any]:
-    """Return the words that fix what the figures are about: unit, neighbours, sampling and noise.
+    """Return the entries of a statement on unit, neighbours, sampling and noise.
 
-    With ``directions`` some node sent these in place of noisy sums.
+    With ``directions``, some node sent directions instead of noisy sums.
     """
     return {
         "unit": unit,
@@ -216,7 +215,7 @@ def setting(unit: Unit, noise_source: NoiseSource, *, noisy: bool, directions: b
 
 
 def plain_text(statement: Mapping[str, Any]) -> str:
-    """Return a statement as text for a reader who knows hospitals better than differential privacy."""
+    """Return a statement as text for readers who are not experts in differential privacy."""
     lines = [
         statement["statement"],
         "",
@@ -262,7 +261,7 @@ def _run_lines(statement: Mapping[str, Any]) -> list[str]:
 
 
 def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
-    """Return the lines that accompany the quoted epsilon: smaller deltas, several records, and odds."""
+    """Return the lines after the quoted epsilon: smaller deltas, several records, and points of the trade-off curve."""
     lines = [
         *(f"At delta {row['delta']:g}: epsilon {_shown(row['epsilon'])}." for row in figures["smaller_deltas"]),
         *(
@@ -285,7 +284,7 @@ def _further_lines(figures: Mapping[str, Any], unit: Unit) -> list[str]:
 
 
 def _shown(value: float | str) -> str:
-    """Return an epsilon for display, or that there is none."""
+    """Return an epsilon for display, or "no guarantee"."""
     return "no guarantee" if float(value) == math.inf else rounded_up(value, digits=3)
 
 

@@ -239,8 +239,9 @@ def _curve_sheets(risk: Risk, unit: Unit) -> list[Sheet]:
 def _odds(risk: Risk) -> Sheet:
     rows = tuple((f"{delta:g}", rounded_up(risk.epsilon(delta), 3), _times(risk.odds(delta))) for delta in DELTAS)
     notes = (
-        "The odds that someone took part rise by this factor at most, whatever is seen, but for a chance of δ. Large "
-        "factors are no attacks: the two tables above say more.",
+        "Except with probability δ, the odds that someone took part rise at most by this factor, whatever is seen. The "
+        "factor is larger than the exponential of ε, which does not bound the odds with that probability. A large "
+        "factor is not an attack: the two tables above say more.",
     )
     return Sheet("Epsilon and odds", ("δ", "ε", "odds rise at most"), rows, notes)
 

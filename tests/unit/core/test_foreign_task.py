@@ -141,7 +141,7 @@ def test_a_loss_that_is_not_one_number_an_item_is_refused_by_name(tmp_path, monk
     import toy_task
 
     monkeypatch.setattr(toy_task.Rotation, "losses", Wrong.losses)
-    with pytest.raises(UserError, match=r"Wrong\.losses to return one real loss an item"):
+    with pytest.raises(UserError, match=r"Wrong\.losses to return one real loss per item"):
         trained(tmp_path, plan())
 
 

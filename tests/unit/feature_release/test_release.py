@@ -81,7 +81,7 @@ def test_the_file_says_what_it_is_and_what_it_costs(folder):
     assert statement["statement"].startswith(
         "The release was (8, 1e-05)-differentially private for each training patient"
     )
-    assert "against whoever has the rows" in statement["statement"]
+    assert "against anyone who has the rows" in statement["statement"]
     assert statement["epsilon"] == accounting.epsilon({event.mechanism: event.count}, 1e-5)
     assert statement["epsilon"] <= 8
 

@@ -87,9 +87,10 @@ def test_a_lost_register_is_missed_as_well(folder):
     with pytest.raises(UserError, match=r"register .* is missing"):
         cohort_runs(folder)
     # Its end is missed by the ledgers that began after it.
-    path.write_text(content.splitlines(keepends=True)[0])
-    with pytest.raises(UserError, match="register has lost lines"):
-        cohort_runs(folder)
+    for rest in (content.splitlines(keepends=True)[0], ""):
+        path.write_text(rest)
+        with pytest.raises(UserError, match="register has lost lines"):
+            cohort_runs(folder)
     path.write_text(content.replace("first-8", "first-9", 1))
     with pytest.raises(UserError, match=r"register .* edited or damaged"):
         cohort_runs(folder)
@@ -169,6 +170,19 @@ def test_patients_of_two_cohorts_are_found_and_their_runs_added(tmp_path):
     shared = shared_records(tmp_path / "ledgers/own", own)
     assert shared == {tmp_path / "ledgers/shares": 1}
     assert [run.name for run in runs_of_others(shared)] == ["shares/run"]
+
+
+def test_a_lost_secret_is_not_replaced_while_its_hashes_remain(tmp_path):
+    """With another secret, patients of two cohorts would no longer be recognised, and the total would be too low."""
+    table = index(tmp_path / "own.csv", "x")
+    for name in ("own", "shares"):
+        claim(tmp_path / "ledgers" / name, table)
+    (tmp_path / "ledgers/shares/secret").unlink()
+    with pytest.raises(UserError, match=r"shares/secret is missing"):
+        shared_records(tmp_path / "ledgers/own", table)
+    with pytest.raises(UserError, match=r"shares/secret is missing"):
+        claim(tmp_path / "ledgers/shares", table)
+    assert not (tmp_path / "ledgers/shares/secret").exists()
 
 
 def test_what_is_kept_of_patients_tells_nothing_without_the_secret(tmp_path):

@@ -80,6 +80,22 @@ def test_another_release_of_a_round_is_refused_where_it_would_cross_the_cap(tmp_
         assert spent(path.parent, DELTA) <= cap.epsilon
 
 
+def test_no_run_starts_and_no_round_is_repeated_where_ledgers_may_be_missing(tmp_path):
+    """Without the register, a deleted ledger would make room under the cap."""
+    cap = Cap(1.001 * COST[ROUNDS], DELTA)
+    run(tmp_path / "first.jsonl", Cap(100, DELTA))
+    run(tmp_path / "second.jsonl", Cap(100, DELTA))
+    (tmp_path / "first.jsonl").unlink()
+    (tmp_path / "register").unlink()
+    with pytest.raises(UserError, match=r"register .* is missing"):
+        run(tmp_path / "third.jsonl", cap)
+    assert read_ledger(tmp_path / "third.jsonl") == []
+    with Ledger(tmp_path / "second.jsonl") as ledger:
+        ledger.before_record = partial(Cap(100, DELTA).check_again, ledger)
+        with pytest.raises(UserError, match=r"register .* is missing"):
+            ledger.record([event(1)])
+
+
 def test_a_run_does_not_continue_under_a_cap_that_was_lowered(tmp_path):
     run(tmp_path / "first.jsonl", Cap(100, DELTA), rounds=1)
     with Ledger(tmp_path / "first.jsonl") as ledger, pytest.raises(UserError, match="The run does not continue"):

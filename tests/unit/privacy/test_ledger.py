@@ -233,7 +233,7 @@ def test_a_ledger_that_was_refused_can_be_opened_after_repair(path):
 def test_a_folder_that_takes_no_files_is_a_users_error(tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")
-    with pytest.raises(UserError, match=r"Cannot write the ledger .*file/run.jsonl.* mend the disk or folder"):
+    with pytest.raises(UserError, match=r"Cannot write the ledger .*file/run.jsonl.* Repair the disk or folder"):
         Ledger(blocker / "run.jsonl")
     with pytest.raises(UserError, match="Cannot read the ledger"):
         read_ledger(tmp_path / "absent.jsonl")

@@ -63,6 +63,42 @@ def test_no_guess_of_a_sampled_gaussian_is_right_more_often_than_the_bound(tmp_p
         assert bound < 0.9
 
 
+@pytest.mark.parametrize("drawn", [1.0, PROBABILITY])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5])
+def test_odds_rise_by_more_than_the_stated_factor_with_probability_delta_at_most(tmp_path, drawn, delta):
+    """The law of the privacy loss of one Gaussian is known. The exponential of epsilon is too small a factor."""
+    sigma = 2.0
+    risk = Risk.of(write_ledger(tmp_path, (10 * drawn, sigma, 1)), delta=delta)
+
+    def chance(factor: float) -> float:
+        reached = sigma**2 * math.log((factor - 1 + drawn) / drawn) + 0.5
+        return (1 - drawn) * norm.sf(reached / sigma) + drawn * norm.sf((reached - 1) / sigma)
+
+    assert chance(risk.odds(delta)) <= delta < chance(math.exp(risk.epsilon(delta)))
+    assert risk.odds(delta) < 2 * math.exp(risk.epsilon(delta))
+
+
+def test_each_figure_is_for_the_node_where_it_is_worst(tmp_path):
+    """At one delta a node that adds much noise for everybody costs more, at a smaller delta one that draws few."""
+    kinds = {"everybody": (10.0, 2.5747), "few": (0.2, 0.51012)}
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        ledger.start({"run": {"epsilon": "1"}, "training": {"rounds": 1, "clip": 1.0}, "noise": "os"})
+        ledger.record(
+            [
+                Round.poisson(name, population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
+                for name, (expected, sigma) in kinds.items()
+            ]
+        )
+    risk = Risk.of(tmp_path / "ledger.jsonl", delta=1e-3)
+    alone = [{(expected / 10, sigma): 1} for expected, sigma in kinds.values()]
+    costs = {delta: [accounting.epsilon(each, delta) for each in alone] for delta in (1e-3, 1e-6)}
+    assert costs[1e-3][0] > costs[1e-3][1]
+    assert costs[1e-6][0] < costs[1e-6][1]
+    assert {delta: risk.epsilon(delta) for delta in costs} == {delta: max(each) for delta, each in costs.items()}
+    curves = [accounting.trade_off(each, [0.001, 0.1]) for each in alone]
+    assert risk.misses([0.001, 0.1]) == pytest.approx([curves[1][0], curves[0][1]])
+
+
 def test_earlier_attempts_count(tmp_path):
     once = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), name="once"), delta=1e-3)
     twice = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), (5, SIGMA, ROUNDS), name="twice"), delta=1e-3)
@@ -110,7 +146,7 @@ def test_the_trade_off_curve_of_a_page_is_computed_once(tmp_path, monkeypatch):
     risk = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS)), delta=1e-3)
     write_risk(risk, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence())
     assert len(computed) == 1
-    assert risk.right_guesses(7, 1e-3) == pytest.approx(1 - trade_off(risk.exposure, [1 / 7])[0])
+    assert risk.right_guesses(7, 1e-3) == pytest.approx(1 - trade_off(risk.exposures[0], [1 / 7])[0])
 
 
 def audit(folder):
