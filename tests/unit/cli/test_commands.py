@@ -62,7 +62,7 @@ def mistake(arguments, capsys) -> str:
     [
         ((), ("predict", "convert", "report", "Snakemake")),
         (("predict",), ("model", "volume", "--json")),
-        (("convert",), ("BIDS", "--parts", "--test-fraction", "0.35")),
+        (("convert",), ("BIDS", "*_ce-gadolinium_T1w.nii.gz", "--parts", "--test-fraction", "0.35")),
         (("report",), ("results", "--configfile", "--headline", "--html", "report.html")),
     ],
 )
@@ -112,7 +112,15 @@ def test_without_a_command_there_is_help_and_the_version_is_that_of_the_package(
     assert capsys.readouterr().out == f"zetadp {declared}\n"
 
 
-@pytest.mark.parametrize("arguments", [["predcit"], ["predict", "model"], ["convert", "a", "b", "--parst", "c"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predcit"],
+        ["predict", "model"],
+        ["convert", "a", "b", "--parst", "c"],
+        ["convert", "a", "b", "--test-fraction", "35"],
+    ],
+)
 def test_what_no_command_takes_ends_with_code_2_and_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
