@@ -65,15 +65,15 @@ def draw_tumour(rng: np.random.Generator, atlas: Atlas) -> Tumour:
 def draw_tumour_in(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> Tumour:
     """Draw a tumour around a random place in the white matter of the cerebrum.
 
-    The volumes follow what the Decathlon brain task holds: radii from under one to about three centimetres, oedema
-    often wider than the tumour, a quarter without enhancement (low grade).
+    Sizes are like those in the Decathlon brain task: radii from under one to about three centimetres, oedema often
+    wider than the tumour, and a quarter without enhancement (low grade).
 
     Parameters
     ----------
     rng
-        Source of size, place and outline.
+        Random generator of size, place and outline.
     white
-        Gives the share of white matter (n,) at places (3, n).
+        Function that returns the share of white matter (n,) at places (3, n).
     """
     while True:
         centre = rng.uniform((-55, -85, -15), (55, 50, 45))
@@ -106,7 +106,7 @@ def add_tumour(fractions: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.n
     place
         MNI coordinates (3, n) of the same voxels, in mm.
     tumour
-        What to add.
+        The tumour to add.
 
     Returns
     -------
