@@ -12,7 +12,7 @@ import numpy as np
 
 from zetadp.cohort.deformation import Variability
 from zetadp.cohort.grid import VoxelGrid
-from zetadp.cohort.lesions import add_tumours, draw_tumour_in, hollowed, with_no_lesion
+from zetadp.cohort.lesions import add_tumours, draw_tumour, hollowed, with_no_lesion
 from zetadp.cohort.populations import Brain, Population, draw_brain_without_atlas, draw_patient_brain
 from zetadp.cohort.scanners import Scanner, draw_scanner, draw_vendor_scanner
 from zetadp.randomness import Purpose, stream
@@ -94,7 +94,7 @@ def drawn_population(seed: int) -> Population:
             return with_no_lesion(brain.healthy)
         found = [
             replace(
-                draw_tumour_in(rng, brain.white),
+                draw_tumour(rng, brain.white),
                 radius=float(rng.uniform(*own.radius)),
                 oedema=float(rng.uniform(*own.oedema)),
             )

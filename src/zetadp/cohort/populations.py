@@ -14,7 +14,7 @@ import numpy as np
 from zetadp.cohort.anatomy import Tissue, blur_of, healthy_fractions, load_atlas, sample
 from zetadp.cohort.deformation import Variability, atlas_coordinates
 from zetadp.cohort.grid import VoxelGrid
-from zetadp.cohort.lesions import add_tumour, add_tumours, draw_tumour_in, hollowed, with_no_lesion
+from zetadp.cohort.lesions import add_tumour, add_tumours, draw_tumour, hollowed, with_no_lesion
 from zetadp.cohort.procedural import draw_procedural_brain
 from zetadp.cohort.scanners import Scanner, draw_scanner, draw_vendor_scanner
 
@@ -112,7 +112,7 @@ def _from_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, 
 def with_one_glioma(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
     """Add a glioma, or nothing."""
     if rng.random() < probability:
-        return add_tumour(brain.healthy, brain.place, draw_tumour_in(rng, brain.white))
+        return add_tumour(brain.healthy, brain.place, draw_tumour(rng, brain.white))
     return with_no_lesion(brain.healthy)
 
 
@@ -121,7 +121,7 @@ def with_heavy_lesions(rng: np.random.Generator, brain: Brain, probability: floa
     if rng.random() >= probability:
         return with_no_lesion(brain.healthy)
     tumours = [
-        replace(draw_tumour_in(rng, brain.white), radius=float(rng.uniform(14, 27)), oedema=float(rng.uniform(8, 24)))
+        replace(draw_tumour(rng, brain.white), radius=float(rng.uniform(14, 27)), oedema=float(rng.uniform(8, 24)))
         for _ in range(rng.integers(2, 5))
     ]
     fractions = add_tumours(brain.healthy, brain.place, tumours)

@@ -10,15 +10,15 @@ Image Anal. 86 (2023) 102789, doi:10.1016/j.media.2023.102789.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import ndimage
 
-from zetadp.cohort.anatomy import Atlas, blur_of, healthy_fractions, load_atlas, sample
+from zetadp.cohort.anatomy import blur_of, healthy_fractions, load_atlas, sample
 from zetadp.cohort.deformation import Variability, atlas_coordinates, smooth_field
 from zetadp.cohort.grid import VoxelGrid, check_shape
-from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour, hollowed
+from zetadp.cohort.lesions import add_tumours, draw_lesions, hollowed
 from zetadp.cohort.physics import rician
 from zetadp.cohort.public_protocols import draw_field_strength, draw_public_tissues, draw_signals
 from zetadp.cohort.scanners import CHANNELS
@@ -160,36 +160,11 @@ def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray,
     place = place[:, inside]
     # From the full brain of the young to the wide sulci of the old, and beyond.
     healthy = healthy_fractions(atlas, place, atrophy=rng.uniform(-0.6, 0.95), vessels=rng.uniform(0.05, 0.4))
-    tumours = draw_lesions(rng, atlas)
+    tumours = draw_lesions(rng, lambda at: sample(atlas.white, atlas, at))
     fractions = add_tumours(healthy, place, tumours)
     if tumours and rng.random() < 0.15:
         fractions = hollowed(fractions)
     return inside, fractions
-
-
-def draw_lesions(rng: np.random.Generator, atlas: Atlas) -> list[Tumour]:
-    """Draw a patient's lesions: one or two gliomas of any size, several small lesions, or none (a quarter)."""
-    kind = rng.random()
-    if kind < 0.55:
-        return [_glioma(rng, atlas) for _ in range(1 + int(rng.random() < 0.2))]
-    if kind < 0.75:
-        return [_small_lesion(rng, atlas) for _ in range(rng.integers(2, 12))]
-    return []
-
-
-def _glioma(rng: np.random.Generator, atlas: Atlas) -> Tumour:
-    return replace(draw_tumour(rng, atlas), radius=float(rng.uniform(5, 32)))
-
-
-def _small_lesion(rng: np.random.Generator, atlas: Atlas) -> Tumour:
-    """Draw a lesion of a few millimetres, such as from small-vessel disease, inflammation or a metastasis."""
-    return replace(
-        draw_tumour(rng, atlas),
-        radius=float(rng.uniform(2, 6)),
-        rim=1.0,
-        oedema=float(rng.uniform(0.5, 4)),
-        enhancing=bool(rng.random() < 0.15),
-    )
 
 
 def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, grid: VoxelGrid) -> np.ndarray:

@@ -9,14 +9,13 @@ in mm.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zetadp.cohort.deformation import Variability, atlas_coordinates, smooth_field
 from zetadp.cohort.grid import CENTRE
-from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour_in, hollowed
+from zetadp.cohort.lesions import add_tumours, draw_lesions, hollowed
 from zetadp.cohort.procedural import covered
 from zetadp.cohort.procedural import inside as share
 
@@ -63,7 +62,8 @@ def _brain(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.nd
     healthy = np.stack([fluid - blood, grey, white, blood]).astype(np.float32)[:, inside]
     healthy = healthy / np.maximum(healthy.sum(0), 1e-6)
     # Lesions begin in white matter; a brain with hardly any has none.
-    tumours = _tumours(rng, _looked_up(grid, inside, white)) if (white[inside] > 0.6).mean() >= 0.02 else []
+    begins = (white[inside] > 0.6).mean() >= 0.02
+    tumours = draw_lesions(rng, _looked_up(grid, inside, white), second=0.3) if begins else []
     fractions = add_tumours(healthy, place[:, inside], tumours)
     return inside, hollowed(fractions) if tumours and rng.random() < 0.15 else fractions
 
@@ -139,25 +139,3 @@ def _looked_up(grid: VoxelGrid, inside: np.ndarray, white: np.ndarray) -> Callab
         return np.where(inside[index], white[index], 0)
 
     return at
-
-
-def _tumours(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> list[Tumour]:
-    """Draw gliomas, several small lesions or none."""
-    kind = rng.random()
-    if kind < 0.55:
-        return [
-            replace(draw_tumour_in(rng, white), radius=float(rng.uniform(5, 32)))
-            for _ in range(1 + int(rng.random() < 0.3))
-        ]
-    if kind >= 0.75:
-        return []
-    return [
-        replace(
-            draw_tumour_in(rng, white),
-            radius=float(rng.uniform(2, 6)),
-            rim=1.0,
-            oedema=float(rng.uniform(0.5, 4)),
-            enhancing=bool(rng.random() < 0.15),
-        )
-        for _ in range(rng.integers(2, 12))
-    ]
