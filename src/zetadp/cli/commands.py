@@ -200,7 +200,7 @@ def _report(given: argparse.Namespace) -> None:
     print(table.read_text(encoding="utf-8"))
     for kind in ("tables", "figures"):
         print(f"{kind}:")
-        for path in sorted((folder / kind).iterdir()):
+        for path in sorted((folder / kind).glob("*")):  # an interrupted workflow may have left no figures
             print(f"  {path}")
     print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
     page = given.html or folder / "report.html"

@@ -84,15 +84,18 @@ def _add_statement(commands: Any) -> None:  # noqa: ANN401
 
 
 def _release(given: argparse.Namespace) -> None:
+    import zlib
+    from zipfile import BadZipFile
+
     import numpy as np
 
     from zetadp.feature_release.release import ReleaseSettings, release_features
     from zetadp.privacy.wording import plain_text
 
     try:
-        with np.load(given.features) as content:
+        with given.features.open("rb") as file, np.load(file) as content:
             features, labels = content["features"], content["labels"]
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, EOFError, BadZipFile, zlib.error, KeyError, ValueError, TypeError) as error:
         raise UserError(
             f"Expected {given.features} to be a NumPy file (.npz) with features and labels: {error}."
         ) from error

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.cohort.decathlon import DAMAGED, SEQUENCES, Listing, read_task, record_name, write_task
-from zetadp.cohort.index import PARTICIPANTS, PATIENT_KEY, read_table
+from zetadp.cohort.index import PARTICIPANTS, PATIENT_KEY, bare, read_table
 from zetadp.cohort.naming import bids_readings, readings, told
 from zetadp.storage import folder_written_whole, write_text
 from zetadp.validation import UserError
@@ -300,5 +300,6 @@ def _copy_scanners(source: Path, target: Path, patients: set[str]) -> None:
         return
     table = read_table(source, ("participant_id",))
     if "scanner" in table:
-        rows = table.loc[table["participant_id"].isin(patients), ["participant_id", "scanner"]]
+        known = table["participant_id"].map(bare).isin({bare(patient) for patient in patients})
+        rows = table.loc[known, ["participant_id", "scanner"]]
         write_text(target, rows.to_csv(sep="\t", index=False, lineterminator="\n"))

@@ -97,7 +97,7 @@ def index_cohort(
             file.as_posix(),
             checked[file].sha256,
             checked[file].size,
-            scanners.get(_bare(patients[file]), ""),
+            scanners.get(bare(patients[file]), ""),
         )
         for part, file in listed
     ]
@@ -238,7 +238,7 @@ def _read_scanners(path: Path) -> dict[str, str]:
     table = read_table(path, ("participant_id",))
     if "scanner" not in table:
         return {}
-    return {_bare(name): scanner for name, scanner in zip(table["participant_id"], table["scanner"], strict=True)}
+    return {bare(name): scanner for name, scanner in zip(table["participant_id"], table["scanner"], strict=True)}
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
@@ -256,8 +256,8 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     return table
 
 
-def _bare(participant: str) -> str:
-    """Drop the prefix that BIDS puts before identifiers."""
+def bare(participant: str) -> str:
+    """Return an identifier without the prefix ``sub-`` of BIDS, which some tables omit."""
     return participant.removeprefix("sub-")
 
 

@@ -93,7 +93,6 @@ def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, 
     evidence
         Results of attacks.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     save_svg(risk_figure(risk, unit, delta), folder / PICTURE)
     title = f"What may be learnt about one {unit}: {risk.name}"
     sections = list(_sections(risk, unit, delta, ledger, evidence, folder / PICTURE))

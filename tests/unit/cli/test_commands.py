@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -236,6 +237,10 @@ def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, 
     assert out.startswith("content of tables/table1.txt")
     for path in paths:
         assert path in out
+    # A workflow that was interrupted before its figures has a table to show.
+    paths = write_results(tmp_path / "results" / "broken")
+    shutil.rmtree(tmp_path / "results" / "broken" / "figures")
+    assert [path in ended(["report", tmp_path / "results" / "broken"], capsys)[1] for path in paths] == [1, 1, 0, 1]
     # Without a folder it is the experiment of config.yaml, or of the scenario laid over it.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("name: other\n")
