@@ -169,7 +169,7 @@ def _sections(
     yield Section(
         "Who is protected, and how far",
         [
-            f"Each training {unit} is protected. The figures bound the effect of all data of one {unit} together. "
+            f"The figures are about one training {unit}. They bound the effect of all of the {unit}'s data together. "
             "They hold for every attack, even by someone who knows everybody else's data and sees all that left the "
             "data holder: the messages of every round and all models.",
             f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
