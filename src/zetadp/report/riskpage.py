@@ -246,8 +246,8 @@ def _curve_sheets(risk: Risk, unit: Unit) -> list[Sheet]:
 def _odds(risk: Risk) -> Sheet:
     rows = tuple((f"{delta:g}", rounded_up(risk.epsilon(delta), 3), _times(risk.odds(delta))) for delta in DELTAS)
     notes = (
-        "The odds that someone took part rise at most by this factor, whatever an attacker sees, except with "
-        "probability δ. A large factor does not mean that an attack exists: the tables above say more.",
+        "The odds that someone took part rise by this factor at most, whatever is seen, but for a chance of δ. Large "
+        "factors are no attacks: the two tables above say more.",
     )
     return Sheet("Epsilon and odds", ("δ", "ε", "odds rise at most"), rows, notes)
 

@@ -74,10 +74,7 @@ def metric_shown(metric: str) -> str:
 
 
 def chance_of(runs: pd.DataFrame) -> float | None:
-    """Return the score of guessing in a classification, in %: 50 for an AUC, else 100 over the number of classes.
-
-    None if the task has no classes.
-    """
+    """Return the score of guessing, in %: 50 for an AUC, else 100 over the number of classes; without these None."""
     if runs["classes"].iloc[0] is None:
         return None
     return 50.0 if runs["metric"].iloc[0] == "auc" else 100 / len(runs["classes"].iloc[0])
@@ -122,22 +119,12 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
 
 def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Read and stack the ``history.csv`` of each run.
-
-    Parameters
-    ----------
-    run_dirs
-        Folders of finished runs.
+    """Read and stack the ``history.csv`` of each run; a `UserError` names a missing run, file or key.
 
     Returns
     -------
     Data frame sorted like `collect`, then by round. In addition to the columns of ``history.csv`` it has those of the
     run's name and guarantee, ``metric``, and ``value``: that metric, in [0, 1], on validation patients.
-
-    Raises
-    ------
-    UserError
-        If there is no run, or a file or key is missing.
     """
     parts = []
     for directory in run_dirs:
