@@ -53,7 +53,7 @@ def declared() -> tuple[str, str]:
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--probabilities", nargs="+", default=PROBABILITIES, metavar="P", help="as 0.5 or 24/44")
+    parser.add_argument("--probabilities", nargs="+", default=PROBABILITIES, metavar="P", help="such as 0.5 or 24/44")
     parser.add_argument("--noises", nargs="+", type=float, default=NOISES, metavar="SIGMA", help="noise multipliers")
     parser.add_argument("--rounds", nargs="+", type=int, default=ROUNDS, metavar="T")
     parser.add_argument("--deltas", nargs="+", type=float, default=DELTAS, metavar="DELTA")

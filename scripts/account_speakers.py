@@ -1,4 +1,4 @@
-"""Say what every training costs a speaker, with all clips."""
+"""Compute the cost in privacy of every run for a whole speaker, with all clips."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main(*, ledgers: list[Path], table: Path, runs: list[list[str]], delta: float, clips: int) -> None:
-    """Write one row a run: its name, and epsilon per speaker by group privacy over ``clips`` units of a speaker."""
+    """Write one row for each run: its name, and epsilon per speaker by group privacy over ``clips`` units."""
     rows = []
     for ledger, name in zip(ledgers, runs, strict=True):
         happened = run_of(str(ledger), read_ledger(ledger)[-1])

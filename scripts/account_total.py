@@ -1,4 +1,4 @@
-"""Add up what every training ever made on a cohort cost its patients."""
+"""Compute the total cost in privacy of all runs on a cohort."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,10 +25,10 @@ def main(
     delta: float,
     unit: str,
 ) -> None:
-    """Write the total over all ledgers of the cohort: also those of deleted results, failed and repeated trainings.
+    """Write the total over all ledgers of the cohort, which include failed and repeated runs, and deleted results.
 
-    What counts is the folder of ledgers. ``ledgers`` are the sealed copies of the present grid, which it must hold.
-    ``others``, a hash of the ledgers of other experiments, makes this job run again when something is added to them.
+    The folder of ledgers counts. ``ledgers`` are the sealed copies of the present runs, which the folder must contain.
+    ``others``, a hash of the ledgers of other experiments, makes this job run again when these ledgers grow.
     """
     folder = Path(ledger_folder)
     shared = shared_records(folder, table)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(*, receipts: list[Path], dataset: Path, settings: dict[str, Any]) -> None:
-    """Check that every file of the receipts is there, then write the table of contents."""
+    """Check that every file of the receipts is there, then write ``dataset.json``."""
     for receipt in receipts:
         missing = [name for name in read_json(receipt)["files"] if not (dataset.parent / name).is_file()]
         if missing:

@@ -1,4 +1,4 @@
-"""Attack the training code as this experiment uses it, and hold what was found against what is claimed."""
+"""Attack the training code with the settings of this experiment, and compare the results with the claims."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def main(
     refuted: str,
     threads: int,
 ) -> None:
-    """Write table and figure; end in error if a claim fell."""
+    """Write table and figure, and end in an error if a claim is refuted."""
     targets = targets_of(calibrated(plans, [read_json(path) for path in noise]))
     audits = plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings))
     findings = carry_out(audits, threads)
@@ -55,7 +55,7 @@ def main(
 
 
 def calibrated(plans: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[Plan]:
-    """Return the plans that have noise, with it."""
+    """Return the plans that have noise, with their noise multipliers."""
     known = {json.dumps(each["found_for"]): each["noise_multiplier"] for each in found}
     declared = [Plan.from_json(each) for each in plans]
     return [
@@ -66,18 +66,18 @@ def calibrated(plans: list[dict[str, Any]], found: list[dict[str, Any]]) -> list
 
 
 def targets_of(plans: list[Plan]) -> list[Target]:
-    """Return what is to be audited, once for all runs that share sampling, noise and rounds."""
+    """Return the targets of audits: one for all runs that share sampling, noise and rounds."""
     names: dict[tuple[float, float, int], list[str]] = {}
     for chosen in sorted(plans, key=lambda each: epsilon_value(each.run.epsilon)):
         run = chosen.run
         if chosen.colluding is not None or chosen.unit == "image" or chosen.training.mixing is not None:
-            # The stub is one node that hides patients in its own message, which such runs do not claim to do, and it
-            # sends one sum a round. With noise so weak the attack, which adds up rounds, may also have no power where
-            # few are drawn.
+            # The audited stub is one node that protects patients in its own message, with one sum a round. These runs
+            # claim something else. Their noise is also so weak that the attack, which adds up rounds, may have no power
+            # if few patients are drawn.
             skipped = "not audited, per image, in sums only or in rows"
             logging.getLogger(__name__).info("%s, %s: %s", run.network, run.arm, skipped)
             continue
-        # The node that draws its patients most often; its epsilon is the one that the target binds.
+        # The node that draws its patients most often has the largest epsilon, which the target limits.
         worst = max(chosen.nodes, key=lambda node: chosen.probability(node.name))
         probability = float(chosen.probability(worst.name))
         mechanism = (probability, worst.noise_multiplier, chosen.training.rounds)
@@ -91,7 +91,7 @@ def targets_of(plans: list[Plan]) -> list[Target]:
 
 
 def report_refuted(findings: list[Finding], table: str, path: Path) -> None:
-    """Keep the table where Snakemake does not delete it, and end in error, if a claim fell."""
+    """If a claim is refuted, store the table where Snakemake does not delete it, and end in an error."""
     fallen = [finding.result for finding in findings if not finding.result.passed]
     if not fallen:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Ask finished models who was in their training, and hold the answers against the privacy claim."""
+"""Infer from finished models who was in their training, and compare the result with the privacy claim."""
 
 import logging
 import shutil
@@ -32,7 +32,7 @@ GRID = (64, 64, 24)
 def main(
     *, table: Path, picture: Path, settings: dict[str, Any], network: dict[str, Any] | None, delta: float, device: str
 ) -> None:
-    """Attack models of patients simulated for this alone, write table and picture, and end in error if a claim fell."""
+    """Attack models of newly simulated patients, write table and picture, and end in an error if a claim is refuted."""
     rest = dict(settings)
     name = rest.pop("network")
     if name is not None and network is None:
@@ -67,7 +67,7 @@ def main(
         logging.getLogger(__name__).info(
             "%s: %s", attack.arm.name, "leaves the region of the claim" if attack.leaves("server") else "stays inside"
         )
-    # Snakemake deletes the outputs of a job that fails; what failed must stay to be looked at.
+    # Snakemake deletes the outputs of a job that fails: copy them, so that they can be examined.
     kept = {path: path.with_name(f"refuted-{path.name}") for path in (table, picture)}
     fault = refutation(attacks, claims, kept[table])
     for path, copy in kept.items():
@@ -80,7 +80,7 @@ def main(
 
 
 def simulated(settings: MembershipSettings, domain: str) -> ImageStack:
-    """Return patients who are in no experiment, as a network of this domain sees them."""
+    """Return patients who are in no other experiment, in the form that a network of this domain takes."""
     phantom = PhantomSettings(
         train_patients=settings.patients, test_patients=0, seed=settings.seed, grid=GRID, scanners=settings.nodes
     )

@@ -1,4 +1,4 @@
-"""Simulate or read recordings of the heart, and write what networks see of each and the table of who is in them."""
+"""Simulate or read ECG recordings, and write the inputs of networks and the table of patients."""
 
 import hashlib
 import logging
@@ -25,7 +25,7 @@ def main(
     seed: int,
     sizes: dict[str, int],
 ) -> None:
-    """Write spectra, signals and usual beats, and one row a recording: patient, record, part, scanner, sha256."""
+    """Write spectra, signals and usual beats, and one row for each recording: patient, record, part, scanner, hash."""
     found = collect(Cohort(folder and Path(folder), seed, sizes["train"], sizes["test"]), Choice(**choice))
     rows = found.table.assign(sha256=[hashlib.sha256(each.tobytes()).hexdigest() for each in found.beats])
     found.write(spectrum, signal, beats)

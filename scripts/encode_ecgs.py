@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(*, beats: Path, encoder: Path, features: Path) -> None:
-    """Write features of every recording, each of its own usual beat alone."""
+    """Write features of every recording, each computed from the recording's own usual beat alone."""
     found, labels, names = read_values(beats)
     values = BeatEncoder.load(encoder).features(found)[:, None, None].astype(np.complex64)
     write_values(features, values, labels, names, "1")

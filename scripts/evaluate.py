@@ -1,4 +1,4 @@
-"""Say what a finished run is worth on held-out patients, what it costs in privacy, and write its card."""
+"""Evaluate a finished run on held-out patients, account for its privacy, and write its model card."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ def main(
 ) -> None:
     """Write predictions and metrics, the privacy statement as JSON and as text, the card of the model, and the seal.
 
-    One job does all three: each takes less time than starting up for it.
+    One job does everything, because each part takes less time than the start of a job.
     """
     task = evaluate(
         model,
@@ -85,10 +85,10 @@ def evaluate(
     device: str,
     tf32: bool,
 ) -> PipelineTask:
-    """Write predictions and metrics on the server's test patients, and the metric at each node's own.
+    """Write predictions and metrics on the server's test patients, and the metric on each node's validation patients.
 
-    A network that started from public weights is also measured as it started: what it gained is the difference.
-    ``tf32`` is whether TF32 was allowed in training; evaluation always uses float32. Returns the task that was learnt.
+    If the network started from public weights, these are also evaluated: the difference is the gain of training.
+    ``tf32`` says whether TF32 was allowed in training; evaluation always uses float32. Returns the task of the model.
     """
     place = pick_device(device)
     finished = load_model(model, place)

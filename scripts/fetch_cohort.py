@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(*, dataset: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
-    """Fetch the archive (continuing a broken download), check it, unpack it whole, remove it."""
+    """Download the archive or the rest of it, check it, unpack it whole or not at all, and remove it."""
     folder = dataset.parent
     archive = folder.with_suffix(".tar")
     download(url, archive, md5, progress=every(10.0))
@@ -24,7 +24,7 @@ def main(*, dataset: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> 
 
 
 def every(seconds: float) -> Callable[[int, int | None, float], None]:
-    """Return a progress callback that logs at most once in so many seconds."""
+    """Return a progress callback that logs at most once in the given number of seconds."""
     last = 0.0
 
     def report(arrived: int, total: int | None, rate: float) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def main(*, files: list[Path]) -> None:
-    """Download what is missing, each file checked by its published checksum."""
+    """Download the files that are missing, and check each against its published checksum."""
     fetch_digits(files[0].parent)
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def main(*, archive: Path) -> None:
-    """Download it, checked by its published checksum."""
+    """Download the archive, and check it against its published checksum."""
     fetch_archive(archive)
 
 

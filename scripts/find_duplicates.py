@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
-    """Write every suspicious pair with the place of both; a person in two places has less protection than stated."""
+    """Write every suspicious pair with role and node of both: a person with two has less protection than stated."""
     stacks = [read_stack(path) for path in slices]
     names = [name for stack in stacks for name in stack.patients]
     pairs = near_duplicates(np.concatenate([stack.values for stack in stacks]), names)

@@ -1,4 +1,4 @@
-"""Learn from public images what the features of all layers of the backbone tell."""
+"""Make a backbone whose features come from all its layers, learnt from public images."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ def main(
     simulation: dict[str, Any],
     device: str,
 ) -> None:
-    """Write the backbone again, with features of all layers, less each patient's mean if centred."""
+    """Write the backbone with features of all layers; if ``centred``, each patient's mean is subtracted from them."""
     kinds = {"atlas": read_public(atlas)[0], "shapes": read_public(shapes)[0]}
     for name, images in kinds.items():
         if held_out >= len(images):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def main(*, encoder: Path, settings: dict[str, Any]) -> None:
     """Write the encoder."""
     chosen = settings_of(WordEncoderSettings, settings)
-    logging.getLogger(__name__).info("learning to tell %d simulated words", chosen.words)
+    logging.getLogger(__name__).info("learning from %d simulated words", chosen.words)
     WordEncoder.fit(chosen).save(encoder)
 
 

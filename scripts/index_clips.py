@@ -1,4 +1,4 @@
-"""Read clips of spoken words, drop those above the declared number, and list who is in them."""
+"""Read clips of spoken words, keep at most the declared number of each training speaker, and list them."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(*, clips: Path, table: Path, source: str, unit: str, clips_of_a_speaker: int, sizes: dict[str, int]) -> None:
-    """Write the clips, and one row a unit: patient, record, part, scanner, sha256."""
+    """Write the clips, and one row for each unit: patient, record, part, scanner, sha256."""
     found = chosen(read_clips(Path(source)), clips_of_a_speaker)
     rows = index(found, unit, sizes)
     write_clips(clips, found)

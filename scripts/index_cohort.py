@@ -28,10 +28,10 @@ def main(
     sizes: list[int],
     threads: int,
 ) -> None:
-    """Run every check that needs no voxels and write one row a record.
+    """Run every check that needs no voxels, and write one row for each record.
 
-    ``brought`` and ``sizes`` are the files that users bring and how long they are. They only make this job run again
-    when one is replaced: what counts is the folder.
+    ``brought`` and ``sizes`` are the user's files and their lengths. They only make this job run again when a file is
+    replaced: the folder itself is read.
     """
     records = index_cohort(
         dataset.parent,
@@ -48,10 +48,10 @@ def main(
 
 
 def check_receipts(records: pd.DataFrame, receipts: list[Path]) -> None:
-    """Refuse simulated volumes that are not those of the receipts.
+    """Raise a `UserError` if simulated volumes differ from those in the receipts.
 
-    Volumes are no outputs of a rule. Those of another experiment whose cohort has the same name take their place, and
-    receipts of an unlike number of shards survive that.
+    Volumes are no outputs of a rule. An experiment whose cohort has the same name overwrites them, and does not replace
+    the receipts if its number of shards differs.
     """
     found = dict(zip(records["file"], records["sha256"], strict=True))
     wrong = {}

@@ -1,4 +1,4 @@
-"""Rebuild images from single messages of k-space training, and hold them against the true ones."""
+"""Rebuild images from single messages of k-space training, and compare them with the true images."""
 
 from dataclasses import replace
 from functools import partial
@@ -68,7 +68,7 @@ def main(
 
 
 def name_of(found: Rebuilt) -> str:
-    """Name a kind of message as the picture and the log do."""
+    """Return the name of a kind of message, for picture and log."""
     of = found.message
     assert of is not None
     return f"{of.network}, {of.name}, {ATTACKS[of.objective]}, ε = {epsilon_shown(epsilon_label(of.epsilon))}"

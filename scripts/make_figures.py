@@ -23,7 +23,7 @@ def main(
     confusion: Path | None = None,
     per_class: Path | None = None,
 ) -> None:
-    """Draw the metric against epsilon and training curves; of a task with classes, confusion and recall too."""
+    """Draw the metric against epsilon and training curves and, for a task with classes, confusion and recall."""
     folders = [path.parent for path in metrics]
     runs = tables.collect(folders)
     table = tables.table1(runs, cohort_label)

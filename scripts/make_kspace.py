@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(*, slices: Path, kspace: Path) -> None:
-    """Write the centred unitary Fourier transform of every slice, all coefficients kept."""
+    """Write the centred unitary Fourier transform of every slice, with all coefficients."""
     stack = read_stack(slices)
     axes = (*stack.axes[:3], "ky", "kx")
     provenance = stack.provenance | {"fourier": "centred, orthonormal"}

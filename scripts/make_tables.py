@@ -33,7 +33,7 @@ def main(
 ) -> None:
     """Write accuracy against epsilon in five formats from the same cells, and three finer tables as CSV.
 
-    ``planned`` is the number of runs of the experiment; a table of fewer says that the others follow.
+    ``planned`` is the number of runs of the experiment; a table of fewer runs has a note that the others follow.
     """
     runs = tables.collect([path.parent for path in metrics])
     below = notes(runs, cohort_label, read_json(total), planned)

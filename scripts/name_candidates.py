@@ -1,4 +1,4 @@
-"""Name the right one of several candidates from all messages of a training, as often as anybody can."""
+"""Attack all messages of a run: name the right one of several candidates, as often as possible."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def main(
     size: int,
     delta: float,
 ) -> None:
-    """Train each network on patients simulated for this alone, attack its messages, and write table and picture."""
+    """Train each network on newly simulated patients, attack its messages, and write table and picture."""
     public = load_backbone(backbone[0]) if backbone else None
     tables = []
     for plan in map(Plan.from_json, plans):

@@ -1,4 +1,4 @@
-"""Make the examples of PhaseMNIST, or plain ones, and the table of who is in them."""
+"""Make the examples of PhaseMNIST, or of plain digits, and the table of examples."""
 
 import hashlib
 import logging
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def main(*, files: list[Path], examples: Path, table: Path, composite: str, seed: int, sizes: dict[str, int]) -> None:
-    """Write examples, and one row an example: patient, record, part, scanner, sha256."""
+    """Write examples, and one row for each: patient, record, part, scanner, sha256."""
     made = []
     for part in PARTS:
         images, labels = read_digits(files[0].parent, part)
-        # Test pairs are drawn in every case, so that accuracies can be compared.
+        # Test pairs are always drawn in the same way, so that accuracies can be compared.
         pairs = (disjoint_pairs if composite == "once" and part == "train" else drawn_pairs)(labels, part, seed)
         own = slice(0, sizes[part])
         names = [f"{part}-{number:05d}" for number in range(len(pairs.labels))][own]

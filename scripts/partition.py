@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(*, table: Path, partition: Path, settings: dict[str, Any], sizes: list[int]) -> None:
-    """Write one row a record: patient, record, role, node."""
+    """Write one row for each record: patient, record, role, node."""
     records = pd.read_csv(table, dtype=str, keep_default_na=False)
     assigned = federation.partition(records, federation.PartitionSettings(**settings), sizes)
     with written_whole(partition) as temporary:

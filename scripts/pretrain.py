@@ -28,7 +28,7 @@ def main(
     device: str,
     checkpoint: str,
 ) -> None:
-    """Write the backbone: network, what its features tell, and how it was made."""
+    """Write the backbone: the network, the readout of its features, and its provenance."""
     values, sequences = read_public(images)
     if held_out >= len(values):
         msg = f"Expected pretraining.held_out below the {len(values)} public patients, found {held_out}."

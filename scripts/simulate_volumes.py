@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(*, volumes: Path, examinations: dict[str, Any], seed: int, sizes: dict[str, int]) -> None:
-    """Write a folder with one HDF5 file a patient."""
+    """Write a folder with one HDF5 file for each examination."""
     with folder_written_whole(volumes) as temporary:
         for name in PARTS.values():
             (temporary / name).mkdir(parents=True)

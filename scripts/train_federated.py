@@ -1,4 +1,4 @@
-"""Train one model as a federation of separate processes on this machine, over TLS: real messages, real nodes."""
+"""Train one model as a federation of separate processes on this machine that send real messages over TLS."""
 
 import logging
 import shutil
@@ -87,7 +87,7 @@ def main(
         permission=Permission(declared.delta) if declared.exact else None,
         cap=Cap.named(cap, declared.delta),
     )
-    # The nodes' own ledgers outlive results, like the account.
+    # The nodes' own ledgers must remain when results are deleted, like the cohort's ledgers.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
     with Federation(work, credentials, idle_seconds=max(0.25, 0.1 * len(names))) as running:
         running.admit(names)
@@ -99,7 +99,7 @@ def main(
                 plan=work / "plan.json",
                 images=work / "images" / name,
                 state=states / name,
-                # The account says whether there may be another attempt.
+                # The cohort's ledger decides whether there may be another attempt.
                 attempts=UNLIMITED,
                 answer_seconds=federation["answer_seconds"],
                 device=device,

@@ -83,13 +83,13 @@ def main(
 
 
 def calibrated(plan: dict[str, Any], noise: list[Path]) -> Plan:
-    """Return a run's plan with its noise, if it has any."""
+    """Return the plan of a run, with its noise multiplier if it has noise."""
     declared = Plan.from_json(plan)
     return declared.with_noise(read_json(noise[0])["noise_multiplier"]) if noise else declared
 
 
 def holdings(held: Held, plan: Plan) -> list[Holding]:
-    """Return who is at each node; a central holder is one node that holds everybody."""
+    """Return the units of each node; a central holder is one node that holds all of them."""
     result = []
     for node in plan.nodes:
         units = held.units(None if plan.threat == "central" else held.items["node"] == node.name)

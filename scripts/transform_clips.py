@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(*, clips: Path, spectra: Path, magnitudes: Path) -> None:
-    """Write both, each clip's a function of that clip alone."""
+    """Write spectrograms and magnitudes, each computed from one clip alone."""
     found = read_written(clips)
     values = np.concatenate([spectrogram(part) for part in np.array_split(found.waves, 1 + len(found.waves) // 500)])
     write_inputs(spectra, values, found.labels, names_of(found))

@@ -1,4 +1,4 @@
-"""Read examinations in the layout of fastMRI, leave out lines of k-space, and write the table of who is in them."""
+"""Read examinations in the layout of fastMRI, leave out lines of k-space, and write the table of volumes."""
 
 import hashlib
 import logging
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(*, volumes: Path, slices: Path, table: Path, mask: dict[str, Any], size: int, sizes: dict[str, int]) -> None:
-    """Write the slices, and one row a volume: patient, record, part, scanner, sha256."""
+    """Write the slices, and one row for each volume: patient, record, part, scanner, sha256."""
     found = Slices.of(read_folder(volumes), MaskSettings(**mask), size)
     index = found.cohort(sizes)
     hashes = {

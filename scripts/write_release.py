@@ -1,4 +1,4 @@
-"""Write the rows that a run released to a file of their own, with the guarantee inside."""
+"""Write the rows that a run released, with their guarantee, to a file of their own."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

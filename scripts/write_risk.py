@@ -1,4 +1,4 @@
-"""Write a page for each run on what it may give away of a person."""
+"""Write a page for each run on what it may reveal about a person."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +25,9 @@ def main(
     delta: float,
     unit: Unit,
 ) -> None:
-    """Write the pages: one job for all, because each takes less time than starting up for it.
+    """Write all pages in one job, because each takes less time than the start of a job.
 
-    ``texts`` and ``pictures`` lie beside ``pages``.
+    ``texts`` and ``pictures`` are in the folders of ``pages``.
     """
     for ledger, statement, page, network in zip(ledgers, statements, pages, networks, strict=True):
         found = Risk.of(ledger, delta=delta, name=read_json(statement)["name"])

@@ -35,7 +35,7 @@ __all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever the name stands for)
-    """Import a public name when it is first used: PyTorch takes seconds, and most commands do without it."""
+    """Import a public name when it is first used: PyTorch takes seconds to import, and most commands do not need it."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'zetadp' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)

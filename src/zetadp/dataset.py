@@ -1,4 +1,4 @@
-"""From image stacks and the partition to what training and evaluation take."""
+"""Load image stacks as the records that training and evaluation take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from zetadp.validation import UserError
 def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[ImageStack, pd.DataFrame]:
     """Return the images of all records with one role and, in the same order, their rows of the partition.
 
-    One file is held at a time beside the result.
+    In addition to the result, one file is in memory at a time.
+
+    Raises
+    ------
+    UserError
+        If the files do not hold every record with this role.
     """
     rows = partition[partition["role"] == role].reset_index(drop=True)
     place = {record: number for number, record in enumerate(rows["record"])}
@@ -41,7 +46,7 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
 
 
 def to_records(stack: ImageStack, device: torch.device) -> Records:
-    """Put an image stack on a device, with the index of the sequence as the class of each image."""
+    """Return an image stack as records on a device: one image an item, whose class is the index of its sequence."""
     records, sequences, slices = stack.values.shape[:3]
     images = as_given(stack.values).reshape(records, sequences * slices, 1, *stack.values.shape[3:])
     labels = torch.arange(sequences).repeat_interleave(slices)
@@ -49,25 +54,31 @@ def to_records(stack: ImageStack, device: torch.device) -> Records:
 
 
 def as_given(values: np.ndarray) -> torch.Tensor:
-    """Return prepared images as networks take them: real ones standardised, complex ones as they are."""
+    """Return prepared images as networks take them: real ones standardised, complex ones unchanged."""
     return torch.from_numpy(values if np.iscomplexobj(values) else standardise(values))
 
 
 def standardise(images: np.ndarray) -> np.ndarray:
-    """Give each real image mean zero and standard deviation one.
+    """Give each real image (..., row, column) mean zero and standard deviation one, as float32.
 
-    The scale of MRI intensities is arbitrary, and no statistic may cross patients.
+    The scale of MRI intensities is arbitrary, and no statistic may cross patients. A constant image becomes NaN.
     """
     centred = images - images.mean(axis=(-2, -1), keepdims=True)
-    # A constant image becomes NaN, and its patient contributes zero. A warning in a log would tell that there is one.
+    # NaN makes the patient contribute zero. A warning in a log would reveal that there is such a patient.
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(centred / centred.std(axis=(-2, -1), keepdims=True), dtype=np.float32)
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device called ``auto`` (CUDA where there is one), ``cpu`` or ``cuda``, on which all is float32."""
+    """Return the device called ``auto`` (CUDA if there is one), ``cpu`` or ``cuda``, and turn TF32 off.
+
+    Raises
+    ------
+    UserError
+        If ``cuda`` is named and there is none.
+    """
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu.")
-    set_tf32(convolutions=False)  # PyTorch's default is to let convolutions round
+    set_tf32(convolutions=False)  # PyTorch allows it in convolutions by default
     use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if use_cuda else "cpu")

@@ -1,4 +1,4 @@
-"""Epsilons as text: targets, which name a run and head a column, and guarantees, which are never printed too low."""
+"""Epsilon as text: targets name runs and head columns; guarantees are rounded up, never down."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from decimal import ROUND_CEILING, Decimal
 from zetadp.validation import UserError
 
 UNCLIPPED = "unclipped"
-"""A run whose gradients are neither clipped nor get noise."""
+"""Label of a run without clipping and without noise."""
 
 
 def epsilon_value(label: str | float) -> float:
-    """Return epsilon as a number; ``"inf"`` (clipped, no noise) and ``"unclipped"`` (neither) are infinity."""
+    """Return epsilon as a number; ``"inf"`` (clipped, no noise) and ``"unclipped"`` (neither) are infinity.
+
+    Raises
+    ------
+    UserError
+        If the label is none of the two and no number above zero.
+    """
     if label == UNCLIPPED:
         return math.inf
     try:
@@ -40,7 +46,7 @@ def epsilon_shown(label: str) -> str:
 
 
 def rounded_up(value: float | str, digits: int = 4) -> str:
-    """Return epsilon, or mu, of a guarantee for reading: never below the figure itself, which would claim too much.
+    """Return epsilon, or mu, of a guarantee as text, rounded up: a figure below the true one would claim too much.
 
     Parameters
     ----------
@@ -52,7 +58,7 @@ def rounded_up(value: float | str, digits: int = 4) -> str:
     Raises
     ------
     ValueError
-        If the value is negative or no number.
+        If the value is negative or not a number.
 
     Examples
     --------

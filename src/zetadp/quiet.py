@@ -1,4 +1,4 @@
-"""Logs that are not for the reader of what runs: warnings that are meant to be, and lines by the thousand."""
+"""Silence for logs that no reader needs: warnings about what is intended, and lines by the thousand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def only_errors(name: str) -> Iterator[None]:
-    """Keep all but errors out of the log called ``name``, as long as the block runs."""
+    """Let only errors into the log called ``name`` while the block runs."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -2,8 +2,8 @@
 
 A stream is a function of the seed, its purpose and the place where it is used (node, round, patient), never of what
 was drawn before. Resuming a run therefore needs no generator state, and no two uses can share numbers by accident.
-PyTorch's CPU generator keeps 32 bits of its seed only: among the 100 000 streams of a paper-sized grid two would
-collide. NumPy's seed sequence keeps all bits.
+NumPy's seed sequence uses all bits of a seed. PyTorch's CPU generator uses only 32: of the 100 000 streams of a grid
+as large as the paper's, two would probably be equal.
 """
 
 from __future__ import annotations

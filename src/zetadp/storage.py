@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` that takes its place when the block ends without an error.
+    """Yield a temporary path in the folder of ``path``; it replaces ``path`` when the block ends without an error.
 
     The content is synced to disk before the rename, so a reader sees the old file, the new file, and nothing between.
     A full disk or a read-only folder becomes a `UserError`; the temporary file is removed. A process that is killed
@@ -60,13 +60,13 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def folder_written_whole(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``folder`` that takes its place when the block ends without an error.
+    """Yield a temporary folder next to ``folder``; it replaces ``folder`` when the block ends without an error.
 
     Raises
     ------
     UserError
-        If ``folder`` holds a file already (folders alone, which workflow engines make in advance, do not count), or
-        the disk is full or read-only.
+        If ``folder`` already contains a file, or the disk is full or read-only. Empty folders in it are allowed,
+        because workflow engines make them in advance.
     """
     if folder.exists() and (not folder.is_dir() or any(not path.is_dir() for path in folder.rglob("*"))):
         raise UserError(
@@ -95,7 +95,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder: without it the name of a new file may be lost with the power, though its content is not."""
+    """Sync a folder: without this, a power failure may lose the name of a new file although its content was synced."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -135,7 +135,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object; infinities become the string ``"inf"`` because JSON has no word for them."""
+    """Write a JSON object, whole or not at all; as JSON has no infinity, that becomes the string ``"inf"``."""
     write_text(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
 
@@ -182,7 +182,7 @@ class ImageStack:
     axes
         Name of each axis.
     units
-        Unit of the values, as users should read it.
+        Unit of the values, for readers.
     provenance
         How the values were made: settings, versions, source.
     """
@@ -195,14 +195,14 @@ class ImageStack:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a stack whose names and array disagree."""
+        """Raise ``ValueError`` if names and array disagree."""
         expected = (len(self.patients), len(self.sequences))
         if self.values.ndim != 5 or self.values.shape[:2] != expected or len(self.axes) != 5:
             raise ValueError(f"Expected values of shape {expected} + (slice, row, column), found {self.values.shape}.")
 
 
 def write_stack(path: Path, stack: ImageStack) -> None:
-    """Write an image stack to HDF5: dataset ``values`` and, as attributes, all that describes it."""
+    """Write an image stack to HDF5, whole or not at all: ``values`` with axes and units, names, and provenance."""
     names = {"patients": stack.patients, "sequences": stack.sequences}
     about = {"axes": list(stack.axes), "units": stack.units}
     write_arrays(path, {"values": stack.values}, names, about, stack.provenance)
@@ -222,9 +222,9 @@ def write_arrays(
     path
         The file, written whole or not at all.
     arrays, names
-        Datasets by name, of numbers and of texts.
+        Datasets by name: arrays of numbers, and lists of texts.
     about
-        Attributes of the first array: its axes, its units.
+        Attributes of the first array, such as its axes and units.
     provenance
         How the values were made.
     """
@@ -242,7 +242,8 @@ def write_arrays(
 def hdf5_written_whole(path: Path) -> Iterator[h5py.File]:
     """Yield an HDF5 file that is written, whole or not at all, when the block ends without an error.
 
-    It is made in memory and written by Python: on a disk that fills up HDF5 ends the process with a segmentation fault.
+    It is made in memory and written by Python, because HDF5 ends the process with a segmentation fault if the disk is
+    full.
     """
     import h5py
 
@@ -264,14 +265,14 @@ def read_arrays(
     path
         The file.
     called
-        What it holds, for errors.
+        Content of the file, for error messages.
     arrays, names
-        Datasets that are wanted, of numbers and of texts.
+        Names of the datasets to read: arrays of numbers, and lists of texts.
 
     Raises
     ------
     UserError
-        If the file is absent, damaged or another one.
+        If the file is missing, damaged, or lacks a dataset.
     """
     import h5py
 
@@ -283,7 +284,7 @@ def read_arrays(
 
 
 def read_stack(path: Path) -> ImageStack:
-    """Read an image stack that `write_stack` wrote."""
+    """Read an image stack that `write_stack` wrote, or raise a `UserError` if the file is missing or damaged."""
     import h5py
 
     try:
@@ -298,6 +299,4 @@ def read_stack(path: Path) -> ImageStack:
                 provenance=json.loads(file.attrs["provenance"]),
             )
     except (OSError, KeyError) as error:
-        raise UserError(
-            f"Cannot read the image stack {path}: {error}. Delete the file and run again to make it anew."
-        ) from error
+        raise UserError(f"Cannot read the image stack {path}: {error}. Delete the file and run again.") from error

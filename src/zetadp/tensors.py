@@ -1,4 +1,4 @@
-"""Named tensors in safetensors files: tensors plus text, no pickle, nothing that runs when it is read."""
+"""Named tensors in safetensors files, which hold tensors and text. Reading them executes no code, unlike pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = "zetadp-1"
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return a hash of named tensors."""
+    """Return the SHA-256 of named tensors (names, types, shapes and values), in hexadecimal."""
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
@@ -38,12 +38,12 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], content: Mapping[str
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_tensors` wrote.
+    """Return the tensors, on a device, and the JSON object that `save_tensors` wrote.
 
     Raises
     ------
     UserError
-        If the file is absent, damaged or of another program.
+        If the file is missing or damaged, or another program wrote it.
     """
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:

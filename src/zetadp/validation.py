@@ -1,4 +1,4 @@
-"""One home for the checks on what users bring, so that messages read alike everywhere."""
+"""Checks of input, in one place so that all messages read alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Settings = TypeVar("Settings")
 
 
 class UserError(Exception):
-    """A mistake in input or configuration that the user can mend.
+    """A mistake in input or configuration that the user can correct.
 
     The message names the file or key, what was expected, what was found, and what to do. The command line and the
     workflow print it alone, without a traceback, and end with exit code 1.
@@ -50,8 +50,14 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str = "encoder") -> Settings:
-    """Return the settings of a part of a task from the section of that name in the task's settings."""
+    """Return the settings of a part of a task, from the section ``name`` of the task's settings.
+
+    Raises
+    ------
+    UserError
+        If a key of the section is unknown or a value is out of range.
+    """
     try:
         return kind(**section)
-    except TypeError as error:
-        raise UserError(f"task.settings.{name}: {error}.") from error
+    except (TypeError, ValueError) as error:
+        raise UserError(f"task.settings.{name}: {str(error).rstrip('.')}.") from error

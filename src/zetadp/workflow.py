@@ -1,6 +1,6 @@
-"""The seam between Snakemake and the scripts: binding of arguments, logs, errors, and what makes a rule run again.
+"""Connect scripts to Snakemake: arguments, logs, errors, and the hash of code that decides whether a rule runs again.
 
-Only this module knows Snakemake; it imports nothing but the standard library before a script's own imports.
+No other module knows Snakemake. Scripts import this one first, so it needs nothing outside the standard library.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ROOT = PACKAGE.parents[1]
 def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (injected by Snakemake)
     """Call a script's ``main`` with what its rule declares.
 
-    The names of inputs, outputs and params are the keyword arguments of ``main``; wildcards, resources and ``threads``
-    are passed where ``main`` asks for them. Paths become `pathlib.Path`, several files a list of them. The log file of
-    the rule receives everything that is logged, and so does the terminal. A `UserError` ends the job with its message
-    alone.
+    The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
+    are passed if ``main`` has arguments of these names. Paths become `pathlib.Path`, several files a list of them.
+    Everything that is logged goes to the rule's log file and to the terminal. A `UserError` ends the job with its
+    message and without a traceback.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (in
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that gives up in silence where the disk is full: what the log says is on the terminal too."""
+    """A log file that ignores a full disk, because the terminal shows the same lines."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
         if not isinstance(sys.exc_info()[1], OSError):
@@ -80,7 +80,7 @@ def _open_log(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(_LogFile(path, mode="w", encoding="utf-8"))
     except OSError as error:
-        sys.stderr.write(f"Cannot write the log {path}: {error.strerror or error}. It goes to the terminal alone.\n")
+        sys.stderr.write(f"Cannot write the log {path}: {error.strerror or error}. It goes to the terminal only.\n")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", handlers=handlers
     )
@@ -100,9 +100,9 @@ def _open_log(path: Path) -> None:
 def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
     """Return a hash of a script and of every module of this package that it imports, directly or not.
 
-    Snakemake tells a script's change by its modification time and never looks at imported modules. As a parameter of
-    the rule, this makes a job run again exactly when code that it can reach changes in meaning: not for comments,
-    docstrings, formatting, a fresh checkout or an unrelated module.
+    Snakemake sees that a script changed by its modification time, and never looks at imported modules. As a parameter
+    of the rule, these hashes make a job run again exactly when code that it can reach changes in meaning. Comments,
+    docstrings, formatting, a fresh checkout and unrelated modules change nothing.
 
     Parameters
     ----------
@@ -132,8 +132,8 @@ def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
 def _meaning(file: Path, package: Path, _changed: int) -> tuple[str, tuple[Path, ...]]:
     """Return the hash of a module's syntax tree without docstrings, and the files of this package that it imports.
 
-    The modification time only keys the cache: many rules reach the same modules.
-    A string that stands alone is words, wherever it stands: below a constant it is that one's docstring.
+    The modification time is there for the cache only: many rules reach the same modules. A string that is a statement
+    of its own counts as a docstring, wherever it stands: below a constant it describes that constant.
     """
     tree = ast.parse(file.read_text(encoding="utf-8"))
     nodes = list(ast.walk(tree))
@@ -153,7 +153,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _first_party(nodes: Iterable[ast.AST], package: Path) -> Iterable[Path]:
-    """Yield the files of this package that a module imports, wherever in the module the import stands."""
+    """Yield the files of this package that a module imports, at its top or inside functions."""
     for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 
-from zetadp.validation import did_you_mean, in_range, one_of, positive
+from zetadp.validation import UserError, did_you_mean, in_range, one_of, positive, settings_of
 
 
 @pytest.mark.parametrize("value", [0, -1, -0.5, math.nan, math.inf, -math.inf])
@@ -35,3 +36,22 @@ def test_a_hint_is_given_only_where_something_is_near():
     assert did_you_mean("federeted", ["central", "federated"]) == " Did you mean 'federated'?"
     assert did_you_mean("q", ["central", "federated"]) == ""
     assert did_you_mean("q", []) == ""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Settings with one that is checked."""
+
+    words: int = 1
+
+    def __post_init__(self) -> None:
+        positive(words=self.words)
+
+
+@pytest.mark.parametrize(
+    ("section", "fault"), [({"words": -1}, "Expected words > 0, found -1"), ({"word": 1}, "'word'")]
+)
+def test_a_setting_of_a_task_that_cannot_be_is_one_message_with_its_section(section, fault):
+    with pytest.raises(UserError, match=rf"^task\.settings\.encoder: .*{fault}\.$"):
+        settings_of(Encoder, section)
+    assert settings_of(Encoder, {"words": 2}) == Encoder(2)

@@ -160,7 +160,7 @@ def test_the_report_holds_figures_captions_and_statements_as_text(copy):
         pictures = {report.read(name) for name in names if name.endswith(".svg")}
     for name in FIGURES:
         assert (results(copy) / f"figures/{name}.svg").read_bytes() in pictures
-    for caption in ("one held-out simulated patient", "Rows are true sequences", "What was spent"):
+    for caption in ("one held-out simulated patient", "Rows are true sequences", "The cost in privacy"):
         assert caption in pages
     assert "phantom-smoke" in pages
     statement = (results(copy) / "runs" / PRIVATE[0] / "privacy.txt").read_text()

@@ -1,4 +1,4 @@
-"""``zetadp budget``: total epsilon of a cohort's patients so far, the cost of a plan, and whether a cap allows it."""
+"""``zetadp budget``: the total epsilon of a cohort's patients, now and after a further plan, compared with a cap."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.cli.helping import explain
-from zetadp.cli.privacy import delta, positive_number
+from zetadp.cli.numbers import delta, positive_number
 from zetadp.epsilon import rounded_up
 from zetadp.validation import UserError
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
     """Add the command to a parser's sub-commands."""
-    budget = commands.add_parser("budget", help="print what all runs on a cohort have cost, and what a plan would add")
+    budget = commands.add_parser(
+        "budget", help="print the total epsilon of all runs on a cohort, and the total after a plan"
+    )
     explain(
         budget,
         "Add up all ledgers (.jsonl) in a folder: ledgers/NAME of the pipeline, or state/ledgers of a hospital. With "
-        "--plan (plan.json), print the total that its training would lead to. With --cap, end with exit code 1 if the "
-        "total is above the cap. Runs without noise make the total infinite.",
-        "The training itself refuses to cross a cap that is set in privacy.cap of the configuration, or in cap of a "
+        "--plan (plan.json), also print the total after its training. With --cap, end with exit code 1 if the total is "
+        "above the cap. Runs without noise make the total infinite.",
+        "Training itself refuses to exceed a cap that is set in privacy.cap of the configuration, or in cap of a "
         "hospital's settings.",
         examples=(
             "budget ledgers/phantom-no-atlas",
@@ -28,8 +30,10 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         ),
     )
     budget.add_argument("folder", type=Path, metavar="COHORT", help="folder of the cohort's ledgers")
-    budget.add_argument("--plan", type=Path, help="plan of a further training (.json)")
-    budget.add_argument("--node", help="the node whose patients these are, in the plan (default: the costliest)")
+    budget.add_argument("--plan", type=Path, help="plan of a further run (.json)")
+    budget.add_argument(
+        "--node", help="node of the plan that holds these patients (default: the one with the highest cost)"
+    )
     budget.add_argument("--cap", type=positive_number, help="epsilon that the total must not exceed")
     budget.add_argument("--delta", type=delta, default=1e-3, help="delta of the totals (default: %(default)s)")
     budget.set_defaults(run=_budget)
@@ -42,8 +46,7 @@ def _budget(given: argparse.Namespace) -> None:
 
     if not given.folder.is_dir():
         raise UserError(
-            f"Expected a folder of ledgers, found no folder {given.folder}. A hospital has "
-            "none before its first training."
+            f"Expected a folder of ledgers, found no folder {given.folder}. A hospital has none before its first run."
         )
     runs = cohort_runs(given.folder)
     found = total(runs, given.delta)

@@ -1,4 +1,4 @@
-"""The command line: ``zetadp predict``, ``convert``, ``report``, and the accounting of `zetadp.cli.privacy`."""
+"""The command line: all commands of ``zetadp``, and the code of ``predict``, ``convert`` and ``report``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from zetadp.cli.budget import add_commands as add_budget
 from zetadp.cli.federation import add_commands as add_federation
 from zetadp.cli.helping import explain
-from zetadp.cli.privacy import add_commands
+from zetadp.cli.numbers import share
+from zetadp.cli.privacy import add_commands as add_privacy
 from zetadp.cli.release import add_commands as add_release
 from zetadp.cli.risk import add_commands as add_risk
 from zetadp.cli.verify import add_commands as add_verify
@@ -45,8 +46,8 @@ def command_line() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     _add_predict(commands.add_parser("predict", help="classify the pulse sequences of a volume"))
     _add_convert(commands.add_parser("convert", help="convert NIfTI files or a BIDS folder to the Decathlon layout"))
-    _add_report(commands.add_parser("report", help="print the table of an experiment, and where its files are"))
-    add_commands(commands)
+    _add_report(commands.add_parser("report", help="print the table of an experiment, and the paths of its files"))
+    add_privacy(commands)
     add_budget(commands)
     add_release(commands)
     add_risk(commands)
@@ -68,9 +69,9 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
         "Classify the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may "
         "have any orientation and any number of channels. Their order and names are not used. A note says what the "
         "model was trained on.",
-        "A head on the backbone that comes with zetadp gives no sequence where it is unsure, or where the image is "
-        "unlike all that it knows. --anyway prints the most likely sequence there too. Thresholds come from simulated "
-        "patients. Look at the images yourself where much depends on the answer.",
+        "A head on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is unlike "
+        "the images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come "
+        "from simulated patients. Look at the images yourself if much depends on the answer.",
         examples=(
             "predict results/default/runs/study_8/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
             "predict model.safetensors brain.nii --json",
@@ -80,7 +81,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="model of a finished run (.safetensors)")
     parser.add_argument("volume", type=Path, help="NIfTI file (.nii or .nii.gz), 3-D or 4-D (x, y, z, channel)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--anyway", action="store_true", help="print the most likely sequence also where in doubt")
+    parser.add_argument("--anyway", action="store_true", help="print the most likely sequence even if in doubt")
     parser.set_defaults(run=_predict)
 
 
@@ -105,7 +106,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
         "is written if anything is wrong.",
         "Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, "
         "*_T2w.nii.gz), and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, "
-        "P7_T1_axial_post_gd.nii.gz and P7_T2.nii.gz. A name that can be read in two ways is asked for.",
+        "P7_T1_axial_post_gd.nii.gz and P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence.",
         examples=(
             "convert hospital Task01_BrainTumour --test-fraction 0.2",
             "convert hospital Task01_BrainTumour --parts parts.tsv --sequence '*_T1_post.nii.gz=T1gd'",
@@ -114,18 +115,21 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="folder to convert")
     parser.add_argument("target", type=Path, help="new folder; absent or empty")
     parser.add_argument(
-        "--parts", type=Path, help="table (.tsv, with the columns patient and part) that says train or test for each"
+        "--parts", type=Path, help="table (.tsv) with the columns patient and part; the part is train or test"
     )
     parser.add_argument(
-        "--test-fraction", type=float, default=0.35, help="share of test patients without a table (%(default)s)"
+        "--test-fraction",
+        type=share,
+        default=0.35,
+        help="expected share of test patients, if no --parts are given (default: %(default)s)",
     )
     parser.add_argument(
         "--sequence",
         action="append",
         default=[],
         metavar="PATTERN=SEQUENCE",
-        help="sequence of the files whose names fit a pattern, where a name can be read in two ways: FLAIR, T1w, T1gd, "
-        "T2w, or none to leave them out; may be given several times",
+        help="sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out; can "
+        "be given several times",
     )
     parser.set_defaults(run=_convert)
 
@@ -164,8 +168,8 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
         "Print the table of accuracy against epsilon, and the paths of all tables and figures. The workflow also "
-        "writes report.html, one page with the result, the figures and what they cost in privacy. It needs no network "
-        "and can be printed. --html writes this page to another file.",
+        "writes report.html, one page with the result, the figures and the cost in privacy. It needs no network and "
+        "can be printed. --html writes this page to another file.",
         examples=(
             "report",
             "report --configfile workflow/scenarios/smoke.yaml",
@@ -196,7 +200,7 @@ def _report(given: argparse.Namespace) -> None:
     print(table.read_text(encoding="utf-8"))
     for kind in ("tables", "figures"):
         print(f"{kind}:")
-        for path in sorted((folder / kind).iterdir()):
+        for path in sorted((folder / kind).glob("*")):  # an interrupted workflow may have left no figures
             print(f"  {path}")
     print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
     page = given.html or folder / "report.html"

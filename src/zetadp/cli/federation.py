@@ -1,4 +1,4 @@
-"""The commands of ``zetadp federation``; those of a hospital are in `zetadp.cli.hospital`."""
+"""The commands of ``zetadp federation`` for a coordinator; `zetadp.cli.hospital` has those for a hospital."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.cli import hospital
-from zetadp.cli.helping import explain, tell, with_federation, written
+from zetadp.cli.helping import explain, federation_command, tell, written
+from zetadp.cli.hospital import PORT
+from zetadp.cli.hospital import add_commands as add_commands_of_hospitals
+from zetadp.cli.numbers import positive_number
 from zetadp.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zetadp.core.plan import Plan
 
 
@@ -26,32 +26,15 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "Needs the extra `federation`.",
     )
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
-    _demo(_command(parts, "demo", "train between three simulated hospitals on this machine, in a minute", _run_demo))
-    _certificates(_command(parts, "certificates", "make the certificate of the server", _run_certificates))
-    _plan(_command(parts, "plan", "write the plan of a run, which every site gets a copy of", _run_plan))
-    _kit(_command(parts, "kit", "write a folder for each hospital, and one for the server", _run_kit))
-    hospital.show(
-        _command(
-            parts, "show", "print what a plan asks of a hospital, and what it costs its patients", hospital.run_show
-        )
-    )
-    hospital.key(_command(parts, "key", "make the key pair of one node, at that node", hospital.run_key))
-    hospital.approve(
-        _command(parts, "approve", "approve a plan at a hospital, whose node then starts", hospital.run_approve)
-    )
-    _serve(_command(parts, "serve", "run the server and one training, to its end", _run_serve))
-    hospital.node(_command(parts, "node", "run a hospital's node until it is stopped", hospital.run_node))
-
-
-def _command(
-    parts: Any,  # noqa: ANN401
-    name: str,
-    help_: str,
-    run: Callable[[argparse.Namespace], None],
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = parts.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.")
-    parser.set_defaults(run=with_federation(run))
-    return parser
+    for describe, name, help_, run in (
+        (_demo, "demo", "train between three simulated hospitals on this machine, in a minute", _run_demo),
+        (_certificates, "certificates", "make the certificate of the server", _run_certificates),
+        (_plan, "plan", "write the plan of a run; every site gets a copy", _run_plan),
+        (_kit, "kit", "write a folder for each hospital, and one for the server", _run_kit),
+        (_serve, "serve", "run the server for one training run, to its end", _run_serve),
+    ):
+        describe(federation_command(parts, name, help_, run))
+    add_commands_of_hospitals(parts)
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:
@@ -79,10 +62,10 @@ def _run_demo(given: argparse.Namespace) -> None:
 def _certificates(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Make the certificate of a server (server.pem, server.key) and of an authority that signs nothing else "
-        "(authority.pem): its private key is not stored. With --nodes, make the keys of the nodes as well. That is for "
-        "trials. In a real federation every hospital makes its own key (zetadp federation key), so that no private "
-        "key is ever sent.",
+        "Make the certificate of a server (server.pem, server.key) and that of the authority that signs it "
+        "(authority.pem). The authority's private key is not stored, so it signs nothing else. With --nodes, also make "
+        "the keys of the nodes. That is for trials. In a real federation every hospital makes its own key (zetadp "
+        "federation key), so that no private key is ever sent.",
         examples=(
             "federation certificates keys --hosts server.example",
             "federation certificates trial --nodes node-01 node-02 node-03",
@@ -91,7 +74,7 @@ def _certificates(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="new or empty folder")
     parser.add_argument("--nodes", nargs="*", default=[], metavar="NAME", help="for trials: names of the nodes")
     parser.add_argument(
-        "--hosts", nargs="*", default=[], help="names and addresses of the server beside the loopback one"
+        "--hosts", nargs="*", default=[], help="names and addresses of the server, in addition to the loopback address"
     )
 
 
@@ -110,20 +93,22 @@ def _run_certificates(given: argparse.Namespace) -> None:
 def _plan(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Write the plan (plan.json) of a run of a configuration (.yaml), and print what it costs the patients of each "
-        "hospital. The configuration needs no folder of patients: a coordinator may have none.",
+        "Write the plan (plan.json) of a run of a configuration (.yaml), and print its cost in privacy for the "
+        "patients of each hospital. The configuration needs no folder of patients, as a coordinator may have none.",
         examples=(
             "federation plan federation.yaml --network pretrained --epsilon 8",
             "federation plan config.yaml over.yaml --network complex --epsilon 3 --output plan.json",
         ),
     )
-    parser.add_argument("configuration", type=Path, nargs="+", help="config.yaml, and a scenario that overlays it")
+    parser.add_argument(
+        "configuration", type=Path, nargs="+", help="config.yaml, and a scenario (.yaml) that changes it"
+    )
     parser.add_argument("--network", required=True, help="name of the network in the configuration")
     parser.add_argument("--epsilon", required=True, help="target epsilon of a run of the configuration")
     parser.add_argument("--arm", default="federated", help="name of an arm with local noise (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run (%(default)s)")
     parser.add_argument(
-        "--backbone", type=Path, help="public backbone of a network that needs one (default: that of this package)"
+        "--backbone", type=Path, help="public backbone, for a network that needs one (default: the one in this package)"
     )
     parser.add_argument("--output", type=Path, default=Path("plan.json"), help="file to write (%(default)s)")
 
@@ -190,7 +175,12 @@ def _kit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, help="the plan (.json)")
     parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server will listen")
     parser.add_argument("--authority", type=Path, required=True, help="certificate (.pem) of the authority")
-    parser.add_argument("--answer-seconds", type=float, default=10.0, help="written to the settings (%(default)s)")
+    parser.add_argument(
+        "--answer-seconds",
+        type=positive_number,
+        default=10.0,
+        help="answer_seconds in the hospitals' settings, longer than a node computes for a round (%(default)s)",
+    )
     parser.add_argument("--output", type=Path, default=Path("kits"), help="new folder (%(default)s)")
 
 
@@ -213,9 +203,10 @@ def _run_kit(given: argparse.Namespace) -> None:
 def _serve(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Run the server and one training by its settings (server.yaml), to its end. Then the model (.safetensors), its "
-        "history (.csv) and the ledger (.jsonl) are where the settings say, with a receipt (.json) for each hospital. "
-        "The exit code is 0 only if the model is there. After an interruption, start the same command again.",
+        "Run the server for one training run, to its end. Its settings (server.yaml) name the files for the model "
+        "(.safetensors), its history (.csv) and the ledger (.jsonl). A receipt (.json) for each hospital is written "
+        "next to the ledger. The exit code is 0 only if the model was written. After an interruption, start the same "
+        "command again.",
         examples=(
             "federation serve server.yaml --credentials keys",
             "federation serve server.yaml --credentials keys --port 8443 --folder /var/lib/zetadp/server",
@@ -226,10 +217,10 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         "--credentials", type=Path, required=True, help="folder with authority.pem, server.pem, server.key"
     )
     parser.add_argument(
-        "--folder", type=Path, default=Path("federation"), help="for logs and Flower's files (%(default)s)"
+        "--folder", type=Path, default=Path("federation"), help="folder for logs and Flower's files (%(default)s)"
     )
     parser.add_argument("--host", default="0.0.0.0", help="address to listen at (%(default)s)")  # noqa: S104  (nodes are elsewhere)
-    parser.add_argument("--port", type=int, default=hospital.PORT, help="port to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=PORT, help="port to listen at (%(default)s)")
 
 
 def _run_serve(given: argparse.Namespace) -> None:
@@ -252,12 +243,13 @@ def _run_serve(given: argparse.Namespace) -> None:
                     control.admit(name, key)
             waiting = f"Waiting for {', '.join(keys)}."
             tell(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}")
-            # Also for a training that is given up, since what was released stays released; when nobody writes any more.
+            # Receipts are due for a run that is given up too: its releases stay released. Written last, when the
+            # federation has stopped and the ledger no longer changes.
             stopped.callback(write_receipts, settings, credentials)
             federation.run(settings, tell)
     except KeyboardInterrupt:
         raise UserError(
-            "Stopped before the end of the training. Start the same command again to go on from the checkpoint."
+            "Stopped before the end of the run. Start the same command again to continue from the checkpoint."
         ) from None
     print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
     print(f"receipts: {settings.ledger.parent / FOLDER}")

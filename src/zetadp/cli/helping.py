@@ -1,4 +1,4 @@
-"""Layout of the commands' help."""
+"""What all commands share: the layout of their help, and errors as one message."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from zetadp.validation import UserError
 
@@ -13,8 +14,8 @@ WIDTH = 80
 
 
 def paragraphs(*texts: str) -> str:
-    """Return paragraphs for a description that argparse does not change."""
-    return "\n\n".join(textwrap.fill(" ".join(text.split()), WIDTH) for text in texts)
+    """Return paragraphs of lines of `WIDTH` characters, in which names of files stay whole."""
+    return "\n\n".join(textwrap.fill(" ".join(text.split()), WIDTH, break_on_hyphens=False) for text in texts)
 
 
 def explain(parser: argparse.ArgumentParser, *texts: str, examples: tuple[str, ...]) -> None:
@@ -24,8 +25,20 @@ def explain(parser: argparse.ArgumentParser, *texts: str, examples: tuple[str, .
     parser.epilog = "examples:\n" + "\n".join(f"  zetadp {example}" for example in examples)
 
 
+def federation_command(
+    parts: Any,  # noqa: ANN401  (argparse does not name the type)
+    name: str,
+    help_: str,
+    run: Callable[[argparse.Namespace], None],
+) -> argparse.ArgumentParser:
+    """Add a command to ``zetadp federation``, and return its parser."""
+    parser: argparse.ArgumentParser = parts.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.")
+    parser.set_defaults(run=with_federation(run))
+    return parser
+
+
 def with_federation(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
-    """Say what is missing where Flower is not installed."""
+    """Wrap a command that needs Flower: if it is not installed, raise a `UserError` that names what is missing."""
 
     def wrapped(given: argparse.Namespace) -> None:
         try:
@@ -42,7 +55,7 @@ def with_federation(run: Callable[[argparse.Namespace], None]) -> Callable[[argp
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Turn errors of writing into one message."""
+    """Turn an ``OSError`` of writing into a `UserError` that names the file."""
     try:
         yield
     except OSError as error:

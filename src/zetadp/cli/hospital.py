@@ -6,16 +6,28 @@ import argparse
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from zetadp.cli.helping import explain, tell, written
+from zetadp.cli.helping import explain, federation_command, tell, written
+from zetadp.cli.numbers import positive_number
 from zetadp.validation import UserError
 
 PORT = 9443
-"""Default address of a server."""
+"""Default port of a server."""
 
 
-def show(parser: argparse.ArgumentParser) -> None:
-    """Describe ``show``."""
+def add_commands(parts: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add the commands of a hospital to the sub-commands of ``federation``."""
+    for describe, name, help_, run in (
+        (_show, "show", "print what a plan asks of a hospital, and its cost in privacy", _run_show),
+        (_key, "key", "make the key pair of one node, at that node", _run_key),
+        (_approve, "approve", "approve a plan at a hospital, so that its node can start", _run_approve),
+        (_node, "node", "run a hospital's node until it is stopped", _run_node),
+    ):
+        describe(federation_command(parts, name, help_, run))
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
         "Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and "
@@ -26,28 +38,25 @@ def show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", help="name of one hospital's node (default: all)")
 
 
-def run_show(given: argparse.Namespace) -> None:
-    """Print a plan."""
+def _run_show(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.invitation import invitation
 
     print(invitation(Plan.read(given.plan), given.node))
 
 
-def key(parser: argparse.ArgumentParser) -> None:
-    """Describe ``key``."""
+def _key(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Make the key pair of a node: a public key (.pub.pem) for the server, and a private key (.key) in the form "
-        "of OpenSSH, which never leaves the hospital.",
+        "Make the key pair of a node: a public key (.pub.pem) for the server, and a private key (.key) in "
+        "OpenSSH's format, which never leaves the hospital.",
         examples=("federation key node-03.pub.pem node-03.key", "federation key keys/north.pub.pem keys/north.key"),
     )
-    parser.add_argument("public", type=Path, help="file for the public key, which the server gets")
+    parser.add_argument("public", type=Path, help="file for the public key, which goes to the server")
     parser.add_argument("private", type=Path, help="file for the private key, which never leaves the hospital")
 
 
-def run_key(given: argparse.Namespace) -> None:
-    """Make a key pair."""
+def _run_key(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.certificates import make_node_key
 
     for path in (given.public, given.private):
@@ -58,12 +67,11 @@ def run_key(given: argparse.Namespace) -> None:
     print(f"Send {given.public} to the server. Keep {given.private} here.")
 
 
-def approve(parser: argparse.ArgumentParser) -> None:
-    """Describe ``approve``."""
+def _approve(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Approve a plan (plan.json) at a hospital, by the hospital's settings (node.yaml). Without --hash, print the "
-        "plan and approve nothing. With --hash, sign the plan and the permitted attempts with the node's private key "
+        "Approve the plan (plan.json) that a hospital's settings (node.yaml) name. Without --hash, print the plan and "
+        "approve nothing. With --hash, sign the plan and the number of permitted attempts with the node's private key "
         "(.key). The node starts only with this approval.",
         examples=(
             "federation approve node.yaml --key node-03.key",
@@ -76,8 +84,7 @@ def approve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hash", help="the first twelve digits of the plan's hash, or more")
 
 
-def run_approve(given: argparse.Namespace) -> None:
-    """Print a plan, or approve it."""
+def _run_approve(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import approval
     from zetadp.federation.flower.certificates import check_node_key
@@ -105,13 +112,12 @@ def run_approve(given: argparse.Namespace) -> None:
     print(f"Approved by {given.who}: {path}. The node may start.")
 
 
-def node(parser: argparse.ArgumentParser) -> None:
-    """Describe ``node``."""
+def _node(parser: argparse.ArgumentParser) -> None:
     explain(
         parser,
-        "Run a hospital's node, by the hospital's settings (node.yaml), until it is stopped. The plan must have been "
-        "approved. Needs the certificate (.pem) that the server's certificate goes back to, and the node's private "
-        "key (.key).",
+        "Run a hospital's node with the hospital's settings (node.yaml), until it is stopped. The plan must have been "
+        "approved. This needs the certificate (.pem) of the authority that signed the server's certificate, and the "
+        "node's private key (.key).",
         examples=(
             "federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key",
             "federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key node-03.key "
@@ -120,14 +126,15 @@ def node(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("settings", type=Path, help="settings of the hospital (YAML)")
     parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server listens")
-    parser.add_argument("--authority", type=Path, required=True, help="certificate that the server's goes back to")
-    parser.add_argument("--key", type=Path, required=True, help="the node's private key")
-    parser.add_argument("--folder", type=Path, help="for logs and Flower's files (default: in the state folder)")
-    parser.add_argument("--idle-seconds", type=float, default=1.0, help="between two looks for work (%(default)s)")
+    parser.add_argument("--authority", type=Path, required=True, help="certificate of the authority (.pem)")
+    parser.add_argument("--key", type=Path, required=True, help="the node's private key (.key)")
+    parser.add_argument("--folder", type=Path, help="folder for logs and Flower's files (default: in the state folder)")
+    parser.add_argument(
+        "--idle-seconds", type=positive_number, default=1.0, help="seconds between two requests for work (%(default)s)"
+    )
 
 
-def run_node(given: argparse.Namespace) -> None:
-    """Run a node."""
+def _run_node(given: argparse.Namespace) -> None:
     from flwr.supercore.address import parse_address
 
     from zetadp.core.plan import Plan

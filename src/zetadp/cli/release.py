@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.cli.helping import explain
-from zetadp.cli.privacy import count, delta, positive_number, probability
+from zetadp.cli.numbers import count, delta, positive_number, probability
 from zetadp.validation import UserError
 
 
@@ -23,11 +23,12 @@ def _add_release(commands: Any) -> None:  # noqa: ANN401
     )
     explain(
         release,
-        "Mix features of people into rows, with exact noise of the operating system, and write them to a file with "
-        "their guarantee. The release is recorded in a ledger first, and made once. To make another one of the same "
-        "people, permit it (zetadp permit). With --cap, nothing is released if all trainings and releases of these "
-        "people would then cost more: keep their ledgers (.jsonl) in one folder. The features must be of each person "
-        "alone, and what computed them must have seen none of these people.",
+        "Mix the features of people into rows, add exact noise from the operating system, and write the rows with "
+        "their guarantee to a file. The release is first recorded in a ledger, and can be made only once. To release "
+        "the same people again, permit it (zetadp permit). With --cap, nothing is released if the total epsilon of all "
+        "runs and releases of these people would exceed the cap: keep their ledgers (.jsonl) in one folder.",
+        "The features of a person must be computed from this person's data alone, by a model that was trained on none "
+        "of these people.",
         examples=(
             "release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5",
             "release features.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --rows 200 --active 0.5",
@@ -40,24 +41,33 @@ def _add_release(commands: Any) -> None:  # noqa: ANN401
     release.add_argument("file", type=Path, help="HDF5 file to write (.h5)")
     release.add_argument("--people", type=count, required=True, help="declared number of people")
     release.add_argument("--classes", type=count, required=True, help="number of classes")
-    release.add_argument("--epsilon", type=positive_number, required=True, help="epsilon for each person, as 1 or 8")
-    release.add_argument("--delta", type=delta, required=True, help="chance at which epsilon may not hold, as 1e-5")
-    release.add_argument("--rows", type=count, help="rows to release (default: as many as people)")
-    release.add_argument("--degree", type=positive_number, help="people in a row (default: by the theorem)")
+    release.add_argument(
+        "--epsilon", type=positive_number, required=True, help="epsilon for each person, such as 1 or 8"
+    )
+    release.add_argument(
+        "--delta",
+        type=delta,
+        required=True,
+        help="probability for which epsilon allows an exception, such as 1e-5; less than 1 / number of people",
+    )
+    release.add_argument("--rows", type=count, help="number of rows (default: about the number of people)")
+    release.add_argument(
+        "--degree", type=positive_number, help="expected number of people in a row (default: the best one)"
+    )
     release.add_argument(
         "--active",
         type=probability,
         default=1.0,
-        help="share of the rows that are open to each class; less than 1 publishes which (default: %(default)s)",
+        help="share of the rows that are open to each class; below 1, the file says which rows (default: %(default)s)",
     )
     release.add_argument(
         "--norm", type=positive_number, default=1.0, help="norm that features are clipped to (default: %(default)s)"
     )
-    release.add_argument("--ledger", type=Path, help="ledger of the release (.jsonl; default: FILE with this ending)")
+    release.add_argument("--ledger", type=Path, help="ledger of the release (default: FILE with the ending .jsonl)")
     release.add_argument(
         "--cap",
         type=positive_number,
-        help="epsilon that all ledgers (.jsonl) in the folder of --ledger together must not exceed, at this delta",
+        help="epsilon that the total of all ledgers (.jsonl) in the folder of --ledger must not exceed, at this delta",
     )
     release.set_defaults(run=_release)
 
@@ -66,7 +76,7 @@ def _add_statement(commands: Any) -> None:  # noqa: ANN401
     statement = commands.add_parser("statement", help="print the privacy statement in a file of released rows")
     explain(
         statement,
-        "Print what a file of released rows says about the people behind it.",
+        "Print the privacy statement that a file of released rows (.h5) contains.",
         examples=("statement rows.h5", "statement results/release/runs/rows/federated/eps-8/seed-0/release.h5"),
     )
     statement.add_argument("file", type=Path, help="HDF5 file of released rows (.h5)")
@@ -74,15 +84,18 @@ def _add_statement(commands: Any) -> None:  # noqa: ANN401
 
 
 def _release(given: argparse.Namespace) -> None:
+    import zlib
+    from zipfile import BadZipFile
+
     import numpy as np
 
     from zetadp.feature_release.release import ReleaseSettings, release_features
     from zetadp.privacy.wording import plain_text
 
     try:
-        with np.load(given.features) as content:
+        with given.features.open("rb") as file, np.load(file) as content:
             features, labels = content["features"], content["labels"]
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, EOFError, BadZipFile, zlib.error, KeyError, ValueError, TypeError) as error:
         raise UserError(
             f"Expected {given.features} to be a NumPy file (.npz) with features and labels: {error}."
         ) from error

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.cli.helping import explain
-from zetadp.cli.privacy import delta
+from zetadp.cli.numbers import delta
 from zetadp.privacy.units import PERSONS
 from zetadp.validation import UserError
 
 LEDGER = "ledger.jsonl"
 OF_AN_EXPERIMENT = 5
-"""Folders from a run's own up to that of its experiment: runs/NETWORK/ARM/EPSILON/SEED."""
+"""Number of folders from that of an experiment down to that of a run: runs/NETWORK/ARM/EPSILON/SEED."""
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
@@ -35,7 +35,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     risk.add_argument(
         "--unit",
         choices=(*PERSONS, "record"),
-        help="what the ledger's units are (default: that of the run, else record)",
+        help="what one unit of the ledger is (default: that of the run, else record)",
     )
     risk.add_argument("--audit", type=Path, help="folder of the audit (default: that of the run's experiment)")
     risk.set_defaults(run=_risk)

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
     """Add the command to a parser's sub-commands."""
-    verify = commands.add_parser("verify", help="check that a finished run is unaltered and its epsilon true")
+    verify = commands.add_parser("verify", help="check that a finished run is unchanged and its epsilon correct")
     explain(
         verify,
-        "Check the folder of a finished run. Its files must be as they were sealed (seal.json), its ledger "
-        "(ledger.jsonl) an unbroken chain, its plan (plan.json) and its statement (privacy.json) in agreement with "
-        "the ledger, and its epsilon no smaller than dp-accounting finds. Needs no patients' data. Ends with exit code "
-        "1 if anything is wrong.",
+        "Check the folder of a finished run. Its files must be unchanged since they were sealed (seal.json). Its "
+        "ledger (ledger.jsonl) must be an unbroken chain. Its plan (plan.json) and its statement (privacy.json) must "
+        "agree with the ledger. Its epsilon must not be below the one that dp-accounting computes. This needs no "
+        "patients' data. The exit code is 1 if anything is wrong.",
         "A hospital of a federation has no such folder. With --receipt (.json, from the coordinator) and --authority "
-        "(.pem), check instead that its ledgers hold all that the server had seen: an older copy lacks it.",
+        "(.pem), check instead that its ledgers record all that the server has received. An older copy of a ledger "
+        "does not.",
         examples=(
             "verify results/default/runs/study_8/federated/eps-1/seed-0",
             "verify results/default/runs/study_8/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
@@ -34,11 +35,13 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     verify.add_argument(
         "--ledgers",
         type=Path,
-        help="folder of the cohort's live ledgers: checks as well that none of them is gone, nor the end of one",
+        help="folder of the cohort's ledgers; also check that none of them is missing or cut off",
     )
-    verify.add_argument("--receipt", type=Path, help="receipt of a federation's server (.json), in place of RUN")
+    verify.add_argument("--receipt", type=Path, help="receipt of a federation's server (.json), instead of RUN")
     verify.add_argument(
-        "--authority", type=Path, help="certificate of the authority (authority.pem) that the server's goes back to"
+        "--authority",
+        type=Path,
+        help="certificate of the authority (authority.pem) that signed the server's certificate",
     )
     verify.set_defaults(run=with_federation(_verify))
 

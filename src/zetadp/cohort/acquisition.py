@@ -34,11 +34,11 @@ def acquire(
     signal
         Signed signal (n,) of the voxels in the brain.
     inside
-        Which voxels (x, y, z) of the grid they are.
+        Mask (x, y, z) of these voxels on the grid.
     grid, scanner
-        Where the voxels lie, and what acquires them.
+        Positions of the voxels, and the scanner that acquires them.
     channel
-        Index of the sequence.
+        Index of the sequence in `scanners.CHANNELS`.
     noise
         Standard deviation of the noise of an average scanner in each part of the signal, relative to the mean signal,
         for voxels of `NOISE_VOXEL` in the plane.
@@ -60,7 +60,7 @@ def acquire(
     sigma = noise * scanner.noise * NOISE_VOXEL / np.sqrt(grid.voxel[0] * grid.voxel[1])
     if scanner.acceleration:
         uneven = 1 + np.float32(scanner.acceleration) * np.clip(1 - _outwardness(grid, inside), 0, 1)
-        # Noise that varies over space: scaling signal and result is scaling the noise.
+        # Noise that varies over space: dividing the signal and multiplying the magnitude scales the noise alone.
         magnitude = rician(signal / uneven, sigma, rng) * uneven
     else:
         magnitude = rician(signal, sigma, rng)

@@ -45,8 +45,8 @@ class Atlas:
     Attributes
     ----------
     brain, grey, white, sulci
-        Arrays of one shape in [0, 1], float32: inside the brain, grey matter, white matter, and the share of the
-        cerebrospinal fluid that lies between gyri, where the vessels run, rather than in the ventricles.
+        Arrays (x, y, z) in [0, 1], float32: brain, grey matter, white matter, and the share of the cerebrospinal fluid
+        that lies between gyri, where the vessels run, and not in the ventricles.
     origin
         MNI coordinates (mm) of the first voxel; axes run right, anterior and superior.
     """
@@ -118,7 +118,7 @@ def healthy_fractions(
     vessels
         Share of blood in the fluid between gyri, in [0, 1]; four times as much in the fissure between the hemispheres.
     brain
-        The atlas's map of the brain (n,) in the same voxels, where it is known already.
+        The atlas's map of the brain (n,) in the same voxels, if the caller has sampled it already.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""From one file per sequence, as BraTS and BIDS have it, to the Decathlon layout with one file per record.
+"""Convert cohorts with one file per sequence (BraTS, BIDS) to the Decathlon layout with one file per record.
 
 Nothing is registered or resampled: the four sequences of a record must lie on one grid already.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.cohort.decathlon import DAMAGED, SEQUENCES, Listing, read_task, record_name, write_task
-from zetadp.cohort.index import PARTICIPANTS, PATIENT_KEY, read_table
+from zetadp.cohort.index import PARTICIPANTS, PATIENT_KEY, bare, read_table
 from zetadp.cohort.naming import bids_readings, readings, told
 from zetadp.storage import folder_written_whole, write_text
 from zetadp.validation import UserError
@@ -25,13 +25,13 @@ from zetadp.validation import UserError
 FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
 INT16_MAX = 32767
 LEAST_LEVELS = 1000
-"""Fewer levels than this across the range of a sequence would be a loss; the record is stored as float32 then."""
+"""Least number of integer levels over the range of a sequence; with fewer, the record is stored as float32."""
 
 GRID_TOLERANCE = 1e-3
 """Largest difference of two affines that counts as the same grid, in millimetres."""
 
 TIMEPOINT = re.compile(r"(BraTS-[A-Za-z]+-\d{5})-\d{3}")
-"""Names of BraTS since 2023: the last number counts the scans of one person."""
+"""Names in BraTS since 2023, whose last number counts the scans of one person."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,13 @@ def convert_folder(
     the entity ``ce``), and one folder per record with four files whose names hold the sequence as words
     (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.cohort.naming`).
 
-    Sessions of one person stay one patient: they go to the
-    same part, and ``patient_key.tsv`` next to ``dataset.json`` lists their names.
+    Sessions of one person stay one patient: they go to the same part, and ``patient_key.tsv`` next to ``dataset.json``
+    names the patient of each file.
 
-    Intensities: integers that fit are stored as they are. All else is stored as int16 multiples of one step per record,
-    its largest magnitude over 32767, with the step as ``scl_slope``: zero stays zero, the error is half a step at most.
-    Where a sequence would keep fewer than 1000 levels that way, the record is stored as float32.
+    If all sequences of a record hold integers that fit into int16, they are stored unchanged. Other records are stored
+    as int16 multiples of one step, which is the record's largest magnitude over 32767 and becomes ``scl_slope``. Zero
+    stays zero, and the error is at most half a step. If a sequence would have fewer than 1000 levels that way, the
+    record is stored as float32.
 
     Parameters
     ----------
@@ -75,13 +76,17 @@ def convert_folder(
         Tab-separated table with the columns ``patient`` and ``part`` (``train`` or ``test``). Without it a patient's
         part follows from the patient's name alone (`part_of`), so that no patient moves when another one joins.
     test_fraction
-        Expected share of test patients where ``parts`` is not given. At 1 all are test patients, for a server that
-        watches a training between hospitals.
+        Expected share of test patients, in [0, 1], if ``parts`` is not given. With 1, all are test patients, for a
+        server that watches a run between hospitals.
     name
         Name of the task, for ``dataset.json``.
     sequences
-        Sequence of each file name that fits a pattern, for names that can be read in two ways; ``none`` leaves files
-        out.
+        Sequence of the files whose names fit a pattern, by pattern, for names that can be read in two ways; ``none``
+        leaves the files out.
+
+    Returns
+    -------
+    The content of the new ``dataset.json``.
 
     Raises
     ------
@@ -127,7 +132,7 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
     Parameters
     ----------
     target
-        The folder; replaced if it is there.
+        The folder; an existing one is replaced.
     task
         Folder of the cohort, the one that holds ``dataset.json``.
     records
@@ -231,7 +236,7 @@ def _assign(patients: list[str], parts: Path | None, test_fraction: float) -> tu
 
 
 def _convert_record(record: Record, path: Path, *, write: bool) -> list[str]:
-    """Join the sequences of one record in one file; return their faults."""
+    """Check the sequences of one record and join them in one file, unless told not to write; return their faults."""
     import nibabel as nib
 
     problems: list[str] = []
@@ -275,7 +280,7 @@ def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) ->
     largest = [max(abs(float(channel.min())), abs(float(channel.max()))) for channel in channels]
     whole = all(channel.dtype.kind in "iu" for channel in channels) and max(largest) <= INT16_MAX
     step = 1.0 if whole else max(largest) / INT16_MAX
-    # Read by the header's single precision, so that the stored numbers and the step belong together.
+    # The header stores the step in single precision: divide by exactly that number.
     step = float(np.float32(step)) or 1.0
     fine = whole or all(float(np.ptp(channel)) >= LEAST_LEVELS * step for channel in channels)
     stacked = np.empty((*channels[0].shape, len(channels)), dtype=np.int16 if fine else np.float32, order="F")
@@ -290,10 +295,11 @@ def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) ->
 
 
 def _copy_scanners(source: Path, target: Path, patients: set[str]) -> None:
-    """Copy the scanner of each person, and nothing else from the table of people."""
+    """Copy the scanner of each patient, and no other column of the table."""
     if not source.is_file():
         return
     table = read_table(source, ("participant_id",))
     if "scanner" in table:
-        rows = table.loc[table["participant_id"].isin(patients), ["participant_id", "scanner"]]
+        known = table["participant_id"].map(bare).isin({bare(patient) for patient in patients})
+        rows = table.loc[known, ["participant_id", "scanner"]]
         write_text(target, rows.to_csv(sep="\t", index=False, lineterminator="\n"))

@@ -1,8 +1,8 @@
 """The layout of a Medical Segmentation Decathlon task, and the volumes in it.
 
-A task is a folder with ``dataset.json``, ``imagesTr/`` and ``imagesTs/``; every record is one four-dimensional NIfTI
-file with axes (x, y, z, channel). Only ``dataset.json`` says what the channels are. Reading voxels
-is bound by decompression, so it goes through Intel's igzip: one pass, one channel at a time, checked to the end.
+A task is a folder with ``dataset.json``, ``imagesTr/`` and ``imagesTs/``. Every record is one four-dimensional NIfTI
+file with axes (x, y, z, channel). Only ``dataset.json`` names the channels. Most of the time of reading goes to
+decompression, so files are read with Intel's igzip, in one pass and one channel at a time.
 
 Source: Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9.
 """
@@ -31,7 +31,7 @@ SPELLINGS = {
     "T1gd": ("t1gd", "t1ce", "t1wgd", "t1wce", "t1c"),
     "T2w": ("t2", "t2w"),
 }
-"""Names of the sequences in the Decathlon and in the BraTS challenges, without case, spaces and punctuation."""
+"""Names of the sequences in the Decathlon and in the BraTS challenges, in lower case and without punctuation."""
 
 DAMAGED = (EOFError, OSError, zlib.error)
 """Errors that a truncated or altered gzip stream raises."""
@@ -158,7 +158,7 @@ def write_task(
     training: Sequence[PurePosixPath],
     test: Sequence[PurePosixPath],
 ) -> None:
-    """Write ``dataset.json`` with the official keys; the volumes are written by the caller, before this."""
+    """Write ``dataset.json`` with the official keys; call this after the volumes are written."""
     content = {
         "name": name,
         "description": description,
@@ -182,7 +182,7 @@ def read_volume(path: Path, *, channels: int = len(SEQUENCES), slices: int = 1) 
     channels
         Number of channels that it must hold.
     slices
-        Number of axial slices that it must hold at least.
+        Least number of axial slices.
 
     Raises
     ------
@@ -265,7 +265,10 @@ def _listed(path: Path, entry: Any) -> PurePosixPath:  # noqa: ANN401  (JSON is 
 
 
 def channels_of(volume: Volume) -> Iterator[np.ndarray]:
-    """Yield each channel in file order, through one buffer; raise a `UserError` if the file is damaged."""
+    """Yield each channel (x, y, z) in file order; raise a `UserError` if the file is damaged.
+
+    All channels share one buffer, so each is valid only until the next one is read. Values are as stored, not scaled.
+    """
     shape = volume.shape[:3]
     buffer = bytearray(int(np.prod(shape)) * volume.dtype.itemsize)
     try:
@@ -293,9 +296,9 @@ def channels_of(volume: Volume) -> Iterator[np.ndarray]:
 def check_complete(volume: Volume) -> None:
     """Raise a `UserError` unless the file holds all voxels that its header announces.
 
-    A gzip file ends with the size of what it holds, modulo 4 GiB. Where that agrees with the header nothing is
-    decompressed; damage in the middle is then found by the checksum when the volume is read. Where it does not (the
-    file was cut, or was written in several gzip members) the whole file is decompressed to find out.
+    A gzip file ends with the size of its content, modulo 4 GiB. If that agrees with the header, nothing is
+    decompressed: the checksum finds damage in the middle later, when the volume is read. If it does not agree (the file
+    was cut, or has several gzip members), the whole file is decompressed to find out.
     """
     announced = volume.offset + int(np.prod(volume.shape)) * volume.dtype.itemsize
     with volume.path.open("rb") as file:

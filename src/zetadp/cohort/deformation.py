@@ -1,6 +1,6 @@
 r"""From the space of a patient to the space of the atlas: a random affine map plus a random smooth displacement.
 
-Every draw is made for the whole field of view, whatever the grid, so a patient keeps one anatomy at any resolution.
+What is drawn does not depend on the grid, so a patient has the same anatomy at any resolution.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def smooth_field(rng: np.random.Generator, grid: VoxelGrid, spacing: float) -> n
 
 @dataclass(frozen=True)
 class Variability:
-    """Spread of patients in shape: standard deviations, unless said otherwise.
+    """Variation of shape between patients, as standard deviations unless stated otherwise.
 
     Attributes
     ----------

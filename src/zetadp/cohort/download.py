@@ -1,4 +1,4 @@
-"""Fetch the official archive: resumed where it broke, checked before use, unpacked safely."""
+"""Download the official archive (with resumption and a checksum), and unpack it safely."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def download(
 ) -> None:
     """Download a file over HTTP and check it; an existing correct target is left unchanged.
 
-    A partial file is kept next to the target as ``<name>.part``. The next attempt, also in another process, continues
-    it with an HTTP range, or starts again if the server does not support ranges.
+    A partial file stays next to the target as ``<name>.part``. The next attempt, also by another process, continues it
+    with an HTTP range, or starts again if the server does not support ranges.
 
     Parameters
     ----------
@@ -56,16 +56,15 @@ def download(
     target
         Path of the file, written only after its checksum matches.
     md5
-        Checksum in hexadecimal, as the publisher gives it: it detects transmission errors, but is no signature.
+        The publisher's MD5 checksum in hexadecimal. It detects transmission errors, but is no signature.
     retries
-        Attempts in a row, after the first, that may bring nothing new before giving up.
+        Largest number of failed attempts in a row, after the first, in which no new bytes arrive.
     timeout
-        Seconds without an answer after which an attempt counts as broken.
+        Seconds without an answer after which an attempt has failed.
     pause
         Seconds before the first retry; doubled each time, at most a minute.
     progress
-        Called with the bytes that are there, the total (``None`` if the server does not say) and the rate in bytes per
-        second.
+        Called with the number of bytes so far, the total (``None`` if unknown) and the rate in bytes per second.
 
     Raises
     ------
@@ -105,8 +104,8 @@ def extract(archive: Path, folder: Path) -> None:
     Only files and folders are taken. Names that are absolute or climb with ``..``, links, devices and pipes are
     refused. The resource files ``._*`` that macOS puts into archives are left out.
 
-    What an interrupted call left is replaced: its temporary folder, and a ``folder`` that holds nothing but files of
-    this archive, byte for byte.
+    The remains of an interrupted call are replaced: its temporary folder, and a ``folder`` in which every file equals
+    the file of this archive.
 
     Raises
     ------
@@ -115,7 +114,7 @@ def extract(archive: Path, folder: Path) -> None:
     """
     if not archive.is_file():
         raise UserError(f"Expected the archive {archive}, found no such file. Download it first.")
-    # Python's reader takes an archive that is cut within a header for one that ends there.
+    # Python's reader does not notice that an archive was cut within a header.
     with archive.open("rb") as file:
         file.seek(-min(END_OF_TAR, archive.stat().st_size), os.SEEK_END)
         if file.read() != bytes(END_OF_TAR):

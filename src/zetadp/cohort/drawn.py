@@ -1,7 +1,7 @@
-"""A population whose properties are drawn from the cohort's seed, so that no method could be chosen for it.
+"""A population whose properties are drawn from the cohort's seed, so that no method can be tuned to it.
 
-Anatomy, lesions and scanners lie somewhere between the other populations and beyond them. With a seed that follows
-from something fixed earlier, such as the hash of the commit that fixed a method, the cohort is a fair test of it.
+Anatomy, lesions and scanners lie between those of the other populations, or beyond them. If the seed follows from
+something older, such as the hash of the commit that fixed a method, the cohort is a fair test of this method.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 
 from zetadp.cohort.deformation import Variability
 from zetadp.cohort.grid import VoxelGrid
-from zetadp.cohort.lesions import add_tumours, draw_tumour_in, hollowed, with_no_lesion
+from zetadp.cohort.lesions import add_tumours, draw_tumour, hollowed, with_no_lesion
 from zetadp.cohort.populations import Brain, Population, draw_brain_without_atlas, draw_patient_brain
 from zetadp.cohort.scanners import Scanner, draw_scanner, draw_vendor_scanner
 from zetadp.randomness import Purpose, stream
 
 CHARACTER = 2**20
-"""Place of this stream among those of a cohort, whose other places are far below."""
+"""Place of this stream among those of the cohort; all other places are much smaller numbers."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Character:
     without_atlas
         Share of brains from implicit shapes; the others come from the atlas.
     shape
-        How far they differ in shape.
+        Variation of shape between patients.
     lesions
-        Most lesions of a patient.
+        Largest number of lesions of a patient.
     radius, oedema
         Lowest and highest radius of a lesion, and width of its oedema, in mm.
     hollowed
-        Share of patients with cavities, of those with lesions.
+        Share of the patients with lesions whose lesions are cavities.
     vendor
-        Share of centres with scanners of the other vendor.
+        Share of centres whose scanners are those of `draw_vendor_scanner`.
     jitter
-        How far, relatively, the settings of a centre's protocols lie from usual ones at most.
+        Largest relative change of the settings of a centre's protocols.
     noise, bias
         Factors on the scanner's noise and receive field.
     """
@@ -94,7 +94,7 @@ def drawn_population(seed: int) -> Population:
             return with_no_lesion(brain.healthy)
         found = [
             replace(
-                draw_tumour_in(rng, brain.white),
+                draw_tumour(rng, brain.white),
                 radius=float(rng.uniform(*own.radius)),
                 oedema=float(rng.uniform(*own.oedema)),
             )
@@ -106,7 +106,7 @@ def drawn_population(seed: int) -> Population:
     def scanner(rng: np.random.Generator) -> Scanner:
         machine = (draw_vendor_scanner if rng.random() < own.vendor else draw_scanner)(rng)
         flair, t1, _, t2 = (each.jittered(rng, own.jitter) for each in machine.protocols)
-        # The same T1 weighting before and after contrast, as everywhere.
+        # The same T1 weighting before and after contrast, as in the other populations.
         return replace(
             machine, protocols=(flair, t1, t1, t2), noise=machine.noise * own.noise, bias=machine.bias * own.bias
         )

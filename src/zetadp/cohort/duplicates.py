@@ -1,6 +1,7 @@
 """Patients whose images are nearly the same: one person under two names, or one scan in two files.
 
-Such pairs break what the split and the unit of privacy promise, and a hash of files cannot see them.
+With such a pair, a patient may be in training and in test data, and the guarantee per patient is wrong. Hashes of
+files cannot find such pairs.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import pandas as pd
 from zetadp.kspace.slicing import resize_area
 
 THRESHOLD = 0.8
-"""Between what distinct patients reach and what copies keep.
+"""Least correlation of a pair that is reported: above that of distinct patients, and below that of copies.
 
-Measured on 100 simulated patients at 32 x 32 pixels: the 4950 pairs of distinct patients reach 0.65 at most, while ten
-copies keep at least 0.99 after a change of contrast (power 0.8), 0.98 when shifted by one slice, 0.95 with noise of 0.3
+Measured on 100 simulated patients at 32 x 32 pixels. The 4950 pairs of distinct patients reach at most 0.65. Ten copies
+reach at least 0.99 after a change of contrast (power 0.8), 0.98 when shifted by one slice, 0.95 with noise of 0.3
 standard deviations, 0.92 after a blur of 0.7 pixels and 0.90 after a shift of a quarter of a pixel in both directions.
-A shift of half a pixel (2.7 mm along the diagonal) can bring a copy down to 0.64, where nothing tells it from a
-stranger.
+A shift of half a pixel (2.7 mm along the diagonal) can lower a copy to 0.64, which is no more than that of distinct
+patients.
 """
 
 PIXELS = 16
@@ -27,11 +28,11 @@ SLABS = 5
 
 
 def near_duplicates(stack: np.ndarray, patients: Sequence[str], threshold: float = THRESHOLD) -> pd.DataFrame:
-    """Find the pairs of patients whose images correlate beyond what the anatomy that all share explains.
+    """Find the pairs of patients whose images correlate more than the common anatomy explains.
 
-    Each sequence of each patient is averaged to a coarse grid (16 x 16 pixels, 5 slabs), standardised to zero mean and
-    unit variance, and freed of the mean over the cohort. The rest is specific to the patient; the figure is its
-    correlation between two patients. Scale and offset of intensities do not change it, noise and small shifts little.
+    Each sequence of each patient is averaged to a coarse grid (16 x 16 pixels, 5 slabs) and standardised to zero mean
+    and unit variance. The mean over the cohort is subtracted, and the correlation of two patients is that of the rest.
+    Scale and offset of intensities do not change it; noise and small shifts change it little.
 
     Parameters
     ----------
@@ -45,15 +46,20 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str], threshold: float
     Returns
     -------
     Table with the columns patient_a, patient_b and correlation, highest first. With fewer than three patients it is
-    empty: nothing tells apart then what is shared by all from what is shared by two.
+    empty, because the anatomy that all share cannot be told from that of a pair.
+
+    Raises
+    ------
+    ValueError
+        If the stack has another shape.
 
     Notes
     -----
-    The mean is worth removing from a few dozen patients on. In a handful of them it holds much of each one, and copies
-    that were changed can be missed; patients of another source than the bulk resemble each other and can be named
-    wrongly. A pair that is found is a reason to look, not a proof.
+    This works from a few dozen patients on. In a smaller cohort, every patient is a large part of the mean, and altered
+    copies can be missed. Patients of another source than the majority resemble each other and can be reported wrongly.
+    A pair is a reason to look, not a proof.
 
-    The result depends on all patients of the cohort. It is for the holder of the data, before training; it must not be
+    The result depends on all patients of the cohort. It is for the data holder, before training, and must not be
     released.
     """
     if stack.ndim != 5 or len(stack) != len(patients):

@@ -15,7 +15,7 @@ CENTRE = (0.0, -17.0, 10.0)
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
-    """Refuse voxel counts along x, y, z that no volume here can have.
+    """Check the numbers of voxels along x, y, z of a simulated volume.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""The table of a cohort with patients, parts and files, and every check that needs no voxels.
+"""The table of a cohort (patients, parts and files), and all checks that need no voxels.
 
-Numbers of patients are public constants that the user declares: the guarantee of privacy is stated for them, so they
+The user declares the numbers of patients. They are public constants, for which the privacy guarantee is stated, so they
 are compared with the folder and never counted from it.
 """
 
@@ -43,17 +43,16 @@ def index_cohort(
     slices
         Axial slices that every volume must hold.
     patient_key
-        Tab-separated table with the columns ``file`` (relative to ``task_root``) and ``patient``: which person each
-        record belongs to. Without it ``patient_key.tsv`` in ``task_root`` is used; without that too, every record
-        counts as a patient of its own.
+        Tab-separated table with the columns ``file`` (relative to ``task_root``) and ``patient``. By default,
+        ``patient_key.tsv`` in ``task_root``. Without either, every record counts as a patient of its own.
     threads
-        Files that are hashed at the same time.
+        Number of files that are checked at the same time.
 
     Returns
     -------
     Table with the columns patient, record, part (``train`` or ``test``), file (relative to ``task_root``), sha256,
     bytes and scanner, sorted by part (training first), patient and record. ``scanner`` comes from the columns
-    ``participant_id`` and ``scanner`` of ``participants.tsv`` in ``task_root`` and is empty where that is silent.
+    ``participant_id`` and ``scanner`` of ``participants.tsv`` in ``task_root``, and is empty if unknown.
 
     Raises
     ------
@@ -98,7 +97,7 @@ def index_cohort(
             file.as_posix(),
             checked[file].sha256,
             checked[file].size,
-            scanners.get(_bare(patients[file]), ""),
+            scanners.get(bare(patients[file]), ""),
         )
         for part, file in listed
     ]
@@ -107,9 +106,10 @@ def index_cohort(
 
 
 def brought_files(cohort: Mapping[str, Any], root: Path) -> list[str]:
-    """Return the files of a user's own cohort, as inputs of rules, so that changes in them are noticed.
+    """Return the files of a user's own cohort, as inputs of rules, so that the workflow notices changes in them.
 
-    A simulation or a download writes its volumes while the workflow runs. Its settings or its checksum stand for them.
+    A simulation or a download writes its volumes while the workflow runs, so these cannot be inputs. Rules depend on
+    its settings or its checksum instead.
 
     Parameters
     ----------
@@ -121,14 +121,14 @@ def brought_files(cohort: Mapping[str, Any], root: Path) -> list[str]:
     files = listed_files(root) if cohort["source"] == "folder" else []
     if cohort["patient_key"]:
         files.append(Path(cohort["patient_key"]))
-    # The stage that checks the cohort reports missing files, all of them at once.
+    # `index_cohort` reports missing files, all of them at once.
     return [file.as_posix() for file in files if file.is_file()]
 
 
 def listed_files(task_root: Path) -> list[Path]:
     """Return the files that `index_cohort` reads besides ``dataset.json``: volumes, and the tables next to them.
 
-    Nothing is checked: some may be missing, and a folder that is no task has none.
+    Nothing is checked: files may be missing, and the result is empty for a folder that is no task.
     """
     try:
         task = read_task(task_root)
@@ -232,13 +232,13 @@ def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPa
 
 
 def _read_scanners(path: Path) -> dict[str, str]:
-    """Return the scanner of each participant, if the table names it."""
+    """Return the scanner of each participant whose scanner the table names."""
     if not path.is_file():
         return {}
     table = read_table(path, ("participant_id",))
     if "scanner" not in table:
         return {}
-    return {_bare(name): scanner for name, scanner in zip(table["participant_id"], table["scanner"], strict=True)}
+    return {bare(name): scanner for name, scanner in zip(table["participant_id"], table["scanner"], strict=True)}
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
@@ -256,8 +256,8 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     return table
 
 
-def _bare(participant: str) -> str:
-    """Drop the prefix that BIDS puts before identifiers."""
+def bare(participant: str) -> str:
+    """Return an identifier without the prefix ``sub-`` of BIDS, which some tables omit."""
     return participant.removeprefix("sub-")
 
 

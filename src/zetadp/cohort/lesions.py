@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zetadp.cohort.anatomy import HEALTHY, Atlas, Tissue, sample
+from zetadp.cohort.anatomy import HEALTHY, Tissue
 
 LABELS = {0: "background", 1: "edema", 2: "non-enhancing tumor", 3: "enhancing tumour"}
 """Label values and names, as in the Decathlon brain task."""
@@ -57,23 +57,18 @@ class Tumour:
         return float((self.radius + self.oedema + 12 * EDGE) * self.stretch.max() * np.exp(4 * self.roughness))
 
 
-def draw_tumour(rng: np.random.Generator, atlas: Atlas) -> Tumour:
-    """Draw a tumour around a random place in the white matter of the atlas (`draw_tumour_in`)."""
-    return draw_tumour_in(rng, lambda place: sample(atlas.white, atlas, place))
-
-
-def draw_tumour_in(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> Tumour:
+def draw_tumour(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> Tumour:
     """Draw a tumour around a random place in the white matter of the cerebrum.
 
-    The volumes follow what the Decathlon brain task holds: radii from under one to about three centimetres, oedema
-    often wider than the tumour, a quarter without enhancement (low grade).
+    Sizes are like those in the Decathlon brain task: radii from under one to about three centimetres, oedema often
+    wider than the tumour, and a quarter without enhancement (low grade).
 
     Parameters
     ----------
     rng
-        Source of size, place and outline.
+        Random generator of size, place and outline.
     white
-        Gives the share of white matter (n,) at places (3, n).
+        Function that returns the share of white matter (n,) at places (3, n).
     """
     while True:
         centre = rng.uniform((-55, -85, -15), (55, 50, 45))
@@ -96,6 +91,38 @@ def draw_tumour_in(rng: np.random.Generator, white: Callable[[np.ndarray], np.nd
     )
 
 
+def draw_lesions(
+    rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray], second: float = 0.2
+) -> list[Tumour]:
+    """Draw the lesions of a public patient: one or two gliomas of any size, several small lesions, or none (a quarter).
+
+    Parameters
+    ----------
+    rng, white
+        As for `draw_tumour`.
+    second
+        Probability that a patient with a glioma has a second one.
+    """
+    kind = rng.random()
+    if kind < 0.55:
+        gliomas = 1 + int(rng.random() < second)
+        return [replace(draw_tumour(rng, white), radius=float(rng.uniform(5, 32))) for _ in range(gliomas)]
+    if kind < 0.75:
+        return [_small_lesion(rng, white) for _ in range(rng.integers(2, 12))]
+    return []
+
+
+def _small_lesion(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> Tumour:
+    """Draw a lesion of a few millimetres, such as from small-vessel disease, inflammation or a metastasis."""
+    return replace(
+        draw_tumour(rng, white),
+        radius=float(rng.uniform(2, 6)),
+        rim=1.0,
+        oedema=float(rng.uniform(0.5, 4)),
+        enhancing=bool(rng.random() < 0.15),
+    )
+
+
 def add_tumour(fractions: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.ndarray:
     """Replace healthy tissue by the tumour and its oedema.
 
@@ -106,7 +133,7 @@ def add_tumour(fractions: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.n
     place
         MNI coordinates (3, n) of the same voxels, in mm.
     tumour
-        What to add.
+        The tumour to add.
 
     Returns
     -------

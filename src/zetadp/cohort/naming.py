@@ -11,7 +11,7 @@ from zetadp.cohort.decathlon import SEQUENCES, canonical_sequence
 from zetadp.validation import UserError
 
 NEITHER = "none"
-"""Stands for no sequence where a user says what files hold."""
+"""Word for no sequence in a user's rules."""
 
 CONTRAST = {"gd", "gad", "gado", "gadolinium", "ce", "km", "contrast", "enhanced", "postcontrast", "postgd", "postgad"}
 PLAIN = {"pre", "precontrast", "native", "nativ", "noncontrast", "unenhanced", "non", "no", "without"}
@@ -19,7 +19,7 @@ UNCLEAR = {"post"}
 """After contrast, or after an operation."""
 
 DERIVED = {"map", "mask", "seg", "segmentation", "label", "labels", "roi"}
-"""Files with these words were computed from a sequence and hold none."""
+"""Words of files that were computed from a sequence, such as a mask, and hold none."""
 
 _T1_AND_MORE = re.compile(r"(t1w?)(post)?(gd|gad|gado|gadolinium|ce|km|pre)?")
 
@@ -50,7 +50,7 @@ def readings(name: str) -> tuple[str, ...]:
 def bids_readings(name: str) -> tuple[str, ...]:
     """Return the sequences that a BIDS name can stand for, by its suffix and its entity ``ce``.
 
-    Other entities, such as ``acq-postgd``, may say contrast as well: then a user must decide.
+    If another entity suggests contrast, such as ``acq-postgd``, there are two, and the user must decide.
     """
     *entities, suffix = name.split("_")
     enhanced = any(entity.startswith("ce-") for entity in entities)
@@ -88,7 +88,7 @@ def read_rules(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name in lower case; T1 and what is written together with it are words of their own."""
+    """Return the words of a name in lower case; a word such as ``t1gd`` is split into ``t1`` and ``gd``."""
     found = []
     for word in re.split(r"[^a-z0-9]+", name.lower()):
         together = _T1_AND_MORE.fullmatch(word)

@@ -2,8 +2,8 @@
 
 Brains are grown from the ICBM 152 tissue maps (`anatomy`), deformed (`deformation`), given tumours (`lesions`), and
 scanned by the signal equation of each sequence (`physics`, `tissues`, `scanners`, `acquisition`). A patient's volume is
-a function of the settings' seed and population, the patient's number and the scanner, so shards of the cohort can be
-written in any order. Each of the other populations (`populations`) changes one thing.
+a function of the settings and the patient's number, so shards of the cohort can be written in any order. Other
+populations of patients and scanners are in `populations`.
 """
 
 from __future__ import annotations
@@ -50,27 +50,28 @@ class PhantomSettings:
     Attributes
     ----------
     train_patients, test_patients
-        Number of patients in the two splits: numbers 1 to ``train_patients``, and those after.
+        Number of patients in each part. Training patients have the numbers 1 to ``train_patients``, test patients the
+        numbers after these.
     seed
         Decides everything that is random.
     grid
-        Voxels along x, y, z over 240 mm x 240 mm; slices are 1 mm thick and start from the middle of the brain.
+        Voxels along x, y, z over 240 mm x 240 mm; slices are 1 mm thick, around the middle of the brain.
     scanners
         Number of scanners, one per centre.
     scanner_patients
         Training patients of each scanner, in blocks of consecutive numbers; ``None`` gives every patient a random
         scanner, as test patients always have.
     tumour_probability
-        Share of patients that have a tumour.
+        Probability that a patient has a tumour.
     noise
         Standard deviation of the noise in each of the two parts of the signal, relative to the mean signal of the
         brain, on an average scanner, for voxels of 3.75 mm in the plane. Finer voxels hold less signal and are
         noisier, so that an average over a given area is equally noisy on every grid.
     population
-        Which of `populations.POPULATIONS` the patients and their scanners are of: ``standard``; ``vendor``, the same
-        anatomies on scanners of another kind; ``healthy``, without tumours whatever their probability, and of any age;
-        ``heavy``, with several large lesions; ``procedural``, with brains that no atlas is behind; or ``drawn``, whose
-        anatomy, lesions and scanners the seed decides.
+        Population of the patients and scanners (`populations.POPULATIONS`): ``standard``; ``vendor``, the same
+        anatomies on scanners of another kind; ``healthy``, adults of any age without tumours, whatever their
+        probability; ``heavy``, with several large lesions; ``procedural``, with brains from implicit shapes, without
+        the atlas; or ``drawn``, whose anatomy, lesions and scanners are drawn from the seed.
     """
 
     train_patients: int = 176
@@ -106,7 +107,7 @@ class PhantomSettings:
 
     @property
     def patients(self) -> int:
-        """Number of patients in both splits."""
+        """Number of patients in both parts."""
         return self.train_patients + self.test_patients
 
 
@@ -250,7 +251,7 @@ def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
     }
     rows = [f"{patient_name(n)}\t{scanner_of(settings, n) + 1}" for n in (*training, *test)]
     write_text(folder / "participants.tsv", "\n".join(["participant_id\tscanner", *rows]) + "\n")
-    # Last: where it is, the cohort counts as complete.
+    # Written last, because a cohort with this file counts as complete.
     write_json(folder / "dataset.json", content)
 
 

@@ -23,7 +23,7 @@ def inversion_recovery(
 
     :math:`\rho\,(1 - 2 e^{-TI/T_1} + e^{-TR/T_1})\,e^{-TE/T_2}` for perfect inversion and TE much shorter than TR.
     It vanishes for :math:`TI = T_1 \ln 2` when TR is much longer than T1: with the T1 of cerebrospinal fluid this is
-    FLAIR. The magnitude is taken after partial volumes have been summed and noise has been added, as a scanner does.
+    FLAIR. As in a scanner, the magnitude is taken later, after partial volumes are summed and noise is added.
     Hajnal et al., J. Comput. Assist. Tomogr. 16 (1992) 841-844, doi:10.1097/00004728-199211000-00001.
     """
     return np.asarray(density * (1 - 2 * np.exp(-ti / t1) + np.exp(-tr / t1)) * np.exp(-te / t2))

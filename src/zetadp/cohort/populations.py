@@ -1,7 +1,7 @@
 """Populations of the simulated cohort: brains, diseases and scanners.
 
-All but the standard one are held apart, to see what becomes of a method on patients and scanners unlike those that it
-was made for. None is fitted to anything: they are only to be plausible.
+Methods were developed on the standard one. The others show how a method does on patients and scanners that it was not
+made for. None is fitted to data: they are only meant to be plausible.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import numpy as np
 from zetadp.cohort.anatomy import Tissue, blur_of, healthy_fractions, load_atlas, sample
 from zetadp.cohort.deformation import Variability, atlas_coordinates
 from zetadp.cohort.grid import VoxelGrid
-from zetadp.cohort.lesions import add_tumour, add_tumours, draw_tumour_in, hollowed, with_no_lesion
+from zetadp.cohort.lesions import add_tumour, add_tumours, draw_tumour, hollowed, with_no_lesion
 from zetadp.cohort.procedural import draw_procedural_brain
 from zetadp.cohort.scanners import Scanner, draw_scanner, draw_vendor_scanner
 
 
 @dataclass(frozen=True)
 class Brain:
-    """A brain before anything ails it.
+    """A healthy brain, to which lesions can be added.
 
     Attributes
     ----------
     inside
-        Which voxels (x, y, z) lie in it.
+        Mask (x, y, z) of the voxels in the brain.
     place
-        Where these voxels lie (3, n), in mm, in the space in which lesions are described.
+        Coordinates (3, n) of these voxels, in mm, in the space in which lesions are described.
     healthy
-        Fractions (4, n) of the healthy tissues in them.
+        Fractions (4, n) of the healthy tissues in these voxels.
     white
-        Gives the share of white matter (n,) at places (3, n) of that space.
+        Function that returns the share of white matter (n,) at coordinates (3, n) of that space.
     """
 
     inside: np.ndarray
@@ -50,11 +50,11 @@ class Population:
     brain
         Draws a brain on a grid.
     tissue
-        Draws what ails a brain, with the given probability that anything does, and returns the fractions (7, n).
+        Adds lesions to a brain with the given probability, and returns the fractions (7, n).
     scanner
         Draws a scanner with its protocols.
     description, reference, licence
-        What ``dataset.json`` says about it.
+        Texts for ``dataset.json``.
     """
 
     brain: Callable[[np.random.Generator, VoxelGrid], Brain]
@@ -94,7 +94,7 @@ def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid, spread: 
     voxel = float(np.mean(grid.voxel))
 
     def white(at: np.ndarray) -> np.ndarray:
-        # Shapes say what is below the surface; above it they mean nothing.
+        # Fractions have a meaning below the surface only.
         return np.where(shape.below_surface(at) > margin, shape.fractions(at, voxel)[Tissue.WHITE], 0)
 
     return Brain(inside, place, shape.fractions(place, voxel), white)
@@ -112,16 +112,16 @@ def _from_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, 
 def with_one_glioma(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
     """Add a glioma, or nothing."""
     if rng.random() < probability:
-        return add_tumour(brain.healthy, brain.place, draw_tumour_in(rng, brain.white))
+        return add_tumour(brain.healthy, brain.place, draw_tumour(rng, brain.white))
     return with_no_lesion(brain.healthy)
 
 
 def with_heavy_lesions(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
-    """Add two to four large gliomas with wide oedema, two patients in five with cavities, or nothing."""
+    """Add two to four large gliomas with wide oedema, which are cavities in two patients of five, or nothing."""
     if rng.random() >= probability:
         return with_no_lesion(brain.healthy)
     tumours = [
-        replace(draw_tumour_in(rng, brain.white), radius=float(rng.uniform(14, 27)), oedema=float(rng.uniform(8, 24)))
+        replace(draw_tumour(rng, brain.white), radius=float(rng.uniform(14, 27)), oedema=float(rng.uniform(8, 24)))
         for _ in range(rng.integers(2, 5))
     ]
     fractions = add_tumours(brain.healthy, brain.place, tumours)
@@ -149,6 +149,6 @@ POPULATIONS = {
         tissue=with_one_glioma,
     ),
 }
-"""Populations by the name that `phantom.PhantomSettings` knows them by."""
+"""Populations by their name in `phantom.PhantomSettings`."""
 DRAWN = "drawn"
-"""A further one, which the cohort's seed decides (`zetadp.cohort.drawn`)."""
+"""Name of a further population, which is drawn from the cohort's seed (`zetadp.cohort.drawn`)."""

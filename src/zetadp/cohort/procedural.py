@@ -1,12 +1,12 @@
-"""A brain built from smooth implicit shapes, without an atlas, to test what was learned from ICBM 152.
+"""A brain built from smooth implicit shapes, without an atlas, to test models that were trained on ICBM 152.
 
 Places are in mm, right-anterior-superior, with the origin near the anterior commissure. Positions and sizes are round
 numbers for an adult brain, none of them fitted to an atlas; the thickness of the cortex is about that of Fischl and
 Dale, PNAS 97 (2000) 11050-11055, doi:10.1073/pnas.200033797. Sulci are level sets of a random field, so every brain has
 its own.
 
-Shapes are implicit: functions say how deep a place lies below a surface, and which share of a voxel that makes. Places
-are arrays (3, n). Distances are exact or right to first order near the surface, where they matter.
+Shapes are implicit: functions return the depth of a place below a surface, and the share of a voxel inside it. Places
+are arrays (3, n). Distances are exact, or correct to first order near the surface, where they matter.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NUCLEI = (
     ((11.0, -18.0, 8.0), (8.5, 13.0, 8.5), 0.75),
 )
 OBLIQUENESS = 0.55
-"""How far toward the surface places are moved before the sulci are looked up; with one, sulci would be flat walls."""
+"""How far toward the surface places are moved before sulci are computed; with 1, all sulci would be flat walls."""
 INSULA = 40.0
 """Distance of the insula from the midline."""
 
@@ -96,7 +96,7 @@ class ProceduralBrain:
         place
             Places (3, n) inside the brain.
         voxel
-            Size of the voxels over which the fractions are averages.
+            Size (mm) of the voxels over which fractions are averaged.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class ProceduralBrain:
 
     def _fractions(self, place: np.ndarray, voxel: float) -> np.ndarray:
         cerebrum, cerebellum, stem = self._depths(place)
-        # Share of a voxel that is not fluid, and share that is neither fluid nor cortex: what every surface leaves.
+        # Share of a voxel that is not fluid, and share that is neither fluid nor cortex. Every surface reduces both.
         tissue, deep = np.ones(place.shape[1]), np.ones(place.shape[1])
         for signed, present, half, ribbon in self._surfaces(place, cerebrum, cerebellum, voxel):
             tissue *= 1 - present * covered(signed, half, voxel)
@@ -138,7 +138,7 @@ class ProceduralBrain:
     def _surfaces(
         self, place: np.ndarray, cerebrum: np.ndarray, cerebellum: np.ndarray, voxel: float
     ) -> list[tuple[np.ndarray, np.ndarray, float, float]]:
-        """Return the sheets of fluid: signed distance, where present, half the thickness, and the adjacent cortex."""
+        """Return the sheets of fluid: signed distance, presence in [0, 1], half thickness, thickness of the cortex."""
         here = (cerebrum >= cerebellum).astype(float)
         side, y, z = np.abs(place[0]), place[1], place[2]
         joined = np.square((y - CALLOSUM[0]) / CALLOSUM_AXES[0]) + np.square((z - CALLOSUM[1]) / CALLOSUM_AXES[1])
@@ -162,7 +162,7 @@ class ProceduralBrain:
         ]
 
     def _outward(self, place: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        """Move places most of the way to the surface, so that sulci run inward from it, a little aslant."""
+        """Move places most of the way to the surface, so that sulci run inward from it at a slight angle."""
         middle = np.array(CEREBRUM)[:, None]
         from_middle = place - middle
         distance = np.maximum(np.linalg.norm(from_middle, axis=0), 1.0)
@@ -170,7 +170,7 @@ class ProceduralBrain:
         return np.asarray(moved)
 
     def _nuclei(self, place: np.ndarray, voxel: float) -> np.ndarray:
-        """Return the share of grey matter that deep nuclei put in place of white matter."""
+        """Return the share of white matter that the deep nuclei replace by grey matter."""
         mirrored = np.concatenate([np.abs(place[:1]), place[1:]])
         share = inside(-tube(mirrored, CAUDATE, 1.0), voxel)
         for centre, axes, grey in NUCLEI:
@@ -196,7 +196,7 @@ def draw_procedural_brain(rng: np.random.Generator) -> ProceduralBrain:
     """Draw the brain of one adult."""
     direction = rng.standard_normal((3, WAVES))
     direction /= np.linalg.norm(direction, axis=0)
-    # A sulcus for every half wave: neighbouring sulci are 8 to 11 mm apart.
+    # There is a sulcus for every half wave, so neighbouring sulci are about 8 to 11 mm apart.
     wave_length = rng.uniform(17, 22) * np.exp(rng.normal(0, 0.2, WAVES))
     size = np.exp(rng.normal(0, 0.35))
     left, right = size * np.exp(rng.normal(0, 0.08, 2))

@@ -17,7 +17,7 @@ from zetadp.cohort.physics import (
 from zetadp.cohort.tissues import Tissues
 
 STAR_RATIO = 0.6
-"""T2* over T2 in brain tissue away from air and iron: the field of a voxel is never quite even."""
+"""T2* over T2 in brain tissue away from air and iron. It is below 1 because the field in a voxel is never uniform."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Acquisition(ABC):
 
     @abstractmethod
     def signal(self, tissues: Tissues) -> np.ndarray:
-        """Return the signed signal of each tissue."""
+        """Return the signed signal (7,) of each tissue, in the order of `anatomy.Tissue`."""
 
     def jittered(self, rng: np.random.Generator, spread: float) -> Self:
-        """Return the protocol of one examination, every setting off by up to ``spread`` (relative)."""
+        """Return the protocol of one examination, with every setting changed by up to ``spread`` (relative)."""
         settings = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         factors = 1 + rng.uniform(-spread, spread, len(settings))
         pairs = zip(settings.items(), factors, strict=True)

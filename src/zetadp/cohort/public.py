@@ -1,31 +1,31 @@
-"""The public simulation: patients drawn as broadly as physics allows, for networks to learn from before any real one.
+"""The public simulation: patients drawn as broadly as physics allows, on which networks are trained before real ones.
 
-Nothing here is anybody's data, so what is learned from it costs no privacy. Atlas and signal equations are those of the
-simulated cohort (`phantom`), distribution and random streams are not: orientation, shape, lesions, field strength,
-protocols and faults of the image are drawn from wide ranges, so that a hospital is one more variation. Such domain
-randomisation: Tobin et al., IROS (2017), doi:10.1109/IROS.2017.8202133; for brain images Billot et al., Med. Image
-Anal. 86 (2023) 102789, doi:10.1016/j.media.2023.102789.
+Nothing here is the data of a person, so learning from it costs no privacy. Atlas and signal equations are those of the
+simulated cohort (`phantom`); distributions and random streams are not. Orientation, shape, lesions, field strength,
+protocols and faults of the image are drawn from wide ranges, so that a hospital is just one more variation. This is
+domain randomisation: Tobin et al., IROS (2017), doi:10.1109/IROS.2017.8202133; for brain images Billot et al., Med.
+Image Anal. 86 (2023) 102789, doi:10.1016/j.media.2023.102789.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import ndimage
 
-from zetadp.cohort.anatomy import Atlas, blur_of, healthy_fractions, load_atlas, sample
+from zetadp.cohort.anatomy import blur_of, healthy_fractions, load_atlas, sample
 from zetadp.cohort.deformation import Variability, atlas_coordinates, smooth_field
 from zetadp.cohort.grid import VoxelGrid, check_shape
-from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour, hollowed
+from zetadp.cohort.lesions import add_tumours, draw_lesions, hollowed
 from zetadp.cohort.physics import rician
 from zetadp.cohort.public_protocols import draw_field_strength, draw_public_tissues, draw_signals
 from zetadp.cohort.scanners import CHANNELS
 from zetadp.kspace.slicing import centre_slices, resize_area
 
 Anatomy = Callable[[np.random.Generator, VoxelGrid], tuple[np.ndarray, np.ndarray]]
-"""What draws a brain on a grid: which voxels (x, y, z) lie in it, and the tissue fractions (7, n) there."""
+"""Function that draws a brain on a grid: the mask (x, y, z) of its voxels, and the tissue fractions (7, n) in them."""
 SHAPES = Variability(
     rotation=5.0,
     scale=0.08,
@@ -33,7 +33,7 @@ SHAPES = Variability(
     displacements=((60.0, 7.0), (25.0, 3.5), (14.0, 1.0)),
     ventricles=(-0.3, 0.9),
 )
-"""Spread of patients in orientation, size and shape."""
+"""Variation of orientation, size and shape between patients."""
 SLAB = 12.0
 """Largest distance (mm) of the middle slice from its usual height, up or down."""
 BIAS_SPACINGS = (60.0, 80.0, 100.0, 120.0)
@@ -55,8 +55,8 @@ class PublicSettings:
     grid
         Voxels along x, y, z over 240 mm x 240 mm, with slices of 1 mm.
     hospitals
-        0 gives every patient a scanner of its own, as to learn from. Otherwise patients of one hospital share scanner
-        and protocol, as in a cohort: public patients to choose settings of private training on.
+        0 gives every patient a scanner of its own, for training. With another number, the patients of one hospital
+        share scanner and protocol, as in a cohort: on such public patients, settings of private training are chosen.
     """
 
     seed: int = 1
@@ -101,13 +101,13 @@ def simulate_public_patient(
     size
         Rows and columns of an image, by area averaging.
     anatomy
-        Draws a brain as `draw_anatomy` does; None takes that.
+        Function that draws a brain; by default `draw_anatomy`.
 
     Returns
     -------
     Array (sequence, slice, row, column), float32, in units of the mean signal of the brain; orientation as
-    `kspace.volumes.read_centre_slices` returns it, sequences as in `scanners.CHANNELS`. A function of the settings'
-    seed and grid and of the number: the same on every call, whichever others are made.
+    `kspace.volumes.read_centre_slices` returns it, sequences as in `scanners.CHANNELS`. It depends on the arguments
+    only: on every call it is the same, whichever other patients are simulated.
     """
     rng = public_stream(settings, number)
     grid = VoxelGrid(settings.grid)
@@ -132,8 +132,8 @@ def simulate_public_patient(
 def public_stream(settings: PublicSettings, number: int) -> np.random.Generator:
     """Return the one stream of a public patient.
 
-    It is of another generator (PCG64) than the streams of the cohort and of training (Philox, `zetadp.randomness`), so
-    that no choice of seeds makes a public patient and a private one draw the same numbers.
+    Its generator (PCG64) is not the one of the cohort and of training (Philox, `zetadp.randomness`), so that no choice
+    of seeds gives a public patient and a private one the same numbers.
     """
     if not 0 <= number < settings.patients:
         raise ValueError(f"Expected a patient number from 0 to {settings.patients - 1}, found {number}.")
@@ -141,7 +141,7 @@ def public_stream(settings: PublicSettings, number: int) -> np.random.Generator:
 
 
 def scanner_stream(settings: PublicSettings, number: int) -> np.random.Generator:
-    """Return the stream of the scanner of a patient's hospital, the same for all patients there."""
+    """Return the stream of the scanner of a patient's hospital, which all patients of the hospital share."""
     return np.random.Generator(np.random.PCG64([settings.seed, number % settings.hospitals, 1]))
 
 
@@ -150,7 +150,7 @@ def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray,
 
     Returns
     -------
-    Which voxels (x, y, z) lie in the brain, and the tissue fractions (7, n) there.
+    Mask (x, y, z) of the brain, and the tissue fractions (7, n) in its voxels.
     """
     atlas = load_atlas(blur_of(grid.voxel))
     place = atlas_coordinates(rng, grid, SHAPES)
@@ -160,36 +160,11 @@ def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray,
     place = place[:, inside]
     # From the full brain of the young to the wide sulci of the old, and beyond.
     healthy = healthy_fractions(atlas, place, atrophy=rng.uniform(-0.6, 0.95), vessels=rng.uniform(0.05, 0.4))
-    tumours = draw_lesions(rng, atlas)
+    tumours = draw_lesions(rng, lambda at: sample(atlas.white, atlas, at))
     fractions = add_tumours(healthy, place, tumours)
     if tumours and rng.random() < 0.15:
         fractions = hollowed(fractions)
     return inside, fractions
-
-
-def draw_lesions(rng: np.random.Generator, atlas: Atlas) -> list[Tumour]:
-    """Draw a patient's lesions: one or two gliomas of any size, several small lesions, or none (a quarter)."""
-    kind = rng.random()
-    if kind < 0.55:
-        return [_glioma(rng, atlas) for _ in range(1 + int(rng.random() < 0.2))]
-    if kind < 0.75:
-        return [_small_lesion(rng, atlas) for _ in range(rng.integers(2, 12))]
-    return []
-
-
-def _glioma(rng: np.random.Generator, atlas: Atlas) -> Tumour:
-    return replace(draw_tumour(rng, atlas), radius=float(rng.uniform(5, 32)))
-
-
-def _small_lesion(rng: np.random.Generator, atlas: Atlas) -> Tumour:
-    """Draw a lesion of some millimetres, as of small vessels, inflammation or a metastasis."""
-    return replace(
-        draw_tumour(rng, atlas),
-        radius=float(rng.uniform(2, 6)),
-        rim=1.0,
-        oedema=float(rng.uniform(0.5, 4)),
-        enhancing=bool(rng.random() < 0.15),
-    )
 
 
 def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, grid: VoxelGrid) -> np.ndarray:
@@ -201,7 +176,7 @@ def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, gr
 
 
 def _add_remnants(rng: np.random.Generator, shown: np.ndarray, inside: np.ndarray, grid: VoxelGrid) -> np.ndarray:
-    """Leave, in some images, patches of skull or scalp around the brain; change ``shown`` and return where they are."""
+    """Add patches of skull or scalp around the brain to some images (in place), and return their mask."""
     if rng.random() >= 0.15:
         return np.zeros_like(inside)
     around = ndimage.binary_dilation(inside, iterations=int(rng.integers(1, 3))) & ~inside
@@ -216,7 +191,7 @@ def _blurred(rng: np.random.Generator, shown: np.ndarray, sharpness: float, thic
     Parameters
     ----------
     rng
-        Source of what differs between the images of a patient.
+        Random generator, for what differs between the images of a patient.
     shown
         Signal (x, y, z).
     sharpness, thickness
@@ -229,7 +204,7 @@ def _blurred(rng: np.random.Generator, shown: np.ndarray, sharpness: float, thic
 
 
 def _noisy(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return magnitudes with noise of the receiver; one image in ten keeps the noise outside the brain."""
+    """Return magnitudes with noise of the receiver; one image in ten has noise outside the brain, too."""
     noisy = rician(shown, float(np.exp(rng.uniform(np.log(0.004), np.log(0.12)))), rng)
     return np.where(mask, noisy, 0) if rng.random() < 0.9 else noisy
 

@@ -1,6 +1,6 @@
-"""Scans of the public simulation: tissues at any field strength, and protocols drawn from all that clinics use.
+"""Scans of the public simulation: tissues at any field strength, and protocols from the whole range of clinical use.
 
-Ranges are wider than any one hospital's, on purpose: the results of learning must hold for unseen scanners.
+Ranges are wider than in any hospital, so that trained networks also work for scanners that they never saw.
 Times are in ms, angles in degrees, field strengths in tesla.
 """
 
@@ -22,9 +22,9 @@ T1_GROWTH = np.log(T1[3.0] / T1[1.5]) / np.log(2)
 Over clinical fields T1 follows a power law: Rooney et al., Magn. Reson. Med. 57 (2007) 308-318, doi:10.1002/mrm.21122.
 """
 T2_GROWTH = np.log(T2[3.0] / T2[1.5]) / np.log(2)
-"""The same for T2."""
+"""Power of the field strength with which T2 of each tissue grows, in the same way."""
 LONG_TR = 20.0
-"""Repetition time (ms) from which a gradient echo is given a larger flip angle, or it would lose its T1 weighting."""
+"""Repetition time (ms) above which a gradient echo gets a larger flip angle; else it would lose its T1 weighting."""
 
 
 def draw_field_strength(rng: np.random.Generator) -> float:
@@ -35,8 +35,9 @@ def draw_field_strength(rng: np.random.Generator) -> float:
 def draw_public_tissues(rng: np.random.Generator, field_strength: float) -> Tissues:
     """Draw one patient's tissues at any field strength.
 
-    Relaxation times spread about twice as widely around the published means as patients do: 10 % in healthy tissue and
-    25 % in lesions, and 8 % together; the uptake of contrast agent by 45 %, and by another 35 % in each tissue.
+    The spread around the published means is about twice that of patients. Relaxation times vary by 10 % in each healthy
+    tissue, by 25 % in each lesion, and by 8 % in all together. The uptake of contrast agent varies by 45 % in all
+    together, and by another 35 % in each tissue.
     """
     count = len(Tissue)
     spread = np.where(np.arange(count) < Tissue.OEDEMA, 0.10, 0.25)
@@ -88,7 +89,7 @@ def draw_t1_weighted(rng: np.random.Generator, tissues: Tissues) -> Acquisition:
 
 
 def draw_flair(rng: np.random.Generator, tissues: Tissues) -> Protocol:
-    """Draw a FLAIR protocol whose inversion time nulls the patient's own fluid or the usual one, more or less."""
+    """Draw a FLAIR protocol whose inversion time nulls about the patient's own fluid, or fluid of the usual T1."""
     tr = rng.uniform(5000, 12000)
     nulled = nulling_time(tissues.t1[Tissue.CSF] if rng.random() < 0.5 else FLUID_T1, tr)
     return Protocol(tr=tr, ti=nulled * rng.uniform(0.88, 1.06), te=rng.uniform(80, 160))

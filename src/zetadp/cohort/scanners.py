@@ -15,6 +15,8 @@ CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 """Sequences in the order of the channels of the Decathlon brain task."""
 FLUID_T1 = 4300.0
 """T1 of cerebrospinal fluid (ms) for which centres set the inversion time of FLAIR."""
+FLUID_T2 = 2000.0
+"""T2 of cerebrospinal fluid (ms) for which they set the inversion time after T2 preparation."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,14 @@ class Scanner:
     noise
         Noise relative to that of the average scanner.
     array
-        How much brighter, as a logarithm, the surface of the brain is than its middle: coils near the head see it
-        best. Zero where the scanner corrects for it.
+        Logarithm of how much brighter the surface of the brain is than its middle, because coils near the head
+        receive most from it. Zero if the scanner corrects for this.
     acceleration
-        How much noisier the middle of the brain is than its surface, where coils undersample in parallel: the
-        geometry factor of Pruessmann et al., Magn. Reson. Med. 42 (1999) 952-962, less one.
+        Geometry factor of parallel imaging less one: the relative increase of noise in the middle of the brain over
+        that at its surface. Pruessmann et al., Magn. Reson. Med. 42 (1999) 952-962.
     thickness
-        Thickness in mm of the slices in which each of `CHANNELS` is acquired before it is resampled to the grid;
-        ``None`` for those of the grid.
+        Thickness in mm of the slices in which each of `CHANNELS` is acquired, before resampling to the grid; ``None``
+        is the thickness of the grid's slices.
     """
 
     field_strength: float
@@ -75,14 +77,10 @@ def draw_scanner(rng: np.random.Generator) -> Scanner:
 
 def _t1_weighted(rng: np.random.Generator, grey_t1: float, *, inverted: bool) -> Protocol:
     if inverted:
-        # Grey matter must have passed through zero, or its magnitude would rise above that of white matter.
+        # The signal of grey matter must be past zero, or its magnitude would exceed that of white matter.
         tr = rng.uniform(1700, 2400)
         return Protocol(tr=tr, te=rng.uniform(3, 12), ti=nulling_time(grey_t1, tr) * rng.uniform(1.25, 1.6))
     return Protocol(tr=rng.uniform(400, 750), te=rng.uniform(8, 18))
-
-
-FLUID_T2 = 2000.0
-"""T2 of cerebrospinal fluid (ms) for which the inversion time after T2 preparation is set."""
 
 
 def draw_vendor_scanner(rng: np.random.Generator) -> Scanner:

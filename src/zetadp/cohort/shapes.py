@@ -1,21 +1,21 @@
 """Brains of random shapes: public patients without an atlas, for training or for the choice of settings.
 
-An outline, sheets of fluid along the zeros of random fields with a ribbon of grey matter next to them, blobs of grey
-matter in the depth, and rods of fluid in the middle; sizes and places vary far more than in adults. Lesions, scanners,
-protocols and faults of the image are those of the public simulation (`zetadp.cohort.public`). After the random shapes
-of Hoffmann et al., IEEE Trans. Med. Imaging 41 (2022) 543-558, doi:10.1109/TMI.2021.3116879. Lengths in mm.
+A brain has an outline, sheets of fluid along the zeros of random fields with a ribbon of grey matter next to them,
+blobs of grey matter deep inside, and ellipsoids of fluid in the middle. Sizes and places vary far more than in adults.
+Lesions, scanners, protocols and faults of the image are those of the public simulation (`zetadp.cohort.public`). The
+shapes are after Hoffmann et al., IEEE Trans. Med. Imaging 41 (2022) 543-558, doi:10.1109/TMI.2021.3116879. Lengths are
+in mm.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zetadp.cohort.deformation import Variability, atlas_coordinates, smooth_field
 from zetadp.cohort.grid import CENTRE
-from zetadp.cohort.lesions import Tumour, add_tumours, draw_tumour_in, hollowed
+from zetadp.cohort.lesions import add_tumours, draw_lesions, hollowed
 from zetadp.cohort.procedural import covered
 from zetadp.cohort.procedural import inside as share
 
@@ -31,7 +31,7 @@ VARIABILITY = Variability(
 
 
 def draw_shapes(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a brain; return which voxels (x, y, z) lie in it, and the tissue fractions (7, n) there."""
+    """Draw a brain; return the mask (x, y, z) of its voxels, and the tissue fractions (7, n) in them."""
     while True:
         inside, fractions = _brain(rng, grid)
         if inside.any(axis=(0, 1)).all():  # no slice passes above or below it
@@ -61,8 +61,9 @@ def _brain(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.nd
     blood = np.minimum(vessels * gathered, 1) * np.clip(fluid - ventricles, 0, 1)
     healthy = np.stack([fluid - blood, grey, white, blood]).astype(np.float32)[:, inside]
     healthy = healthy / np.maximum(healthy.sum(0), 1e-6)
-    # A lesion begins in white matter; where there is hardly any, none does.
-    tumours = _tumours(rng, _looked_up(grid, inside, white)) if (white[inside] > 0.6).mean() >= 0.02 else []
+    # Lesions begin in white matter; a brain with hardly any has none.
+    begins = (white[inside] > 0.6).mean() >= 0.02
+    tumours = draw_lesions(rng, _looked_up(grid, inside, white), second=0.3) if begins else []
     fractions = add_tumours(healthy, place[:, inside], tumours)
     return inside, hollowed(fractions) if tumours and rng.random() < 0.15 else fractions
 
@@ -82,7 +83,7 @@ def _depth(rng: np.random.Generator, grid: VoxelGrid, place: np.ndarray) -> np.n
 def _cortex(
     rng: np.random.Generator, grid: VoxelGrid, place: np.ndarray, depth: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the share of every voxel that is no fluid, and the share that is neither fluid nor grey matter."""
+    """Return the share of every voxel that is not fluid, and the share that is neither fluid nor cortex."""
     half, ribbon = rng.uniform(0.3, 2.0), rng.uniform(2.0, 5.0)
     sheets: list[tuple[Any, ...]] = [(depth, rng.uniform(0.5, 3.5), 1.0, ribbon)]
     for _ in range(rng.integers(1, 3)):
@@ -138,25 +139,3 @@ def _looked_up(grid: VoxelGrid, inside: np.ndarray, white: np.ndarray) -> Callab
         return np.where(inside[index], white[index], 0)
 
     return at
-
-
-def _tumours(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> list[Tumour]:
-    """Draw gliomas, several small lesions or none."""
-    kind = rng.random()
-    if kind < 0.55:
-        return [
-            replace(draw_tumour_in(rng, white), radius=float(rng.uniform(5, 32)))
-            for _ in range(1 + int(rng.random() < 0.3))
-        ]
-    if kind >= 0.75:
-        return []
-    return [
-        replace(
-            draw_tumour_in(rng, white),
-            radius=float(rng.uniform(2, 6)),
-            rim=1.0,
-            oedema=float(rng.uniform(0.5, 4)),
-            enhancing=bool(rng.random() < 0.15),
-        )
-        for _ in range(rng.integers(2, 12))
-    ]

@@ -82,8 +82,8 @@ class Tissues:
 def draw_tissues(rng: np.random.Generator, field_strength: float) -> Tissues:
     """Draw one patient's tissues around the published means at a field strength of 1.5 or 3 tesla.
 
-    Relaxation times of healthy tissue spread by 5 % and of lesions by 15 %, densities by 2 %; the dose by 20 % and the
-    uptake of each tissue by another 25 %, since the delay after injection and the leakiness differ.
+    Relaxation times vary by 5 % in healthy tissue and by 15 % in lesions, densities by 2 %. The dose of contrast agent
+    varies by 20 %, and the uptake of each tissue by another 25 %, as delay after injection and leakiness differ.
     """
     spread = np.where(np.arange(len(Tissue)) < Tissue.OEDEMA, 0.05, 0.15)
     count = len(Tissue)

@@ -1,4 +1,4 @@
-"""The configuration: checked strictly, and defaults filled in. What it says, `zetadp.config.configured` returns."""
+"""Read and check the configuration, and fill in defaults. `zetadp.config.configured` reads its content."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_config(config: Mapping[str, Any], schema_path: Path) -> dict[str, Any]:
 
 
 def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
-    """Return what configuration files say, each laid over those before it; nothing of it is checked."""
+    """Return the content of configuration files, each overlaid on those before it, without checking keys or values."""
     content: dict[str, Any] = {}
     for path in paths:
         try:
@@ -60,7 +60,7 @@ def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
-    """Lay one configuration over another, in place, as Snakemake does: section by section."""
+    """Overlay one configuration on another, in place and section by section, as Snakemake does."""
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(below.get(key), dict):
             overlay(below[key], value)
@@ -90,10 +90,10 @@ def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any
 
 
 def _from_text(text: str, kinds: list[str]) -> float | str | bool | None:
-    """Return the number or truth that a text stands for where the schema wants one and no text.
+    """Return the number or truth value that a text stands for, if the schema wants one and not a text.
 
-    On the command line (``--config 'partition={nodes: 3}'``) Snakemake leaves nested values as text, and YAML takes
-    ``2e-3``, without a point, for text.
+    Snakemake leaves nested values on the command line (``--config 'partition={nodes: 3}'``) as text, and YAML reads
+    ``2e-3``, which has no decimal point, as text.
     """
     if "string" in kinds:
         return text
@@ -117,7 +117,7 @@ def _not_finite(value: Any, where: str) -> Iterator[str]:  # noqa: ANN401  (JSON
 
 
 def _messages(error: Any) -> Iterator[str]:  # noqa: ANN401  (jsonschema has no types)
-    """Return a plain explanation of a validation error."""
+    """Yield plain explanations of a validation error."""
     where = ".".join(str(part) for part in error.absolute_path) or "the top level"
     if error.validator == "additionalProperties":
         known = list(error.schema.get("properties", {}))

@@ -17,14 +17,14 @@ BRAIN = "brain_sequences"
 """The task that has slices, a cohort in the Decathlon's layout and a public backbone."""
 
 EVERYBODY = "all"
-"""A participation: every patient takes part in every round."""
+"""Value of ``participation``: every patient takes part in every round."""
 
 PLANNED = ("rounds", "participation", "expected_patients", "unit")
 """Training settings of a network that replace its arm's, including the unit that is drawn."""
 
 
 def has_real_patients(config: Mapping[str, Any]) -> bool:
-    """Return whether the volumes are of real people: as declared, or by default unless the cohort is simulated."""
+    """Return whether the volumes are of real people: as declared; by default, all but simulated cohorts are."""
     cohort = config["cohort"]
     declared = cohort["real_patients"]
     return cohort["source"] != "simulated" if declared is None else bool(declared)
@@ -45,7 +45,7 @@ def threat_of(config: Mapping[str, Any], arm: str) -> Threat:
 
 
 def hospital_sizes(config: Mapping[str, Any]) -> list[int]:
-    """Return the declared number of training patients of each hospital, which no arm changes."""
+    """Return the declared number of training patients of each hospital, which is the same for all arms."""
     from zetadp.federation.partition import PartitionSettings, node_sizes
 
     cohort = config["cohort"]
@@ -60,7 +60,7 @@ def declared_nodes(config: Mapping[str, Any], arm: str) -> list[int]:
 
 
 def network_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
-    """Return what defines a network, without how it is trained."""
+    """Return the settings that define a network, without its training settings."""
     return {key: value for key, value in config["networks"][network].items() if key != "training"}
 
 
@@ -71,13 +71,13 @@ def needs_backbone(config: Mapping[str, Any], network: str) -> bool:
 
 
 def training_of(config: Mapping[str, Any], network: str) -> dict[str, Any]:
-    """Return how a network is trained: the general settings, and its own in their place."""
+    """Return the training settings of a network: the general ones, replaced by its own where it has some."""
     settings = {**config["training"], **config["networks"][network]["training"]}
     return {key: value for key, value in settings.items() if key not in PLANNED}
 
 
 def unit_of(config: Mapping[str, Any], network: str) -> str:
-    """Return who is drawn, clipped and hidden in a network's training: patient, or image."""
+    """Return the unit that is drawn, clipped and protected in a network's training: patient or image."""
     return str(config["networks"][network]["training"].get("unit", config["training"]["unit"]))
 
 
@@ -101,9 +101,11 @@ def images_of_a_patient(config: Mapping[str, Any]) -> int:
 def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
     """Return the plan of a run, before its noise is known.
 
-    Rounds are as given, or epochs * N / R for the node of median size. Where single images are drawn, populations and
-    expected numbers count images, expected as many as of patients. An estimator in closed form has one round of all
-    patients; mixed rows have one round, in which as many patients are expected in a row as its degree of mixing says.
+    The number of rounds is the given one, or epochs * N / R for the node of median size, with N patients of whom R are
+    expected in a round. If single images are drawn, the plan's numbers count images: each patient counts as all of the
+    patient's images in a population, and as ``images_per_patient`` among the expected. An estimator in closed form has
+    one round of all patients. Mixed rows have one round, and the expected number is that of patients in a row, which
+    is the degree of mixing.
     """
     from zetadp.federation.partition import node_name
 
@@ -147,7 +149,7 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
 
 
 def _mixed(own: Mapping[str, Any], sizes: list[int], epsilon: str, delta: float) -> tuple[dict[str, Any], list[float]]:
-    """Return how rows are mixed, and the patients expected in a row of each node, by the theorem or as given."""
+    """Return the settings of mixing, and the degree for each node: as given, or the best one."""
     from zetadp.epsilon import epsilon_value
     from zetadp.feature_release.degree import best_degree, usual_rows
 

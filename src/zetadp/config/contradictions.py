@@ -25,7 +25,7 @@ from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.validation import UserError, did_you_mean
 
 SIMULATED_NAME = "phantom"
-"""Names of simulated cohorts begin with it; other patients need another name, and have ledgers of their own."""
+"""Beginning of the names of simulated cohorts. Other cohorts need other names, so that their ledgers are separate."""
 
 
 def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _contradictions_of_arms(config: Mapping[str, Any]) -> Iterator[str]:
                 f"arms.{arm}.colluding: expected only with threat {SECURE_AGGREGATION}; found {settings['colluding']}. "
                 "Leave it out."
             )
-        # What config.yaml says of an arm was for another cohort, if no run of this one uses the arm.
+        # An arm that no run uses may stem from config.yaml, where it was meant for another cohort.
         wanted = ({f"arms.{arm}": settings} if arm in used else {}) | {
             f"networks.{name}.training": network["training"] for name, network in config["networks"].items()
         }
@@ -159,7 +159,7 @@ def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iter
 
 
 def _contradictions_of_release(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what nodes that send directions cannot have."""
+    """Yield settings that nodes which send directions cannot have."""
     sending = {name for name in config["networks"] if training_of(config, name)["release"] == DIRECTION}
     for name in sorted(sending):
         own = config["networks"][name]["training"]
@@ -181,7 +181,7 @@ def _contradictions_of_release(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _contradictions_of_attacks(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what attacks on messages cannot attack."""
+    """Yield networks and tasks that attacks on messages cannot attack."""
     kinds, candidates = config["audit"]["inversion"]["kinds"], config["audit"]["candidates"]
     wanted = [(f"audit.inversion.kinds.{number}.network", kind["network"]) for number, kind in enumerate(kinds)]
     wanted += [(f"audit.candidates.networks.{number}", name) for number, name in enumerate(candidates["networks"])]
@@ -208,7 +208,7 @@ def _contradictions_of_attacks(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _contradictions_of_candidates(config: Mapping[str, Any], where: str, name: str) -> Iterator[str]:
-    """Yield why candidates cannot be named from the messages of a network's training."""
+    """Yield reasons why candidates cannot be named from the messages of a network's training."""
     network, training = config["networks"][name], training_of(config, name)
     own = network["training"]
     expected = {
@@ -234,7 +234,7 @@ def _contradictions_of_candidates(config: Mapping[str, Any], where: str, name: s
 
 
 def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why single images cannot be the unit of a training."""
+    """Yield reasons why single images cannot be the unit of a run."""
     found: dict[str, None] = {}
     for name, network in config["networks"].items():
         if unit_of(config, name) != "image":
@@ -265,7 +265,7 @@ def _contradictions_of_images(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str]:
-    """Yield why an arm cannot have secure aggregation, of which there is a simulation only."""
+    """Yield reasons why an arm cannot have secure aggregation, which is only simulated."""
     simulated = "secure_aggregation is simulated only: no protocol is implemented that would hide single messages"
     if has_real_patients(config):
         yield f"arms.{arm}.threat: expected local or central for real patients; {simulated}."
@@ -285,7 +285,7 @@ def _contradictions_of_sums(config: Mapping[str, Any], arm: str) -> Iterator[str
 
 
 def _simulates(config: Mapping[str, Any]) -> bool:
-    """Return whether the task has simulated patients of its own, which it says by the attribute ``simulates``."""
+    """Return whether the task can simulate patients (its attribute ``simulates``)."""
     if config["task"]["name"] == BRAIN:
         return True
     from zetadp.core.task import task_of
@@ -293,14 +293,14 @@ def _simulates(config: Mapping[str, Any]) -> bool:
     try:
         return bool(getattr(task_of(task_content(config)), "simulates", False))
     except (UserError, ValueError):
-        return True  # its settings are the mistake, and named elsewhere
+        return True  # the mistake is in its settings, and another check reports it
 
 
 def _contradictions_of_cohort(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a cohort takes from another one by mistake.
+    """Yield settings that a cohort inherits from another one by mistake.
 
-    A scenario is laid over config.yaml, whose cohort is simulated: what it leaves out is that cohort's. A name, a unit
-    or a source of noise that is right for a simulation must not be taken over by patients without a word.
+    A scenario changes config.yaml, whose cohort is simulated. Keys that the scenario leaves out keep the values of that
+    cohort. A name, a unit or a source of noise that is right for a simulation must not apply to patients unnoticed.
     """
     cohort, noise, real = config["cohort"], config["privacy"]["noise"], has_real_patients(config)
     source, task = cohort["source"], config["task"]["name"]

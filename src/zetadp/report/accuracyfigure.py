@@ -1,4 +1,4 @@
-"""The first picture of an experiment: its metric against epsilon, beside public weights and the best without noise."""
+"""The first figure of an experiment: its metric against epsilon, with public weights and the best run without noise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from zetadp.report.figurestyle import (
 from zetadp.report.tables import PAPER_TABLE_1, holders, metric_shown, not_empty
 
 PUBLIC = "public\nweights"
-"""Name of the place on the axis, left of every epsilon, of what public weights reach before any private training."""
+"""Tick label, left of every epsilon, for the metric of public weights before any private training."""
 FROM_PUBLIC, FROM_RANDOM = "networks from public weights", "networks from random weights"
 _PAPER_MEANING = (
     "Paper: other patients, another network, ten seeds. Its ε has a weaker unit (its figures fit a guarantee per "
@@ -47,7 +47,7 @@ _PAPER_MEANING = (
 
 @dataclass(frozen=True)
 class _Panel:
-    """One panel: its title, and of each line the number of its look, its label and its rows of the table."""
+    """One panel: its title and its lines, each with the number of its look, its label and its rows of the table."""
 
     title: str
     lines: list[tuple[int, str, pd.DataFrame]]
@@ -59,7 +59,7 @@ class _Panel:
 
     @property
     def lowest(self) -> int:
-        """Where the axis may begin to show more of the upper half: ten below the lowest value or less, or 0."""
+        """Lower end of an axis that begins near the lowest value: a multiple of ten if it is at least 50, else 0."""
         values = [value for _, _, rows in self.lines for value in (*rows["mean"], _start(rows) or math.nan)]
         below = 10 * math.floor(np.nanmin(values) / 10 - 0.2)
         return below if below >= 50 else 0
@@ -70,28 +70,28 @@ def accuracy_against_epsilon(
 ) -> Figure:
     """Draw the task's metric against epsilon.
 
-    With one arm, networks share a panel: one holds those that start from public weights, one the others. The axis of
-    the first begins higher where all its values are high, and says so. With several arms, each network has a panel with
-    one line for each arm.
+    With one arm, there are up to two panels: one for the networks that start from public weights, one for the others.
+    The axis of the first begins higher if all its values are high, and its title says so. With several arms, each
+    network has a panel with one line for each arm.
 
     Parameters
     ----------
     table
-        What `tables.table1` returned.
+        Result of `tables.table1`.
     cohort_label
         Name of the cohort for the title.
     paper
-        Add the paper's printed figures in grey, beside networks that start from random weights as the paper's does; by
-        default where the table has some.
+        Add the paper's printed figures in grey, to panels of networks that start from random weights, as the paper's
+        does; by default if the table has such figures.
     chance
-        What a guess reaches, in %; no line by default.
+        Score of guessing, in %; no line by default.
 
     Returns
     -------
     Figure whose bars span one standard deviation over seeds to either side; with one seed, the interval over patients.
-    What public weights reach before any private training is the hollow point that a line begins with, and a dotted line
-    at its height. Every panel has a line at the best mean of all runs without noise, where there are any: it shows what
-    privacy costs.
+    The hollow point at the left end of a line, and the dotted line at its height, show the metric of public weights
+    before any private training. If there are runs without noise, every panel has a line at their best mean, so that
+    the cost of privacy can be seen.
     """
     not_empty(table)
     paper = bool(table["paper_mean"].notna().any()) if paper is None else paper
@@ -132,7 +132,7 @@ def accuracy_against_epsilon(
 
 
 def _panels(table: pd.DataFrame, called: dict[str, str]) -> list[_Panel]:
-    """Lay the rows out: networks together where there is one arm and few enough of them to tell apart."""
+    """Divide the rows into panels: networks share one if there is one arm and there are at most `LOOKS` of them."""
     networks = {str(name): rows for name, rows in table.groupby("network", sort=False)}
     if table["arm"].nunique() == 1 < len(networks) <= LOOKS:
         groups: dict[str, list[tuple[int, str, pd.DataFrame]]] = {FROM_PUBLIC: [], FROM_RANDOM: []}
@@ -150,7 +150,7 @@ def _panels(table: pd.DataFrame, called: dict[str, str]) -> list[_Panel]:
 
 
 def _start(rows: pd.DataFrame) -> float | None:
-    """Return what the public weights of these runs reach, in %."""
+    """Return the metric of the public weights that these runs started from, in %; None if there are none."""
     found = rows["public_start"].dropna() if "public_start" in rows else rows["mean"].head(0)
     return None if found.empty else float(found.iloc[0])
 
@@ -187,7 +187,7 @@ def _draw_paper(panel: Axes, epsilons: Sequence[str]) -> None:
 
 
 def _draw_best(panel: Axes, table: pd.DataFrame, called: dict[str, str]) -> None:
-    """Draw a line at the best mean that a network reaches without noise."""
+    """Draw a line at the best mean of a network without noise, if there is any."""
     free = table[[math.isinf(epsilon_value(epsilon)) for epsilon in table["epsilon"]]]
     if not free.empty:
         best = free.sort_values("mean").iloc[-1]

@@ -26,7 +26,7 @@ from zetadp.report.figurestyle import (
 
 RANKS = ("best", "median", "worst")
 ROW = 1.15
-"""Inches that a row of images takes."""
+"""Height of a row of images in inches."""
 
 
 def rebuilt_figure(kinds: Sequence[tuple[str, Sequence[Rebuilt]]], title: str) -> Figure:
@@ -35,9 +35,9 @@ def rebuilt_figure(kinds: Sequence[tuple[str, Sequence[Rebuilt]]], title: str) -
     Parameters
     ----------
     kinds
-        Name of each kind, and what was found for its messages.
+        Name of each kind, and the images rebuilt from its messages.
     title
-        One line above all.
+        Title of the figure.
     """
     with figure_style():
         figure = Figure(figsize=(WIDTH, min(MAX_HEIGHT, ROW * len(kinds) + 0.8)))
@@ -69,7 +69,15 @@ def _ranked(found: Sequence[Rebuilt]) -> list[tuple[np.ndarray, np.ndarray, floa
 
 
 def candidates_figure(found: pd.DataFrame, delta: float) -> Figure:
-    """Draw the rate of correctly named candidates against epsilon, one panel for each number of candidates."""
+    """Draw the rate of correctly named candidates against epsilon, one panel for each number of candidates.
+
+    Parameters
+    ----------
+    found
+        Columns network, candidates, epsilon and, in %, bound, worst and named (`zetadp.audit.candidates.attacked`).
+    delta
+        Delta of these epsilons.
+    """
     numbers, networks = found["candidates"].unique(), found["network"].unique()
     with figure_style():
         drawn, panels = panel_grid(len(numbers), 2, 3.4)

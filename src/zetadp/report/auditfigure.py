@@ -1,4 +1,4 @@
-"""Pictures of the attacks: the audits of the code against its claims, and membership inference on finished models."""
+"""Figures of attacks: audits of the code against its claims, and membership inference on finished models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zetadp.privacy.events import Kind
 from zetadp.report.figurestyle import WIDTH, figure_style
 
 WIDEST = 1.6
-"""Bars are cut here, in units of the claim."""
+"""End of the axis of bars, in units of the claim; longer bars are cut."""
 
 MOST_CURVES = 4
 
@@ -30,10 +30,10 @@ _CURVES = ("#000000", "#0072B2", "#CC79A7", "#009E73")
 _LINES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
 
 LEAST_RATE = 0.004
-"""Where both axes begin."""
+"""Lower end of both axes of the ROC."""
 
 _TICKS = (0.01, 0.1, 1.0)
-# Audiences of the claims, with colour and edge style of their regions; the reader's lies inside the server's.
+# Audiences of the claims, with colour and line style of their regions. The reader's lies inside the server's.
 _REGIONS = {"reader": ("a reader of the models", "#C4D9EA", "-"), "server": ("the server", "#E6E6E6", "--")}
 _ROC, _BAND, _CURVE = "#D55E00", "#000000", "#0072B2"
 
@@ -46,15 +46,16 @@ def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None],
     results
         Results of audits, whole trainings last.
     powers
-        For each audit the chance to find what it looks for, or None where that is nearly certain.
+        For each audit the probability that it finds the fault that it looks for, or None if that is nearly 1.
     experiment
         Name of the experiment for the title.
 
     Returns
     -------
-    Figure. Above: one bar an audit, up to the lower confidence bound, with the estimate and the upper end of what this
-    attack finds, in units of the claim. Below: false-alarm rate and rate of misses of each attack, with confidence
-    limits, for one round and for trainings. No attack on a mechanism as claimed gets into the shaded region.
+    Figure. Above: one bar for each audit, in units of the claim. The bar ends at the lower confidence bound of what
+    the attack showed; a point marks the estimate, and a line the confidence interval. Below: rates of false alarms and
+    of misses of each attack, with confidence limits, for one round and for whole runs. If the claims hold, no attack
+    gets into the shaded region.
     """
     numbered = list(enumerate(results, start=1))
     once = [(n, r) for n, r in numbered if sum(r.mechanisms.values()) == 1]
@@ -81,7 +82,7 @@ def _bars(panel: Axes, numbered: Sequence[tuple[int, AuditResult]], powers: Sequ
     for row, ((_, result), power) in enumerate(zip(numbered, powers, strict=True)):
         claim = result.claimed or math.inf
         low, middle, high = (min(v / claim, WIDEST) for v in (result.measured, result.estimate, result.highest))
-        # Where the attack has no upper end, the line ends at the estimate.
+        # An interval without an upper end is drawn up to the estimate.
         high = high if math.isfinite(result.highest) else max(low, middle)
         colour = _STANDS if result.passed else _REFUTED
         panel.barh(row, low, height=0.5, color=colour)
@@ -149,7 +150,7 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
 
 
 def _number_points(panel: Axes, group: Sequence[tuple[int, AuditResult]], drawn: np.ndarray, limit: float) -> None:
-    """Write the number of each audit at that end of its error bars which is farthest from everything else."""
+    """Write the number of each audit at the end of its error bars that has most room around it."""
     crosses = {number: _cross(result.errors) for number, result in group}
     written = np.empty((0, 2))
     for number, result in group:
@@ -163,7 +164,7 @@ def _number_points(panel: Axes, group: Sequence[tuple[int, AuditResult]], drawn:
             ]
         )
         others = [cross for other, cross in crosses.items() if other != number]
-        # A number close to a curve is legible; one close to another audit's bars is taken for that audit's.
+        # A number near a curve is still legible. Near another audit's bars, it would seem to belong to that audit.
         room = np.minimum(2 * _distances(ends, drawn), _distances(ends, np.concatenate([written, *others])))
         room[((ends < gap) | (ends > limit - gap)).any(axis=1)] = -1
         x, y = ends[np.argmax(room)]
@@ -215,12 +216,12 @@ def _wrapped(name: str) -> str:
 
 
 def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohort_label: str) -> Figure:
-    """Draw one panel for each attacked arm, both axes logarithmic.
+    """Draw the ROC of membership inference, one panel for each attacked arm, with logarithmic axes.
 
     Parameters
     ----------
     attacks
-        Attacked arms. Arms without a claim of their own are drawn against the private arm's.
+        Attacked arms. All are drawn against the claims of the private arm.
     claims
         Claims of the private arm, by audience: ``reader`` and ``server``.
     cohort_label
@@ -228,8 +229,8 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
 
     Returns
     -------
-    Figure with the trade-off curve of each claim as the edge of a shaded region, what epsilon and delta alone allow as
-    dots, the measured ROC, and the lower edge of its confidence band.
+    Figure with the trade-off curve of each claim as the edge of a shaded region, the bound from epsilon and delta
+    alone as a dotted line, the measured ROC, and the lower edge of its confidence band.
     """
     rates = np.geomspace(LEAST_RATE, 1, 150)
     allowed = {audience: (claim.power(rates), claim.power_by_epsilon(rates)) for audience, claim in claims.items()}
@@ -239,7 +240,7 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
         figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.08)
         panels = list(figure.subplots(1, len(attacks), squeeze=False, sharey=True).ravel())
         for panel, attack in zip(panels, attacks, strict=True):
-            # In the order of the legend; what lies over what is set apart.
+            # Drawn in the order of the legend; zorder decides what is on top.
             panel.step(*_empirical(attack), where="post", color=_ROC, linewidth=1.6, zorder=3, label="measured")
             _draw_band(panel, attack)
             panel.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color="#777777", linewidth=0.8, zorder=1, label="guessing")

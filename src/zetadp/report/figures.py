@@ -1,7 +1,7 @@
-"""Pictures of the results: recall of each class against epsilon, training curves, and confusion.
+"""Figures of results: recall of each class against epsilon, training curves, and confusion.
 
-Every function returns a matplotlib figure; `figurestyle.save_svg` writes it as the same bytes each time. Only held-out
-patients appear here.
+Every function returns a matplotlib figure; `figurestyle.save_svg` writes it as the same bytes each time. All results
+are on held-out patients.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from zetadp.report.tables import CELL, holders, metric_shown, not_empty, per_cla
 Cell = tuple[str, str, str]
 MAX_MATRICES = 12
 MANY_CLASSES = 6
-"""Of more, a matrix has no room for two numbers a field."""
+"""Largest number of classes for which the fields of a matrix have room for two numbers."""
 
 
 def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
@@ -54,8 +54,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     Parameters
     ----------
     histories
-        What `tables.collect_histories` returned; its ``value`` is a fraction of one, missing where no patient was
-        watched.
+        Result of `tables.collect_histories`; its ``value`` is in [0, 1], and missing if no patient was watched.
     cohort_label
         Name of the cohort for the title.
     chance
@@ -63,7 +62,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
 
     Returns
     -------
-    Figure with means over seeds and, where there are several, bands of one standard deviation to either side.
+    Figure with means over seeds and, if there are several seeds, bands of one standard deviation to either side.
     """
     not_empty(histories)
     cells = list(histories.groupby(["network", "arm"], sort=True))
@@ -99,7 +98,14 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
 def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
     """Draw the recall of each class against epsilon, one panel for each network and arm.
 
-    Where there are several seeds, bars span one standard deviation over them to either side.
+    With several seeds, bars span one standard deviation over seeds to either side.
+
+    Parameters
+    ----------
+    runs
+        Result of `tables.collect`, for a task with classes.
+    cohort_label
+        Name of the cohort for the title.
     """
     table = per_class(runs)
     cells = list(table.groupby(["network", "arm"], sort=True))
@@ -135,7 +141,7 @@ def draw_chance(panel: Axes, chance: float | None) -> None:
 
 
 def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: Sequence[float]) -> None:
-    """Draw the mean over seeds against rounds, and the band of those that have several."""
+    """Draw the mean over seeds against rounds and, with several seeds, a band of one standard deviation."""
     summary = 100 * run.groupby("round")["value"].agg(["mean", "std"])
     rounds, mean, std = summary.index.to_numpy(), summary["mean"], summary["std"]
     if std.notna().any():
@@ -148,9 +154,9 @@ def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: 
 def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
     """Draw the confusion matrix of each network, arm and epsilon in ``runs``, counts summed over seeds.
 
-    The colour and the upper number are the share of the true class (row) in %, the lower number counts images. Of many
-    classes only shares of 0.05 % and more are written, and no counts. Where a page does not hold all cells, the first
-    of `most_telling` are drawn and the others are named below them.
+    The colour and the upper number are the share of the true class (row) in %; the lower number counts images. With
+    more than `MANY_CLASSES` classes, only shares of at least 0.05 % are written, and no counts. At most `MAX_MATRICES`
+    matrices are drawn, the first of `most_telling`; a note names the others.
     """
     not_empty(runs)
     ranked = most_telling(runs)
@@ -178,10 +184,11 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
 
 
 def most_telling(runs: pd.DataFrame) -> list[Cell]:
-    """Return all cells of network, arm and epsilon, the most telling first.
+    """Return all cells of network, arm and epsilon, the most informative first.
 
-    First comes the tightest guarantee of every network in every arm, then the same without noise, then what lies
-    between. Among these the smaller epsilon goes first, and at one epsilon the more accurate network.
+    First come the smallest epsilons of every network in every arm, then the runs with clipping and without noise, then
+    the other private runs, then those without clipping. Within each group the smaller epsilon comes first, and at the
+    same epsilon the more accurate network.
     """
     accuracy = runs.groupby(CELL)["value"].mean()
     cells = [(str(n), str(a), str(e)) for n, a, e in accuracy.index]

@@ -1,6 +1,6 @@
-"""The common look of all figures, and the words that every figure uses for runs, seeds and guarantees.
+"""The common look of all figures, and the words that they use for runs, seeds and guarantees.
 
-Lines differ by colour, style and marker, so that every picture can be read in grey.
+Lines differ in colour, style and marker, so that every figure can be read in grey.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zetadp.epsilon import UNCLIPPED, epsilon_shown, epsilon_value
 from zetadp.privacy.threat import arm_shown
 from zetadp.storage import written_whole
 
-WIDTH = 9.6  # inches; browsers show an SVG inch as 96 px, so 922 px: report pages cut what is wider than 1000 px
+WIDTH = 9.6  # inches: 922 px in browsers, which show an SVG inch as 96 px; report pages cut figures above 1000 px
 MAX_HEIGHT = 12.0  # inches: 1152 px
 GREY = "#999999"
 TITLE, TEXT, SMALL = 12.0, 10.0, 9.0  # points
@@ -44,7 +44,7 @@ _STYLES: tuple[Any, ...] = (
 )
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 LOOKS = len(_MARKERS)
-"""Lines that can be told apart in grey."""
+"""Number of lines that can be told apart in grey."""
 _HANDLE = 0.65  # inches that a legend's entry takes besides its text
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "zetadp",
@@ -65,14 +65,14 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def save_svg(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, whole or not at all: no date and fixed identifiers, so equal figures are equal bytes."""
+    """Write a figure as SVG, whole or not at all. It has no date or random identifier: equal figures, equal bytes."""
     with figure_style(), written_whole(path) as temporary:
         figure.savefig(temporary, format="svg", metadata={"Date": None, "Creator": "zetadp"})
 
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Apply the look from matplotlib's own defaults, so that a user's settings cannot change the bytes."""
+    """Apply the look while the block runs, on matplotlib's defaults: a user's settings cannot change the bytes."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_SETTINGS)
@@ -104,12 +104,12 @@ def panel_grid(count: int, columns: int, height: float, width: float = WIDTH) ->
 
 
 def columns_for(count: int) -> int:
-    """Return in how many columns this many panels fit on a page."""
+    """Return the number of columns in which ``count`` panels fit on a page."""
     return 2 if count <= 6 else 3 if count <= 15 else 4
 
 
 def name_panel(panel: Axes, name: str, columns: int, share: float = 0.8) -> None:
-    """Write the title of one of several panels in a row, no wider than a share of its column."""
+    """Write the title of a panel, wrapped to a share of the width of its column."""
     size = TEXT if columns < 3 else SMALL
     panel.set_title(wrapped(name, size, share * WIDTH / columns), loc="left", fontsize=size)
 
@@ -125,8 +125,8 @@ def percent_axis(panel: Axes, lowest: int = 0) -> None:
 def epsilon_axis(panel: Axes, epsilons: Sequence[str], columns: int = 1, first: str = "") -> None:
     """Give each epsilon one place on the axis: about logarithmic for the usual values, and room for infinity.
 
-    In narrow panels, of which there are more than two in a row, a long name is shortened. A place before all others,
-    at -1, is made where it has a name.
+    With more than two columns panels are narrow, and a long name is shortened. ``first`` names a further place before
+    all others, at -1.
     """
     names = [epsilon_shown(epsilon) for epsilon in epsilons]
     if columns > 2:
@@ -137,7 +137,7 @@ def epsilon_axis(panel: Axes, epsilons: Sequence[str], columns: int = 1, first: 
 
 
 def label_outer(panels: Sequence[Axes], columns: int, x: str, y: str) -> None:
-    """Label the axes at the left and at the bottom, where no further panel follows."""
+    """Label the vertical axes of the left column, and the horizontal axes of panels that have none below."""
     columns = min(columns, len(panels))
     width = 0.75 * WIDTH / columns
     for index, panel in enumerate(panels):
@@ -153,7 +153,7 @@ def set_title(figure: Figure, title: str) -> None:
 
 
 def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str, order: Sequence[str] = ()) -> None:
-    """Write one legend below all panels, headed by what the marks mean.
+    """Write one legend below all panels, with a heading that explains the marks.
 
     Parameters
     ----------
@@ -162,14 +162,14 @@ def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str, order: Seq
     meaning
         Lines of the heading; empty ones are left out.
     order
-        Labels that come first, in this order; what chance and others reach comes last.
+        Order of the runs' labels. Labels of references (chance, paper, public weights) come last.
     """
     entries: dict[str, Any] = {}
     for panel in panels:
         handles, labels = panel.get_legend_handles_labels()
         entries.update(zip(labels, handles, strict=True))
     places = {label: place for place, label in enumerate(order)}
-    # Runs first, references last; matplotlib lists plain lines before lines with bars.
+    # Sorted because matplotlib lists plain lines before lines with bars.
     labels = sorted(entries, key=lambda label: (label.startswith(("public", "paper", "chance")), places.get(label, 0)))
     width = 0.97 * figure.get_figwidth()
     legend = figure.legend(
@@ -198,7 +198,7 @@ def wrapped(text: str, size: float, width: float) -> str:
 
 
 def _width(line: str, size: float) -> float:
-    """Return how wide a line is at most, in inches: screens round the width of each letter."""
+    """Return the width of a line in inches, plus 4 %, because screens round the width of each letter."""
     width, _, _ = text_to_path.get_text_width_height_descent(line, FontProperties(size=size), ismath=False)
     return 1.04 * float(width) / 72
 
@@ -213,7 +213,7 @@ def _columns(labels: Sequence[str], width: float) -> int:
 
 
 def arms_shown(runs: pd.DataFrame) -> dict[str, str]:
-    """Return how each arm is called in pictures."""
+    """Return the name of each arm in figures."""
     if "threat" not in runs:
         return {str(arm): str(arm) for arm in runs["arm"].unique()}
     pairs = runs[["arm", "threat"]].drop_duplicates().itertuples(index=False)
@@ -221,20 +221,20 @@ def arms_shown(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def networks_shown(runs: pd.DataFrame) -> dict[str, str]:
-    """Return how each network is called in pictures: one whose epsilon is per image says so."""
+    """Return the name of each network in figures, which says if its epsilon is per image."""
     by_image = set(runs["network"][runs["unit"] == "image"]) if "unit" in runs else set()
     return {str(name): f"{name} (ε per image)" if name in by_image else str(name) for name in runs["network"].unique()}
 
 
 def epsilon_name(epsilon: str) -> str:
-    """Return how one epsilon is called in pictures."""
+    """Return the name of one epsilon in figures."""
     return epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
 
 
 def guarantee_shown(runs: pd.DataFrame) -> str:
-    """Return what epsilon means in a picture of these runs: unit, delta, and whether the noise is a simulation.
+    """Return the meaning of epsilon in a figure of these runs: unit, delta, and whether the noise is simulated.
 
-    Empty where no run is private or none has a statement.
+    Empty if no run is private or none has a statement.
     """
     private = runs[np.isfinite(runs["epsilon"].map(epsilon_value))]
     private = private[private["unit"] != ""] if "unit" in private else private.head(0)
@@ -256,14 +256,14 @@ def without_noise_shown(epsilons: Iterable[str]) -> str:
 
 
 def spread_shown(seeds: pd.Series, marks: str, alone: str = "") -> str:
-    """Return a sentence on the number of seeds behind means, and on what bars or bands span.
+    """Return a phrase on the number of seeds behind means, and on what bars or bands span.
 
     Parameters
     ----------
     seeds
         Number of seeds of each value.
     marks
-        What shows the spread: bars or bands.
+        The marks that show the spread: bars or bands.
     alone
         Meaning of the bars if there is only one seed; by default there are no bars.
     """

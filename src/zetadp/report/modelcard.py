@@ -1,4 +1,4 @@
-"""The model card: description, results, guarantee and limits of a trained model."""
+"""The model card: description, guarantee, results and limits of a trained model."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def model_card(
     run
         ``network``, ``arm``, ``epsilon`` and ``seed`` of the run.
     network
-        All settings of the network, by the names of `zetadp.nn.models.NetworkSettings`.
+        All settings of the network, by the names of `zetadp.nn.settings.NetworkSettings`.
     privacy
         Content of the run's ``privacy.json``.
     metrics
         Content of the run's ``metrics.json``; its ``environment`` becomes the provenance.
     cohort_label
-        Name of the cohort; that of a simulated one contains the word "simulated".
+        Name of the cohort. It contains the word "simulated" if the cohort is.
     words
-        What its task says of it.
+        Texts of the model's task.
     """
     epsilon = epsilon_label(run["epsilon"])
     chosen = epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
@@ -92,7 +92,7 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
     if threat["model"] == SECURE_AGGREGATION:
         seen += " but no single message"
     curve = privacy["trade_off"]
-    # The statement's own curve: one (epsilon, delta) pair alone would allow every participant to be found at epsilon 8.
+    # The statement's curve bounds this much better than one (epsilon, delta): that allows nearly 100 % at epsilon 8.
     power = 1 - dict(zip(curve["false_alarms"], curve["misses"], strict=True))[FALSE_ALARM]
     power = math.ceil(1000 * power - 1e-9) / 1000
     whole = privacy["of_all_images"]
@@ -103,11 +103,11 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
         f"same data add to this."
     )
     if whole is not None:
-        # Odds for one image would be read as odds for a person.
+        # A bound for one image would be read as a bound for a person.
         true = float(whole["epsilon"])
         plain = (
-            f"ε = {rounded_up(spent)} is per image, a weaker guarantee that protects no {whole['unit']}: behind one "
-            f"stand {whole['images']} images. The true ε per {whole['unit']} at δ = {delta:g} is "
+            f"ε = {rounded_up(spent)} is per image, a weaker guarantee that protects no {whole['unit']}: one has "
+            f"{whole['images']} images. The true ε per {whole['unit']} at δ = {delta:g} is "
             f"{rounded_up(true) if math.isfinite(true) else 'none'}."
         )
     lines += [
@@ -121,7 +121,7 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
     ]
     if threat["model"] == SECURE_AGGREGATION:
         alone = rounded_up(threat["epsilon_single_messages"])
-        lines.append(f"- ε against a server that sees single messages, as nothing here prevents: {alone}")
+        lines.append(f"- ε against a server that sees single messages, which nothing here prevents: {alone}")
     lines.append(f"- ε by the Renyi accountant, as a check: {rounded_up(privacy['epsilon_rdp'])}")
     for name, node in privacy["nodes"].items():
         lines.append(f"- {name}: {node['population']} {unit}s, ε = {rounded_up(node['epsilon'])}")
@@ -144,7 +144,7 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
             *(f"- {name}: {metrics[name]:.4g}." for name in others if name != metric),
             *(
                 [f"- {metric}, public weights alone, before any private training: {_percent(start)} %."]
-                if start
+                if start is not None
                 else []
             ),
             "",
@@ -159,10 +159,14 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
         "",
         f"- {'By image' if by_image else metric}: {_percent(metrics[metric])} % ({between}). "
         f"A guess reaches {_percent(1 / len(rows))} %.",
-        *([f"- By volume, majority vote over its slices: {_percent(by_volume)} %."] if by_volume else []),
+        *([f"- By volume, majority vote over its slices: {_percent(by_volume)} %."] if by_volume is not None else []),
         *([] if by_image else [f"- Accuracy: {_percent(metrics['accuracy'])} %."]),
         f"- Macro F1: {_percent(metrics['macro_f1'])} %.",
-        *([f"- By image, public weights alone, before any private training: {_percent(start)} %."] if start else []),
+        *(
+            [f"- By image, public weights alone, before any private training: {_percent(start)} %."]
+            if start is not None
+            else []
+        ),
         "",
         to_markdown(Sheet(f"By {word}, in %", (word, *columns), rows)),
     ]
@@ -170,7 +174,7 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
 
 def _limits(cohort_label: str, words: Words) -> list[str]:
     origin = (
-        "- Trained and tested on a simulated cohort: nothing is known of its accuracy on patients."
+        "- Trained and tested on a simulated cohort: its accuracy on patients is unknown."
         if is_simulated(cohort_label)
         else "- Tested on held-out data of the same source: other scanners, sites and pathologies may do worse."
     )

@@ -1,4 +1,4 @@
-"""Notes below every table and figure: the people behind the numbers, and the meaning of epsilon."""
+"""Notes below every table: the cohort behind the numbers, and the meaning of epsilon."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ SEEDED_NOTE = "Noise: seeded. ε is that of the ideal mechanism, simulated: repr
 def notes(
     runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None, planned: int | None = None
 ) -> tuple[str, ...]:
-    """Return the notes that belong under every table and figure of these runs.
+    """Return the notes that belong below every table of these runs.
 
     Parameters
     ----------
     runs
-        What `tables.collect` returned.
+        Result of `tables.collect`.
     cohort_label
-        Name of the cohort; that of a simulated one contains the word "simulated".
+        Name of the cohort. It contains the word "simulated" if the cohort is.
     total
-        Content of the cohort's ``privacy_total.json``, whose ``statement`` says what all runs together spent.
+        Content of the cohort's ``privacy_total.json``, whose ``statement`` gives the total epsilon of all runs.
     planned
-        Number of runs of the experiment, where these may be only the first of them.
+        Number of runs of the whole experiment, if ``runs`` may be only a part of it.
     """
     private = runs[~np.isinf(runs["epsilon"].map(epsilon_value))]
     held_out = f"{len(set().union(*runs['per_patient']))} held-out test {holders(runs)}"
@@ -58,7 +58,7 @@ def notes(
 
 
 def _measured(runs: pd.DataFrame) -> str:
-    """Return the beginning of the note on what the numbers are."""
+    """Return the beginning of the note that defines the metric."""
     metric = runs["metric"].iloc[0]
     if runs["image_accuracy"].notna().any():
         return (
@@ -80,7 +80,7 @@ def _others(made: int, planned: int | None) -> list[str]:
 
 
 def _sums(private: pd.DataFrame) -> list[str]:
-    """Return for each arm with simulated secure aggregation the assumption of its epsilon, and epsilon without it."""
+    """Return, for each arm with simulated secure aggregation, the assumption of its epsilon, and epsilon without it."""
     found = []
     for arm, group in private[private["threat"] == SECURE_AGGREGATION].groupby("arm"):
         figures = _at_epsilons(group, "epsilon_single_messages")
@@ -93,25 +93,25 @@ def _sums(private: pd.DataFrame) -> list[str]:
 
 
 def _images(private: pd.DataFrame) -> list[str]:
-    """Return for each network with single images as units the guarantee for a whole patient."""
+    """Return, for each network whose unit is an image, the guarantee for a whole patient."""
     found = []
     for network, group in private[private["unit"] == "image"].groupby("network"):
         figures = _at_epsilons(group, "epsilon_per_patient")
         found.append(
             f"Network {network}: ε is per image, a weaker guarantee that protects no patient. The true ε per patient, "
-            f"behind whom all images of a patient stand, is {figures}."
+            f"for all images of a patient together, is {figures}."
         )
     return found
 
 
 def _at_epsilons(runs: pd.DataFrame, column: str) -> str:
-    """Return the largest true epsilon in a column at every target."""
+    """Return the largest value of a column of epsilons at every target, as text."""
     worst = runs.groupby("epsilon")[column].max()
     return ", ".join(f"{or_none(worst[label])} at ε = {label}" for label in sorted(worst.index, key=epsilon_order))
 
 
 def or_none(epsilon: float) -> str:
-    """Return an epsilon for display; unknown and infinite ones become a word."""
+    """Return an epsilon for display: ``none`` if it is unknown or infinite."""
     return rounded_up(epsilon) if math.isfinite(epsilon) else "none"
 
 

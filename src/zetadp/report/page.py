@@ -1,4 +1,4 @@
-"""Pages for readers: sections of text, tables and pictures, as one self-contained HTML file or as Markdown."""
+"""Pages of sections with text, tables and figures, as one self-contained HTML file or as Markdown."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from zetadp.report.rendering import Sheet, html_page, html_table, to_markdown
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page, in this order.
+    """A part of a page; its elements appear in the order of the attributes.
 
     Attributes
     ----------
     heading
         One line.
     paragraphs
-        Texts; what stands in backticks is code.
+        Texts, with code in backticks.
     pictures
-        Files of pictures (SVG), with what they show.
+        SVG files by their descriptions.
     tables
         Tables with their notes.
     texts
-        Texts whose lines are kept as they are.
+        Preformatted texts, whose line breaks stay.
     points
-        Items of a list; what stands in backticks is code.
+        Items of a list, with code in backticks.
     """
 
     heading: str
@@ -41,12 +41,12 @@ class Section:
 
 
 def page_html(title: str, sections: Sequence[Section]) -> str:
-    """Return a page that needs no other file; its first paragraph is set off."""
+    """Return a page that needs no other file; the paragraphs of its first section are set off."""
     return html_page(title, [f"<h1>{escape(title)}</h1>", *sections_html(sections)], PAGE_STYLE)
 
 
 def sections_html(sections: Sequence[Section], *, lead: bool = True) -> list[str]:
-    """Return the elements of sections, whose pictures stand in them as data; ``lead`` sets off the first paragraphs."""
+    """Return the HTML of sections, with embedded figures; ``lead`` sets off the paragraphs of the first section."""
     body = []
     for place, section in enumerate(sections):
         body.append(f"<h2>{escape(section.heading)}</h2>")
@@ -61,7 +61,7 @@ def sections_html(sections: Sequence[Section], *, lead: bool = True) -> list[str
 
 
 def page_markdown(title: str, sections: Sequence[Section], folder: Path) -> str:
-    """Return the page as Markdown, for a file in a folder; pictures are linked."""
+    """Return the page as Markdown, for a file in ``folder``, with relative links to figures."""
     lines = [f"# {title}", ""]
     for section in sections:
         lines += [f"## {section.heading}", ""]
@@ -76,7 +76,7 @@ def page_markdown(title: str, sections: Sequence[Section], folder: Path) -> str:
 
 
 def _code(text: str) -> str:
-    """Escape a text and set what stands in backticks as code."""
+    """Escape a text, and mark what is in backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
 

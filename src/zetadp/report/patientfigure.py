@@ -1,4 +1,4 @@
-"""Picture of one held-out patient's data, as the network's input is made."""
+"""Figure of one held-out patient's data, at each step from image to network input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def patient_figure(
     sequences
         Name of each sequence.
     title
-        Says which patient, who must not be a training patient, which slice, and of which cohort.
+        Title that names patient, slice and cohort. The patient must not be a training patient.
     """
     if not images.shape == kspace.shape == whitened.shape or images.shape[0] != len(sequences):
         raise ValueError(

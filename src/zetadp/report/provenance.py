@@ -25,23 +25,23 @@ KEYS = ("command", "commit", "cohort", "seeds", "hardware")
 UNKNOWN = "unknown"
 NOT_CODE = (":(exclude)docs", ":(exclude)*.md")
 COMMAND = "ZETADP_COMMAND"
-"""Environment variable in which make and the workflow name their command: as a parameter it would run jobs again."""
+"""Environment variable for the command of make or of the workflow: as a parameter of rules it would rerun jobs."""
 
 
 def origin(
     cohort: str, seeds: str, *, command: str | None = None, runs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[str, ...]:
-    """Return the lines that say how a table was made, one for each of `KEYS`.
+    """Return the lines on how a table was made, one for each of `KEYS`.
 
     Parameters
     ----------
     cohort, seeds
         Values that the scenario or the benchmark declares, from `cohort_shown` and `seeds_shown`.
     command
-        The command that makes the table; by default the one that runs.
+        Command that makes the table; by default the current one.
     runs
-        Where and by which code each run of the table was trained: the ``environment`` of its ``metrics.json``. Without
-        runs, this process made everything.
+        For each run of the table, the ``environment`` of its ``metrics.json``: the machine and the code that trained
+        it. By default, this process made everything.
     """
     runs = list(runs)
     found = (command or called(), _commits(runs), cohort, seeds, _hardware(runs))
@@ -82,11 +82,11 @@ def workflow_command(configfiles: Sequence[Path], overridden: Sequence[str], roo
     Parameters
     ----------
     configfiles
-        What ``--configfile`` named.
+        Files that ``--configfile`` named.
     overridden
         Keys that ``--config`` set. Their values are left out: they may name folders of patients.
     root
-        Folder of the workflow; paths below it are given from there, others by their last name.
+        Folder of the workflow. Paths below it are relative to it; others are shortened to their last part.
     """
     files = [f"--configfile {' '.join(_below(path, root) for path in configfiles)}"] if configfiles else []
     keys = [f"--config {' '.join(f'{key}=...' for key in overridden)}"] if overridden else []
@@ -96,8 +96,8 @@ def workflow_command(configfiles: Sequence[Path], overridden: Sequence[str], roo
 def commit(root: Path = ROOT) -> str | None:
     """Return the commit of the running code, or None without a git history.
 
-    It ends in ``-dirty`` if a file differs from the commit, except pages and files in ``docs``: a table that was just
-    written there does not change the code that writes the next one.
+    It ends in ``-dirty`` if a tracked file differs from the commit. Markdown files and the files in ``docs`` do not
+    count: a table that was just written there does not change the code that writes the next one.
     """
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root.resolve():
@@ -108,7 +108,7 @@ def commit(root: Path = ROOT) -> str | None:
 
 
 def code_version(root: Path = ROOT) -> str:
-    """Return `commit`, or the installed version if there is none, as in a package or a copy of the files."""
+    """Return `commit`, or the installed version if there is none, such as in an installed package."""
     found = commit(root)
     if found is not None:
         return found
@@ -119,8 +119,8 @@ def code_version(root: Path = ROOT) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return code, machine and software of this process, as ``metrics.json`` keeps them."""
-    torch = sys.modules["torch"]  # loaded if a device was passed; tables are made without it
+    """Return code, machine and software of this process, for ``metrics.json``."""
+    torch = sys.modules["torch"]  # whoever has a device has imported it; making tables does not need it
     return {
         "commit": code_version(),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
@@ -170,6 +170,6 @@ def machine() -> str:
 
 
 def _below(path: Path, root: Path) -> str:
-    """Return a path as seen from the root, or its last name where it lies elsewhere."""
+    """Return a path relative to the root, or its last part if it is not below the root."""
     path = path.resolve()
     return path.relative_to(root.resolve()).as_posix() if path.is_relative_to(root.resolve()) else path.name

@@ -1,6 +1,6 @@
-"""Tables for readers: CSV, Markdown, LaTeX, HTML and plain text, each with its notes.
+"""Tables as CSV, Markdown, LaTeX, HTML and plain text, each with its notes.
 
-A `Sheet` holds the cells as text; every renderer prints any sheet, so all formats show the same numbers.
+A `Sheet` holds the cells as text. All formats but CSV are rendered from it, so they show the same numbers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table ready to print.
+    """A table whose cells are text.
 
     Attributes
     ----------
@@ -90,11 +90,11 @@ class Sheet:
     columns
         Heading of each column.
     rows
-        Cells as text; a missing one is an en dash.
+        Cells; a missing value is an en dash.
     notes
         Sentences below the table.
     names
-        Number of leading columns that name the row; they are set flush left, the others flush right.
+        Number of leading columns that name the row. They are aligned left, the others right.
     """
 
     title: str
@@ -107,24 +107,24 @@ class Sheet:
 def accuracy_sheet(
     table: pd.DataFrame, notes: tuple[str, ...] = (), *, title: str | None = None, intervals: bool = True
 ) -> Sheet:
-    """Lay out `tables.table1` with network and arm as rows and epsilon as columns, the paper's rows below.
+    """Return `tables.table1` with networks and arms as rows and epsilons as columns, and the paper's rows below.
 
     Parameters
     ----------
     table
-        What `tables.table1` returned.
+        Result of `tables.table1`.
     notes
         Sentences to print below, as `zetadp.report.notes.notes` returns them.
     title
         One line above the table; by default the metric's name.
     intervals
-        Print under each mean its interval over patients, and where images of a slice were classified together, the
-        accuracy of each image by itself and of volumes.
+        Print its interval over patients under each mean. If the images of a slice were classified together, also print
+        the accuracy of each image by itself and that of volumes.
     """
     not_empty(table)
     title = title or f"Test {metric_shown(table['metric'].iloc[0])} in %"
     with_paper = bool(table["paper_mean"].notna().any())
-    # Where the paper is shown, its whole row is, also for an epsilon that was not run here.
+    # The paper's rows are shown whole, even for an epsilon that was not run here.
     printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if with_paper else set()
     epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
     rows = []
@@ -146,9 +146,9 @@ def accuracy_sheet(
 
 
 def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: str | None = None) -> str:
-    """Render the long form as CSV, by default in full precision.
+    """Render a data frame as CSV, by default in full precision.
 
-    The notes lead as ``#`` lines: read it by ``read_csv(comment="#")``.
+    The notes come first, as lines that begin with ``#``: read the file with ``read_csv(comment="#")``.
     """
     buffer = io.StringIO()
     buffer.writelines(f"# {line}\n" for note in notes for line in note.splitlines())
@@ -194,12 +194,12 @@ def to_latex(sheet: Sheet) -> str:
 
 
 def to_html(*sheets: Sheet) -> str:
-    """Render sheets as one self-contained HTML page, which is well-formed XML too."""
+    """Render sheets as one self-contained HTML page, which is also well-formed XML."""
     return html_page(sheets[0].title, [html_table(sheet) for sheet in sheets])
 
 
 def html_page(title: str, body: Sequence[str], style: str = "") -> str:
-    """Return a self-contained page with these elements, and rules of style in addition to those of every page."""
+    """Return a self-contained HTML page with the given elements, and ``style`` in addition to the common style."""
     return (
         "<!DOCTYPE html>\n"
         f'<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
@@ -237,21 +237,21 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
 
 
 def spread_cell(row: pd.Series | None) -> str:
-    """Return mean and standard deviation of a row of a table, if there is one, as tables show them."""
+    """Return mean and standard deviation of a row of `tables.table1` as a cell; without a row, a dash."""
     if row is None or math.isnan(row["mean"]):
         return MISSING
     return f"{row['mean']:.2f}" + ("" if math.isnan(row["std"]) else f" ± {row['std']:.2f}")
 
 
 def interval_cell(row: pd.Series | None) -> str:
-    """Return the interval of a row of a table, if there is one, as tables show it."""
+    """Return the interval of a row of `tables.table1` as a cell; without one, a dash."""
     if row is None or math.isnan(row["ci_low"]):
         return MISSING
     return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"
 
 
 def _beside(cells: Mapping[str, pd.Series], epsilons: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return rows with the accuracies beside the metric, where the images of a slice were classified together."""
+    """Return rows with further accuracies, if the images of a slice were classified together."""
     if all(math.isnan(row["image_accuracy"]) for row in cells.values()):
         return []
     return [
@@ -265,7 +265,7 @@ def _latex(text: str) -> str:
 
 
 def html_table(sheet: Sheet) -> str:
-    """Render a sheet as a table of HTML, with its notes as a list below."""
+    """Render a sheet as an HTML table, with its notes as a list below."""
 
     def row(cells: tuple[str, ...], tag: str) -> str:
         marked = [

@@ -1,4 +1,4 @@
-"""One page with the result of an experiment: its figure, its table, and what it cost in privacy."""
+"""One page with the result of an experiment: its figure, its table, and its cost in privacy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zetadp.storage import read_json, write_text
 from zetadp.validation import UserError
 
 RESULT, END = "<!-- result -->", "<!-- end of the result -->"
-"""What stands around the part that the landing page of Snakemake's report repeats."""
+"""Marks around the part that the landing page of Snakemake's report repeats."""
 FIGURE = "accuracy.svg"
 _SHOWN = {
     "confusion.svg": "Confusion of the classes",
@@ -45,15 +45,15 @@ class Results:
     Attributes
     ----------
     table
-        What `tables.table1` returned.
+        Result of `tables.table1`.
     notes
-        Sentences below the table, and how it was made, as ``key: value``.
+        Sentences below the table, and the lines on how it was made (`provenance.origin`).
     total
         Content of ``privacy_total.json``.
     statement
         The same as text.
     pictures
-        Files of pictures (SVG) by their names.
+        SVG files by their names.
     """
 
     table: pd.DataFrame
@@ -64,7 +64,7 @@ class Results:
 
     @classmethod
     def read(cls, table: Path, total: Path, text: Path, pictures: Iterable[Path]) -> Results:
-        """Read ``table1.csv``, ``privacy_total.json`` and its text; pictures are read when they are drawn."""
+        """Read ``table1.csv``, ``privacy_total.json`` and its text. Pictures are read when the page is written."""
         lines = table.read_text(encoding="utf-8").splitlines()
         notes = tuple(line.removeprefix("# ") for line in lines if line.startswith("#"))
         frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
@@ -78,7 +78,7 @@ class Results:
         Raises
         ------
         UserError
-            If a file is missing that the page needs.
+            If the table or one of the two files on the total is missing.
         """
         table, total, text = (
             folder / name for name in ("tables/table1.csv", "privacy_total.json", "privacy_total.txt")
@@ -90,7 +90,7 @@ class Results:
 
 
 def write_results(found: Results, name: str, page: Path) -> None:
-    """Write the page of an experiment of this name: it needs no other file and no network, and can be printed."""
+    """Write the page of the experiment ``name``. It needs no other file and no network, and can be printed."""
     title = f"Results of the experiment {name}"
     result, details = sections_html(list(_result(found))), sections_html(list(_details(found)), lead=False)
     body = [RESULT, f"<h1>{escape(title)}</h1>", *result, END, *details]
@@ -113,7 +113,7 @@ def reached(table: pd.DataFrame) -> str:
 
 
 def spent(total: Mapping[str, Any]) -> str:
-    """Return a sentence with the total cost of all runs for a person."""
+    """Return a sentence with the total cost of all runs for one unit."""
     rows, broken = total["private_rows"], len(total["all_rows"]["without_noise"])
     without = f"{broken} {'run has' if broken == 1 else 'runs have'} no noise and no guarantee"
     if not rows["runs"]:
@@ -152,7 +152,7 @@ def _details(found: Results) -> Iterable[Section]:
 
 
 def _stated(table: pd.DataFrame) -> Sheet:
-    """Lay out the target epsilon of each network, and the epsilon recorded in its ledgers."""
+    """Return a table of the target epsilon of each network, and the epsilon computed from its ledgers."""
     rows = tuple(
         (
             str(row["network"]),

@@ -1,4 +1,4 @@
-"""One page on what a run may reveal about a person, for a data-protection officer and for an engineer."""
+"""One page on what a run may reveal about a person, for data-protection officers and engineers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from zetadp.report.rendering import MISSING, Sheet
 from zetadp.storage import write_text
 
 TEN = 10
-"""Candidates of the first sentence."""
+"""Number of candidates in the first sentence."""
 MANY = 1_000_000
-"""Candidates of the last row on capacity."""
+"""Number of candidates in the last row on capacity."""
 VACUOUS = "vacuous"
 PICTURE = "risk.svg"
 _MOST_ODDS = 1e6
@@ -35,7 +35,7 @@ _SHOWN = {
     "inversion.svg": "Images rebuilt from one message, of simulated patients",
 }
 _OF_NETWORKS = ("candidates", "inversion")
-"""Attacks on single networks, which only pages of their runs show."""
+"""Attacks on single networks; only the pages of that network's runs show them."""
 _TABLES = ("audit", *_OF_NETWORKS)
 _STRONG, _PALE, _GREY = "#0072B2", "#C4D9EA", "#777777"
 
@@ -49,10 +49,10 @@ class Evidence:
     audits
         The table of audits (rule ``audit``), if there is one.
     pictures
-        Files of pictures (SVG), with what they show.
+        SVG files by their descriptions.
     candidates, inversion
-        What attacks on messages found for the run's network (rules ``name_candidates`` and ``invert_gradients``), if
-        it was attacked.
+        Results of the attacks on messages of the run's network (rules ``name_candidates`` and ``invert_gradients``),
+        if it was attacked.
     """
 
     audits: pd.DataFrame | None = None
@@ -83,28 +83,27 @@ def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, 
     risk
         The releases and their bounds.
     unit
-        Whose contribution is hidden.
+        The unit that the guarantee protects.
     delta
         The delta that epsilon is quoted at.
     folder
-        Where the files go.
+        Folder for the files.
     ledger
         The ledger's path, for the commands that the page prints.
     evidence
-        Attacks that were made.
+        Results of attacks.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     save_svg(risk_figure(risk, unit, delta), folder / PICTURE)
-    title = f"What may be learnt of one {unit}: {risk.name}"
+    title = f"What may be learnt about one {unit}: {risk.name}"
     sections = list(_sections(risk, unit, delta, ledger, evidence, folder / PICTURE))
     write_text(folder / "risk.html", page_html(title, sections))
     write_text(folder / "risk.md", page_markdown(title, sections, folder))
 
 
 def headline(risk: Risk, unit: Unit, delta: float) -> str:
-    """Return the first sentence: the most important fact for a hospital."""
+    """Return the first sentence of the page: the most important fact for a hospital."""
     if risk.guarantee == "none":
-        return f"Nothing limits what these models tell about a {unit}: at least one was released without noise."
+        return f"Nothing limits what these models reveal about a {unit}: at least one was released without noise."
     guess = percent_up(risk.right_guesses(TEN, delta))
     claim = (
         f"Someone who has the data of {TEN} candidates, and knows that exactly one of them took part, names the right "
@@ -165,16 +164,16 @@ def _sections(
     risk: Risk, unit: Unit, delta: float, ledger: str, evidence: Evidence, picture: Path
 ) -> Iterator[Section]:
     command = f"zetadp ledger {ledger} --unit {unit} --delta"
-    recorded = _counted(len(risk.runs), "training or release", "trainings or releases")
+    recorded = _counted(len(risk.runs), "run or release", "runs or releases")
     yield Section("In one sentence", [headline(risk, unit, delta)])
     yield Section(
         "Who is protected, and how far",
         [
-            f"Protected is each training {unit}. The figures bound what all of the {unit}'s data together add. They "
-            "hold for every attack, also by somebody who knows everybody else's data, and against whoever sees all "
-            "that left the holder of the data: the messages of every round and all models.",
-            f"Counted is what this ledger records, {recorded}. What other ledgers record of the same {unit}s adds to "
-            "it.",
+            f"The figures are about one training {unit}. They bound the effect of all of the {unit}'s data together. "
+            "They hold for every attack, even by someone who knows everybody else's data and sees all that left the "
+            "data holder: the messages of every round and all models.",
+            f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
+            "record add to it.",
         ],
         pictures={f"The most that any attack can do against one {unit}": picture},
     )
@@ -185,18 +184,26 @@ def _sections(
     yield Section(
         "How to check this page",
         points=[
-            f"`{command} {delta:g}` prints epsilon and the trade-off curve; with another delta, the other epsilons.",
-            f"`zetadp risk {ledger}` makes this page again, from the ledger alone.",
+            f"`{command} {delta:g}` prints epsilon and the trade-off curve. Another delta gives another epsilon.",
+            f"`zetadp risk {ledger}` writes this page again, from the ledger alone.",
             *(["`snakemake audit` repeats the attacks on the code."] if evidence.audits is not None else []),
-            *(["`snakemake name_candidates` names candidates again."] if evidence.candidates is not None else []),
-            *(["`snakemake invert_gradients` rebuilds the images again."] if evidence.inversion is not None else []),
+            *(
+                ["`snakemake name_candidates` repeats the naming of candidates."]
+                if evidence.candidates is not None
+                else []
+            ),
+            *(
+                ["`snakemake invert_gradients` repeats the rebuilding of images."]
+                if evidence.inversion is not None
+                else []
+            ),
         ],
     )
     yield from _capacity(risk, unit)
 
 
 def _capacity(risk: Risk, unit: Unit) -> Iterator[Section]:
-    """Say what Bayes' capacity bounds, last: it seldom says anything here."""
+    """Yield the section on Bayes' capacity. It comes last, because its bound is seldom useful here."""
     found = risk.capacity()
     if found is None:
         return
@@ -205,10 +212,10 @@ def _capacity(risk: Risk, unit: Unit) -> Iterator[Section]:
         for number in (*CANDIDATES, MANY)
     )
     text = (
-        f"Bayes' capacity bounds how much all that was released can help to guess one {unit}'s data, whatever is known "
-        "beforehand and however near a guess must come. The chance of a right guess rises at most by the factor e^C, "
-        f"and here C is {rounded_up(found, 3)} nats. For equally likely candidates this is vacuous unless their number "
-        f"is above 10^{rounded_up(found / math.log(10), 3)}: the tables above say more of fewer."
+        f"Bayes' capacity bounds how much all releases can help to guess one {unit}'s data, whatever an attacker knows "
+        "beforehand, and however close a guess must be. The chance of a right guess grows at most by the factor e^C, "
+        f"and here C is {rounded_up(found, 3)} nats. For equally likely candidates the bound is vacuous unless their "
+        f"number is above 10^{rounded_up(found / math.log(10), 3)}. The tables above are tighter for fewer candidates."
     )
     sheet = Sheet("Naming the right one, by capacity", ("candidates", "at most"), rows)
     yield Section("Bayes' capacity", [text], tables=[sheet])
@@ -223,7 +230,7 @@ def _candidates_sheet(risk: Risk, delta: float) -> Sheet:
         "equally likely beforehand; an attacker who knows more begins with a better guess.",
     )
     if not risk.curved:
-        notes = (f"e^ε / n + δ, with δ = {delta:g}: no trade-off curve is known of people with many images.",)
+        notes = (f"e^ε / n + δ, with δ = {delta:g}: no trade-off curve is known for people with many images.",)
     return Sheet("Naming the right one of several candidates", ("candidates", "guessing", "at most"), rows, notes)
 
 
@@ -232,7 +239,7 @@ def _curve_sheets(risk: Risk, unit: Unit) -> list[Sheet]:
     if misses is None:
         return []
     rows = tuple((_percent(rate), percent_up(1 - missed)) for rate, missed in zip(FALSE_ALARMS, misses, strict=True))
-    columns = (f"suspects wrongly, of {unit}s who took no part", "finds at most, of those who did")
+    columns = (f"wrongly suspected, of {unit}s who took no part", "found at most, of those who did")
     return [Sheet("Telling who took part", columns, rows)]
 
 
@@ -248,9 +255,9 @@ def _odds(risk: Risk) -> Sheet:
 
 def _attacks(evidence: Evidence) -> Iterator[Section]:
     table = evidence.audits
-    text = ["No attack on this training's own people was made. A bound holds for the code as it should be."]
+    text = ["The people of this run were not attacked. The bounds above hold if the code does what it should."]
     if table is None and not evidence.pictures:
-        yield Section("Measured attacks", [*text, "No audit of the code lies beside this run: `snakemake audit`."])
+        yield Section("Measured attacks", [*text, "This run has no audit of the code: `snakemake audit` makes one."])
         return
     sheets = []
     if table is not None:
@@ -277,7 +284,7 @@ def _attacks(evidence: Evidence) -> Iterator[Section]:
 
 
 def _on_messages(evidence: Evidence) -> list[Sheet]:
-    """Lay out the results of attacks on messages of this network."""
+    """Return tables of the results of attacks on messages of this network."""
     sheets = []
     if evidence.candidates is not None:
         named = tuple(
@@ -286,7 +293,7 @@ def _on_messages(evidence: Evidence) -> list[Sheet]:
             for row in evidence.candidates.to_dict("records")
         )  # fmt: skip
         note = (
-            "ε: of a whole training like this one. Patients are simulated for the attack, and all take part in a round."
+            "ε: of a whole run like this one. The patients are simulated for the attack; all take part in every round."
         )
         columns = ("candidates", "ε", "guessing", "measured", "at most")
         sheets.append(Sheet("Naming the right candidate from all messages: the best attack", columns, named, (note,)))
@@ -304,8 +311,8 @@ def _on_messages(evidence: Evidence) -> list[Sheet]:
             for row in kinds.to_dict("records")
         )
         notes = (
-            "Similarity (SSIM) of the images found to the true ones, 1 being equal. ε: of one message, at the weights "
-            "with which training begins. ∞: without noise.",
+            "Similarity (SSIM) of the found and the true images: 1 means equal. ε: of one message, at the weights with "
+            "which training begins. ∞: without noise.",
             "A search that finds nothing proves nothing: the tables above bound what any attack can find.",
         )
         columns = ("message", "attack", "ε", "mean", "best")

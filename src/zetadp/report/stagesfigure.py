@@ -15,7 +15,7 @@ from zetadp.report.figurestyle import SMALL, TEXT, WIDTH, figure_style
 
 
 class Stage(NamedTuple):
-    """A group of rules: its title, what it does, its place in the picture (column, row), and its rules."""
+    """A group of rules: its title, its purpose, its place in the figure (column, row), and its rules."""
 
     title: str
     does: str

@@ -1,7 +1,7 @@
 """Tables of finished runs: the task's metric against epsilon, by class, by patient and by node.
 
-Every table is a long-form data frame with shares in percent; `zetadp.report.rendering` prints them. Tables read the
-JSON files of the runs and nothing else.
+Every table is a long-form data frame with shares in percent; `zetadp.report.rendering` prints it. Tables come from the
+files of the runs (``metrics.json``, ``privacy.json``, ``history.csv``) and from nothing else.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ PAPER_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
 }
 
 PAPER_TASK = "brain_sequences"
-"""The task of that table."""
+"""The task of the paper's Table 1."""
 
 CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")
 OF_CLASSES = ("per_class", "confusion", "classes", "called")
-"""What only a classification has."""
+"""Keys of ``metrics.json`` that only classification has."""
 BESIDE = {"image_accuracy": "each image by itself", "volume_accuracy": "volumes"}
-"""Accuracies of pulse sequences that stand beside the metric, and what tables call them."""
+"""Further accuracies of pulse sequences, in addition to the metric, and their names in tables."""
 REPLICATES = "replicates"
-"""The metric in resamples of patients, where it is no mean over patients; runs on the same patients share them."""
+"""The metric in resamples of patients, if it is no mean over patients. Runs on the same patients share resamples."""
 STATED = ("delta", "unit", "noise_source", "statement", "nodes")
-# Calibration stays below the target, so any excess beyond rounding was not planned and is reported to the reader.
+# Calibration stays below the target, so an excess beyond rounding was not planned, and a note reports it.
 EPSILON_TOLERANCE = 1e-9
 
 
@@ -64,7 +64,7 @@ def paper_cell(arm: str, epsilon: str) -> tuple[float, float] | None:
 
 
 def is_simulated(cohort_label: str) -> bool:
-    """Return whether a cohort is simulated: its label shows it to every reader."""
+    """Return whether a cohort is simulated: its label then contains the word "simulated"."""
     return "simulated" in cohort_label.lower()
 
 
@@ -74,17 +74,14 @@ def metric_shown(metric: str) -> str:
 
 
 def chance_of(runs: pd.DataFrame) -> float | None:
-    """Return the score of guessing in a classification, in %: half of the area under a ROC curve, or one class.
-
-    None for a task that has no classes.
-    """
+    """Return the score of guessing, in %: 50 for an AUC, else 100 over the number of classes; without these None."""
     if runs["classes"].iloc[0] is None:
         return None
     return 50.0 if runs["metric"].iloc[0] == "auc" else 100 / len(runs["classes"].iloc[0])
 
 
 def holders(table: pd.DataFrame) -> str:
-    """Return the unit of held-out images, for display: patients, or records if the persons are unknown."""
+    """Return the word for the held-out units: patients, speakers, or records if the persons are unknown."""
     units = set(table["unit"])
     return f"{units.pop()}s" if units in ({"record"}, {"speaker"}) else "patients"
 
@@ -99,11 +96,11 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
     Returns
     -------
-    Data frame sorted by network, arm, epsilon (infinity last) and seed. ``value`` is the task's ``metric``, a fraction
-    of one; ``epsilon`` is the target that names the run and ``epsilon_stated`` the figure of its privacy statement;
-    against whom, ``threat`` says. ``epsilon_single_messages`` is given where that is a server that sees sums only. The
-    columns ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``classes``, ``nodes`` and
-    ``node_metric`` hold objects; what only a classification has is None for other tasks.
+    Data frame sorted by network, arm, epsilon (infinity last) and seed. ``value`` is the task's ``metric``, in [0, 1].
+    ``epsilon`` is the target that names the run, ``epsilon_stated`` the figure of its privacy statement, and ``threat``
+    the statement's threat model. ``epsilon_single_messages`` is None unless that is secure aggregation. The columns
+    ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``classes``, ``nodes`` and ``node_metric``
+    hold objects. The columns of `OF_CLASSES` are None for tasks that are no classification.
 
     Raises
     ------
@@ -122,7 +119,13 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
 
 def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Read each run's ``history.csv`` and stack them, with columns for the name of the run and its guarantee."""
+    """Read and stack the ``history.csv`` of each run; a `UserError` names a missing run, file or key.
+
+    Returns
+    -------
+    Data frame sorted like `collect`, then by round. In addition to the columns of ``history.csv`` it has those of the
+    run's name and guarantee, ``metric``, and ``value``: that metric, in [0, 1], on validation patients.
+    """
     parts = []
     for directory in run_dirs:
         path = directory / "history.csv"
@@ -149,25 +152,30 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
     Parameters
     ----------
     runs
-        What `collect` returned.
+        Result of `collect`.
     cohort_label
-        Name of the cohort as readers should see it; that of a simulated cohort contains the word "simulated".
+        Name of the cohort for readers. It contains the word "simulated" if the cohort is.
     paper
-        Add the paper's printed figures, ``paper_mean`` and ``paper_std``, where it has some for this arm and epsilon;
-        by default for pulse sequences of single images, which they are of.
-        They were measured on its own cohort, with its own network and by its own reading of the guarantee.
+        Add the paper's printed figures, ``paper_mean`` and ``paper_std``, if it has some for this arm and epsilon. The
+        default is to add them if pulse sequences of single images were classified, as in the paper. The paper has
+        another cohort, another network and another reading of the guarantee.
     seed
         Seed of the bootstrap.
 
     Returns
     -------
     Data frame with the metric in %. ``mean`` and ``std`` (denominator n - 1) are over seeds; ``std`` is missing with
-    one seed. ``ci_low`` and ``ci_high`` bound the seed-averaged accuracy over the population of patients: patients are
-    resampled, the same for all seeds. ``noise`` is "none" without epsilon. ``epsilon_stated`` is the largest.
-    ``epsilon_per_patient`` is the same but where single images were drawn, or where it is not known whose records are.
-    ``public_start`` is what public starting weights reach before any private training; missing for other networks.
-    ``image_accuracy`` (where the images of a slice are classified together: of each by itself) and ``volume_accuracy``
-    are missing where they were not measured.
+    one seed. ``ci_low`` and ``ci_high`` bound the mean over seeds for the population of patients: patients are
+    resampled, and each resample is used for all seeds. ``noise`` is "none" if epsilon is infinite. ``epsilon_stated``
+    is the largest over seeds. ``epsilon_per_patient`` is the same for a whole patient: it differs if single images were
+    drawn, and is missing if the persons behind the records are unknown. ``public_start`` is the metric of the public
+    starting weights before any private training, and missing for other networks. ``image_accuracy`` (of each image by
+    itself, if the images of a slice are classified together) and ``volume_accuracy`` are missing if not measured.
+
+    Raises
+    ------
+    UserError
+        If there is no run, or the seeds of a cell have different units, deltas, metrics, threats or noise.
     """
     not_empty(runs)
     rows = []
@@ -235,17 +243,17 @@ def per_patient(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def per_node(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return epsilon of each node, and the task's metric: nodes of unequal size spend unequal amounts.
+    """Return epsilon and the task's metric of each node: nodes of different sizes have different epsilons.
 
     Returns
     -------
-    Data frame with ``epsilon_node``, the largest over seeds, and, over the node's own held-out validation patients,
-    metric and its standard deviation in %, as ``accuracy`` and ``accuracy_std``; they are missing where nothing was
-    measured.
+    Data frame with ``epsilon_node``, the largest over seeds, and two columns named after the metric, such as
+    ``accuracy`` and ``accuracy_std``: its mean and standard deviation over seeds, in %, on the node's own validation
+    patients. They are missing if nothing was measured.
     """
 
     def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
-        # The nodes' sizes may depend on the seed, so the size is part of a row's name.
+        # A node's size may depend on the seed, so there is a row for each size.
         spent: dict[tuple[str, int], list[float]] = {}
         reached: dict[tuple[str, int], list[float | None]] = {}
         for nodes, measured in zip(group["nodes"], group["node_metric"], strict=True):
@@ -264,7 +272,7 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(directory: Path) -> dict[str, Any]:
-    """Read one run, and refuse one whose privacy statement is about another kind of run."""
+    """Read one run, and refuse it if only one of its name and its privacy statement has a finite epsilon."""
     metrics_path, privacy_path = directory / "metrics.json", directory / "privacy.json"
     metrics = _keys(read_json(metrics_path), metrics_path, "run", *MEASURED, "node_metric")
     metric = metrics["metric"]
@@ -290,7 +298,7 @@ def _row(directory: Path) -> dict[str, Any]:
         **{key: privacy[key] for key in STATED},
         **_threat(privacy),
         "epsilon_per_patient": _per_patient(privacy),
-        # Infinity is a string in JSON, which has no word for it.
+        # JSON has no infinity, so that is a string.
         "epsilon_rdp": float(privacy["epsilon_rdp"]),
         "node_metric": metrics["node_metric"],
         "directory": directory.as_posix(),
@@ -315,7 +323,7 @@ def _per_patient(privacy: Mapping[str, Any]) -> float:
 
 
 def _identity(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return network, arm, epsilon and seed of a run, each in its one spelling."""
+    """Return network, arm, epsilon and seed of a run in their normal spelling."""
     run = _keys(run, path, *CELL, "seed")
     epsilon = epsilon_label(run["epsilon"])
     return {"network": str(run["network"]), "arm": str(run["arm"]), "epsilon": epsilon, "seed": int(run["seed"])}
@@ -340,7 +348,7 @@ def _ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
 
 
 def not_empty(runs: Sized) -> None:
-    """Refuse an empty table."""
+    """Raise a `UserError` if there are no runs."""
     if not len(runs):
         raise UserError(
             "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
@@ -353,7 +361,7 @@ def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]
 
 
 def _long(runs: pd.DataFrame, rows: Callable[[pd.DataFrame], list[dict[str, Any]]]) -> pd.DataFrame:
-    """Stack what ``rows`` makes of each cell, with network, arm and epsilon in front."""
+    """Apply ``rows`` to each cell and stack the results, with network, arm and epsilon in front."""
     not_empty(runs)
     found = [{**dict(zip(CELL, cell, strict=True)), **row} for cell, group in _cells(runs) for row in rows(group)]
     return pd.DataFrame(found)

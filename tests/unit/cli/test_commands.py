@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -62,7 +63,7 @@ def mistake(arguments, capsys) -> str:
     [
         ((), ("predict", "convert", "report", "Snakemake")),
         (("predict",), ("model", "volume", "--json")),
-        (("convert",), ("BIDS", "--parts", "--test-fraction", "0.35")),
+        (("convert",), ("BIDS", "*_ce-gadolinium_T1w.nii.gz", "--parts", "--test-fraction", "0.35")),
         (("report",), ("results", "--configfile", "--headline", "--html", "report.html")),
     ],
 )
@@ -112,7 +113,15 @@ def test_without_a_command_there_is_help_and_the_version_is_that_of_the_package(
     assert capsys.readouterr().out == f"zetadp {declared}\n"
 
 
-@pytest.mark.parametrize("arguments", [["predcit"], ["predict", "model"], ["convert", "a", "b", "--parst", "c"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predcit"],
+        ["predict", "model"],
+        ["convert", "a", "b", "--parst", "c"],
+        ["convert", "a", "b", "--test-fraction", "35"],
+    ],
+)
 def test_what_no_command_takes_ends_with_code_2_and_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
@@ -228,6 +237,10 @@ def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, 
     assert out.startswith("content of tables/table1.txt")
     for path in paths:
         assert path in out
+    # A workflow that was interrupted before its figures has a table to show.
+    paths = write_results(tmp_path / "results" / "broken")
+    shutil.rmtree(tmp_path / "results" / "broken" / "figures")
+    assert [path in ended(["report", tmp_path / "results" / "broken"], capsys)[1] for path in paths] == [1, 1, 0, 1]
     # Without a folder it is the experiment of config.yaml, or of the scenario laid over it.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("name: other\n")

@@ -130,7 +130,7 @@ def test_nothing_and_everything_are_figures_too(capsys):
         ("--sampling-probability 1.5", "at most 1, found '1.5'"),
         ("--sampling-probability 0", "above zero"),
         ("--rounds 9.5", "whole number, found '9.5'"),
-        ("--delta 1", "delta from 1e-10 to 1, found '1'"),
+        ("--delta 1", "delta of at least 1e-10 and below 1, found '1'"),
         ("--delta 1e-12", "found '1e-12'"),
     ],
 )

@@ -206,13 +206,14 @@ def test_parts_can_be_given(tmp_path):
         assert words in found
 
 
-def test_only_the_scanner_of_participants_is_carried_over(tmp_path):
+@pytest.mark.parametrize("prefix", ["sub-", ""])
+def test_only_the_scanner_of_participants_is_carried_over(prefix, tmp_path):
     source = write_bids(tmp_path / "in")
-    (source / "participants.tsv").write_text(
-        "participant_id\tage\tscanner\nsub-01\t61\tA\nsub-03\t50\tB\nsub-99\t7\tC\n"
-    )
+    rows = [f"{prefix}{row}\n" for row in ("01\t61\tA", "03\t50\tB", "99\t7\tC")]
+    (source / "participants.tsv").write_text("participant_id\tage\tscanner\n" + "".join(rows))
     task = convert_folder(source, tmp_path / "out", test_fraction=0.0)
-    assert (task.root / "participants.tsv").read_text() == "participant_id\tscanner\nsub-01\tA\nsub-03\tB\n"
+    expected = f"participant_id\tscanner\n{prefix}01\tA\n{prefix}03\tB\n"
+    assert (task.root / "participants.tsv").read_text() == expected
     table = index_cohort(task.root, train_patients=3, test_patients=0, slices=1)
     assert table["scanner"].tolist() == ["A", "A", "", "B"]
 

@@ -11,7 +11,7 @@ from zetadp.cohort import populations
 from zetadp.cohort.anatomy import Tissue
 from zetadp.cohort.drawn import draw_character, drawn_population
 from zetadp.cohort.grid import VoxelGrid
-from zetadp.cohort.lesions import LABELS, draw_tumour_in
+from zetadp.cohort.lesions import LABELS, draw_tumour
 from zetadp.cohort.phantom import (
     CohortStream,
     PhantomSettings,
@@ -233,7 +233,7 @@ def test_tumours_start_in_white_matter_of_the_brain(population):
     whole = POPULATIONS[population].brain(np.random.default_rng(1), VoxelGrid((48, 48, 155)))
     shares = []
     for seed in range(30):
-        centre = draw_tumour_in(np.random.default_rng(seed), whole.white).centre
+        centre = draw_tumour(np.random.default_rng(seed), whole.white).centre
         nearest = np.square(whole.place - centre[:, None]).sum(axis=0).argmin()
         # Within the voxels of the brain, which are 5 mm x 5 mm x 1 mm and a little deformed.
         assert np.linalg.norm(whole.place[:, nearest] - centre) < 5

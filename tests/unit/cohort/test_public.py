@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 import zetadp.cohort.public
-from zetadp.cohort.anatomy import HEALTHY, Tissue, load_atlas
+from zetadp.cohort.anatomy import HEALTHY, Tissue, load_atlas, sample
 from zetadp.cohort.grid import VoxelGrid
+from zetadp.cohort.lesions import draw_lesions
 from zetadp.cohort.phantom import CohortStream, PhantomSettings, simulate_patient
 from zetadp.cohort.protocols import GradientEcho
 from zetadp.cohort.public import (
     PublicSettings,
     draw_anatomy,
-    draw_lesions,
     public_name,
     public_stream,
     simulate_public_patient,
@@ -126,7 +127,8 @@ def test_contrast_agent_brightens_the_rim_of_tumours():
 
 def test_lesions_of_several_kinds_and_none_occur():
     atlas = load_atlas()
-    patients = [draw_lesions(np.random.default_rng(seed), atlas) for seed in range(300)]
+    white = partial(sample, atlas.white, atlas)
+    patients = [draw_lesions(np.random.default_rng(seed), white) for seed in range(300)]
     counts = np.array([len(lesions) for lesions in patients])
     small = np.array([all(lesion.radius <= 6 for lesion in lesions) and len(lesions) >= 2 for lesions in patients])
     # Shares of 25 %, 55 % (a fifth of them with two) and 20 %; five standard deviations are 12.5 to 14.4 points.

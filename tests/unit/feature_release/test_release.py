@@ -143,6 +143,10 @@ def test_the_command_releases_real_features_and_prints_the_statement(tmp_path, c
     assert main(["statement", str(tmp_path / "f.npz")]) == 1
     assert main(["release", str(tmp_path / "rows.h5"), str(tmp_path / "x.h5"), *options]) == 1
     assert "Expected" in capsys.readouterr().err
+    for content in (b"", b"PK\x03\x04 and no archive"):
+        (tmp_path / "broken.npz").write_bytes(content)
+        assert main(["release", str(tmp_path / "broken.npz"), str(tmp_path / "x.h5"), *options]) == 1
+        assert "Expected" in capsys.readouterr().err
 
 
 def test_a_release_that_would_cross_the_cap_records_and_writes_nothing(tmp_path, capsys):

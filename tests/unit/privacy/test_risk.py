@@ -221,3 +221,5 @@ def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
     assert "record" in (tmp_path / "out/risk.md").read_text()
     assert main(["risk", str(tmp_path / "nothing")]) == 1
     assert "Expected a finished run or a ledger" in capsys.readouterr().err
+    assert main(["risk", str(run), "--output", str(run / "ledger.jsonl")]) == 1
+    assert "Cannot write" in capsys.readouterr().err

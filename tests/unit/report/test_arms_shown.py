@@ -83,7 +83,7 @@ def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
         )
     secure, federated = card.values()
     assert SHOWN in secure.splitlines()[0]
-    assert "single messages, as nothing here prevents: 41.5" in secure
+    assert "single messages, which nothing here prevents: 41.5" in secure
     assert THREAT["assumes"] in secure
     assert "single message" not in federated
 

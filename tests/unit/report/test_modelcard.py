@@ -185,4 +185,5 @@ def test_only_settings_that_count_for_the_family_are_listed(tmp_path, name, sett
 
 def test_the_card_of_a_network_with_public_weights_says_what_these_reach_alone(tmp_path):
     assert "public weights alone, before any private training: 81.25 %" in card(tmp_path, public=0.8125)
+    assert "public weights alone, before any private training: 0.00 %" in card(tmp_path / "wrong", public=0.0)
     assert "public weights alone" not in card(tmp_path / "other")

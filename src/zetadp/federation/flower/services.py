@@ -43,7 +43,7 @@ def service_unit(name: str, what: str, command: str, *, restart: str) -> str:
     command
         Command of ``zetadp federation``, with its arguments.
     restart
-        When systemd starts it again, as ``always`` or ``on-failure``.
+        When systemd starts it again, such as ``always`` or ``on-failure``.
     """
     return UNIT.format(name=name, what=what, command=command, restart=restart)
 
@@ -66,7 +66,7 @@ def compose_file(
     port
         Port to open; None for none.
     restart
-        When the container starts again, as ``unless-stopped`` or ``on-failure``.
+        When the container starts again, such as ``unless-stopped`` or ``on-failure``.
     """
     program, *arguments = command.split()
     service = {
