@@ -502,7 +502,7 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
     said = read(tmp_path / "privacy.json")
     assert said["epsilon"] == pytest.approx(accounting.epsilon({(0.5, 1.0): 3}, 1e-3), rel=1e-12)
     assert (tmp_path / "privacy.txt").read_text() == plain_text(said)
-    assert f"{100 * measured['accuracy']:.1f}" in (tmp_path / "MODEL_CARD.md").read_text()
+    assert f"{100 * measured['accuracy']:.2f}" in (tmp_path / "MODEL_CARD.md").read_text()
 
 
 @pytest.mark.parametrize("threat", ["secure_aggregation", "central"])
