@@ -126,13 +126,13 @@ def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
 def interval(public: pd.Series, private: pd.Series, best: pd.Series) -> tuple[float, float, float]:
     """Return the share of the way from public to best, and its interval of 95 % over test patients, in %.
 
-    Not a number where the interval of best less public reaches 0: there is no way to go.
+    Not a number where a resample of patients leaves no way to go.
     """
     joined = np.stack([each.loc[best.index].to_numpy() for each in (public, private, best)])
     drawn = np.random.default_rng(0).integers(joined.shape[1], size=(DRAWS, joined.shape[1]))
     drawn[0] = np.arange(joined.shape[1])
     low, middle, high = joined[:, drawn].mean(-1)
-    if np.quantile(high - low, 0.025) <= 0:
+    if (high - low).min() <= 0:
         return math.nan, math.nan, math.nan
     shares = 100 * (middle - low) / (high - low)
     return float(shares[0]), *(float(each) for each in np.quantile(shares, (0.025, 0.975)))
@@ -182,7 +182,7 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "of each sequence, or each by itself; noise is seeded, ε is per patient at δ = 0.001. The best without noise "
         "is the whole backbone, trained on by all hospitals without clipping, or a head without noise on its layers "
         "less the patient's mean, whichever is better. The last columns are the share of the way to it, with an "
-        "interval of 95 % over test patients. They are empty where the interval of the way itself reaches 0.",
+        "interval of 95 % over test patients. They are empty where a resample of patients leaves no way to go.",
         *made,
     )
     headings = (
