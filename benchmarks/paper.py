@@ -34,30 +34,23 @@ def declared() -> tuple[str, str]:
     return declared_by(SCENARIO)
 
 
-def finished(experiment: Experiment) -> list[Path]:
-    """Return the folders of the declared runs that have been evaluated."""
-    names = run_names(experiment.config)
-    folders = [experiment.results / f"runs/{n.network}/{n.arm}/eps-{n.epsilon}/seed-{n.seed}" for n in names]
-    return [folder for folder in folders if (folder / "metrics.json").is_file()]
-
-
 def main() -> None:
     """Write table and figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("docs/results/paper"))
     given = parser.parse_args()
     experiment = Experiment.of(SCENARIO)
-    folders = finished(experiment)
+    names = run_names(experiment.config)
+    folders = [folder for folder in map(experiment.folder, names) if (folder / "metrics.json").is_file()]
     if not folders:
         raise UserError(f"Expected finished runs in {experiment.results}/runs, found none. Run: make paper")
     cohort = experiment.config["cohort"]
     label = f"simulated cohort {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} patients"
     runs = tables.collect(folders)
     table = tables.table1(runs, label)
-    below = notes(runs, label, planned=len(run_names(experiment.config)))
-    made = origin(
-        *declared_by(SCENARIO), runs=[read_json(folder / "metrics.json")["environment"] for folder in folders]
-    )
+    below = notes(runs, label, planned=len(names))
+    trained = [read_json(folder / "metrics.json")["environment"] for folder in folders]
+    made = origin(*declared(), runs=trained)
     sheet = rendering.accuracy_sheet(table, (*below, *made))
     write_text(given.output / "table.csv", rendering.to_csv(table, (*made, *below)))
     write_text(given.output / "table.md", rendering.to_markdown(sheet))

@@ -81,6 +81,10 @@ class Experiment:
             raise UserError(msg)
         return {run.seed: self._read(run) for run in runs}
 
+    def folder(self, run: RunName) -> Path:
+        """Return where the workflow keeps a run."""
+        return self.results / f"runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
+
     def environments(self) -> list[dict[str, Any]]:
         """Return where every declared run was trained."""
         return [self._read(run).get("environment", {}) for run in run_names(self.config)]
@@ -114,7 +118,7 @@ class Experiment:
         return f"Expected the finished runs that {self._file} declares, found no {path}. {self._what_to_run}"
 
     def _read(self, run: RunName) -> dict[str, Any]:
-        path = self.results / f"runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}/metrics.json"
+        path = self.folder(run) / "metrics.json"
         if not path.is_file():
             raise UserError(self._missing(path))
         return read_json(path)

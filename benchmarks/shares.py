@@ -65,8 +65,7 @@ def patients_right(experiment: Experiment, network: str, arm: str, epsilon: str,
     """Return the share of right images of every test patient in %, its mean over seeds."""
     found = []
     for run in experiment.cells[network, arm, epsilon]:
-        path = experiment.results / f"runs/{network}/{arm}/eps-{epsilon}/seed-{run.seed}/predictions.csv"
-        table = pd.read_csv(path)
+        table = pd.read_csv(experiment.folder(run) / "predictions.csv")
         found.append(100 * (table["sequence"] == table[COLUMNS[decision]]).groupby(table["patient"]).mean())
     return pd.concat(found, axis=1).mean(axis=1)
 
@@ -98,9 +97,8 @@ def public_scores(experiment: Experiment, network: str) -> tuple[Tensor, list[st
 
 def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
     """Return the scores of a head without noise on the layers of the best network, less each patient's mean."""
-    name, arm, epsilon = BEST
-    path = experiment.results / f"runs/{name}/{arm}/eps-{epsilon}/seed-0/model.safetensors"
-    network = cast("ConvolutionalClassifier", load_model(path).network)
+    (run,) = experiment.cells[BEST]
+    network = cast("ConvolutionalClassifier", load_model(experiment.folder(run) / "model.safetensors").network)
     parts, patients = {}, []
     for role in ("train", "validation", "test"):
         inputs, patients = held(experiment, "whitened", role)
