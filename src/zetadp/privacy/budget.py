@@ -44,9 +44,9 @@ def spent(folder: Path, delta: float) -> float:
 
 
 def planned(name: str, header: Mapping[str, Any], node: str | None = None) -> Run:
-    """Return all that an attempt with this header will release, at every node or at one."""
+    """Return all that an attempt with this header will release: at one node, or at all if it does not name that one."""
     run = declared_run(name, header)
-    return run if node is None else replace(run, nodes={node: run.nodes[node]})
+    return run if node is None or node not in run.nodes else replace(run, nodes={node: run.nodes[node]})
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +13,7 @@ from zetadp.cli import main
 from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.budget import Cap, planned, spent, total
+from zetadp.privacy.budget import Cap, CapError, planned, spent, total
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.validation import UserError
@@ -117,6 +118,22 @@ def test_of_a_plan_for_several_nodes_a_hospital_counts_its_own(tmp_path):
     header = HEADER | {"nodes": nodes}
     assert total([planned("x", header, "a")], DELTA) == pytest.approx(COST[ROUNDS])
     assert total([planned("x", header)], DELTA) == total([planned("x", header, "b")], DELTA) > 2 * COST[ROUNDS]
+
+
+def test_a_run_that_began_under_another_name_of_the_hospital_counts_with_all_its_nodes(tmp_path):
+    """The ledgers are of one hospital, but do not say which node of that plan it was."""
+    nodes = [HEADER["nodes"][0] | {"name": name, "expected": expected} for name, expected in (("b", 10.0), ("c", 40.0))]
+    other = HEADER | {"nodes": nodes}
+    with Ledger(tmp_path / "first.jsonl") as ledger:
+        ledger.start(other)
+    worst = total([planned("first", other), planned("second", HEADER, "a")], DELTA)
+    for cap, allowed in ((0.999 * worst, False), (1.001 * worst, True)):
+        with (
+            Ledger(tmp_path / "second.jsonl") as ledger,
+            nullcontext() if allowed else pytest.raises(CapError, match="The cap is"),
+            Cap(cap, DELTA).starting(ledger, HEADER, "a"),
+        ):
+            assert allowed
 
 
 HELD = [Held("node-01", [[i] for i in range(6)], 6, expected=6, noise_multiplier=4.0)]

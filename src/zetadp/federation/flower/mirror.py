@@ -83,7 +83,7 @@ class Mirror:
             sync_folder(self.path.parent)
         except OSError as error:
             raise UserError(
-                f"Cannot write {self.path}: {error.strerror or error}. Mend the disk or folder, then run again."
+                f"Cannot write {self.path}: {error.strerror or error}. Free space or allow writing, then run again."
             ) from error
 
     @property
