@@ -29,8 +29,13 @@ FEATURES = ("features", "layers", STUDY)
 """Domains of a head: features of the last layer of a public network, features of all layers of the public backbone, or
 the latter minus their mean over all images of the record."""
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", *FEATURES)
-DECISIONS = IMAGE, SLICE = ("image", "slice")
-"""Inputs of one decision in the task of pulse sequences: an image, or the images of all sequences of a slice."""
+DECISIONS = IMAGE, SLICE, VOLUME = ("image", "slice", "volume")
+"""Inputs of one decision in the task of pulse sequences: an image, or images or volumes of all sequences together."""
+TOGETHER = {
+    SLICE: "The images of a slice are classified together, one of each sequence",
+    VOLUME: "The volumes of a patient are classified together, one of each sequence",
+}
+"""What cards and notes say of a decision on several images, without the full stop."""
 ROWS = ("signal", "spectrum")
 """Domains of one dimension: the input of a network is a row of values, not a square image."""
 OF_FAMILY = {

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, rounded_up
+from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown
 
@@ -61,10 +62,9 @@ def _measured(runs: pd.DataFrame) -> str:
     """Return the beginning of the note that defines the metric."""
     metric = runs["metric"].iloc[0]
     if runs["image_accuracy"].notna().any():
-        return (
-            "The images of a slice are classified together, one of each sequence; a volume by the vote of its slices. "
-            "Accuracy is the share of correct images of"
-        )
+        volumes = (runs["decision"] == VOLUME).any()
+        together = TOGETHER[VOLUME] if volumes else f"{TOGETHER[SLICE]}; a volume by the vote of its slices"
+        return f"{together}. Accuracy is the share of correct images of"
     return (
         "Accuracy is the share of correct images of"
         if metric == "accuracy"

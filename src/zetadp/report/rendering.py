@@ -118,8 +118,8 @@ def accuracy_sheet(
     title
         One line above the table; by default the metric's name.
     intervals
-        Print its interval over patients under each mean. If the images of a slice were classified together, also print
-        the accuracy of each image by itself and that of volumes.
+        Print its interval over patients under each mean. If images were classified together, also print the accuracy of
+        each image by itself and that of volumes.
     """
     not_empty(table)
     title = title or f"Test {metric_shown(table['metric'].iloc[0])} in %"
@@ -251,7 +251,7 @@ def interval_cell(row: pd.Series | None) -> str:
 
 
 def _beside(cells: Mapping[str, pd.Series], epsilons: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return rows with further accuracies, if the images of a slice were classified together."""
+    """Return rows with further accuracies, if images were classified together."""
     if all(math.isnan(row["image_accuracy"]) for row in cells.values()):
         return []
     return [

@@ -170,7 +170,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
     is the largest over seeds. ``epsilon_per_patient`` is the same for a whole patient: it differs if single images were
     drawn, and is missing if the persons behind the records are unknown. ``public_start`` is the metric of the public
     starting weights before any private training, and missing for other networks. ``image_accuracy`` (of each image by
-    itself, if the images of a slice are classified together) and ``volume_accuracy`` are missing if not measured.
+    itself, if images are classified together) and ``volume_accuracy`` are missing if not measured.
 
     Raises
     ------
@@ -290,6 +290,7 @@ def _row(directory: Path) -> dict[str, Any]:
         **{key: metrics[key] for key in MEASURED},
         **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES)},
         "task": metrics.get("task", PAPER_TASK),
+        "decision": metrics.get("decision"),
         "value": metrics[metric],
         "value_low": metrics[f"{metric}_interval"]["low"],
         "value_high": metrics[f"{metric}_interval"]["high"],

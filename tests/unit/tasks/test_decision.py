@@ -1,4 +1,4 @@
-"""The images of a slice classified together, one of each sequence."""
+"""The images of a slice or the volumes of a patient classified together, one of each sequence."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from zetadp.validation import UserError
 
 RECORDS, SLICES, COUNT = 3, 5, len(SEQUENCES)
 ALONE, TOGETHER = BrainSequences(slices=SLICES), BrainSequences(slices=SLICES, decision="slice")
+VOLUMES = BrainSequences(slices=SLICES, decision="volume")
 TARGETS = torch.arange(COUNT).repeat_interleave(SLICES).repeat(RECORDS)
 
 
@@ -29,6 +30,11 @@ def scores():
 
 def together(scores):
     return TOGETHER.probabilities(scores.reshape(-1, COUNT)).reshape(scores.shape)
+
+
+def predictions(task, flat):
+    table = pd.DataFrame({"patient": np.repeat(["a", "b", "c"], COUNT * SLICES), **task.measure(flat, TARGETS)})
+    return table.assign(slice=np.tile(np.arange(SLICES), RECORDS * COUNT))
 
 
 def test_probabilities_are_those_of_an_image_given_that_a_slice_has_every_sequence_once(scores):
@@ -58,14 +64,35 @@ def test_other_slices_and_other_patients_tell_nothing(scores):
     assert torch.equal(same, kept)
 
 
+def test_the_slices_of_a_volume_count_as_one_image_with_their_mean_score(scores):
+    found = VOLUMES.probabilities(scores.reshape(-1, COUNT)).reshape(scores.shape)
+    mean = scores.log_softmax(dim=-1).mean(dim=2, keepdim=True).expand_as(scores)
+    torch.testing.assert_close(found, together(mean))
+    changed = scores.clone()
+    changed[1, 2, 3] += torch.tensor([9.0, 0.0, 0.0, 0.0])
+    other = VOLUMES.probabilities(changed.reshape(-1, COUNT)).reshape(scores.shape)
+    assert torch.equal(other[::2], found[::2])  # of other patients
+    assert (other[1, 2, :, 0] > found[1, 2, :, 0]).all()  # in every slice of the volume, and so less for the others
+    assert (other[1, :2, :, 0] < found[1, :2, :, 0]).all()
+
+
+def test_slices_that_are_wrong_follow_their_volume():
+    scores = 4 * torch.eye(COUNT).expand(RECORDS, SLICES, COUNT, COUNT).transpose(1, 2).clone()
+    scores[:, :, :2] = scores[:, [1, 0, 3, 2], :2]  # in two of five slices the sequences look exchanged
+    flat = scores.reshape(-1, COUNT)
+    assert TOGETHER.scores(flat, TARGETS).mean() == pytest.approx(3 / 5)
+    assert VOLUMES.scores(flat, TARGETS).mean() == 1
+    found = VOLUMES.summarise(predictions(VOLUMES, flat))
+    assert (found["decision"], found["accuracy"], found["image_accuracy"]) == ("volume", 1, pytest.approx(0.6))
+
+
 def test_an_image_that_resembles_two_sequences_gets_the_one_that_is_left():
     scores = 4 * torch.eye(COUNT).expand(RECORDS, SLICES, COUNT, COUNT).transpose(1, 2).clone()
     scores[:, 2] = torch.tensor([0.0, 2.0, 1.5, 0.0])  # T1gd, which looks more like the plain T1w
     flat = scores.reshape(-1, COUNT)
     assert ALONE.scores(flat, TARGETS).mean() == pytest.approx(3 / 4)
     assert TOGETHER.scores(flat, TARGETS).mean() == 1
-    table = pd.DataFrame({"patient": np.repeat(["a", "b", "c"], COUNT * SLICES), **TOGETHER.measure(flat, TARGETS)})
-    table["slice"] = np.tile(np.arange(SLICES), RECORDS * COUNT)
+    table = predictions(TOGETHER, flat)
     found = TOGETHER.summarise(table)
     assert (found["accuracy"], found["image_accuracy"], found["volume_accuracy"]) == (1, 0.75, 1)
     assert "image_accuracy" not in ALONE.summarise(table.drop(columns="alone"))
@@ -73,11 +100,12 @@ def test_an_image_that_resembles_two_sequences_gets_the_one_that_is_left():
 
 def test_scores_that_say_nothing_are_right_by_chance():
     scores = torch.zeros(RECORDS * COUNT * SLICES, COUNT)
-    assert TOGETHER.scores(scores, TARGETS).mean() == pytest.approx(1 / COUNT)
+    for task in (TOGETHER, VOLUMES):
+        assert task.scores(scores, TARGETS).mean() == pytest.approx(1 / COUNT)
 
 
 def test_another_decision_is_refused():
-    with pytest.raises(UserError, match="Expected decision image or slice, found 'patient'"):
+    with pytest.raises(UserError, match="Expected decision image or slice or volume, found 'patient'"):
         BrainSequences(decision="patient")
 
 
@@ -94,4 +122,7 @@ def test_tables_show_each_image_by_itself_and_volumes_too_and_no_printed_figures
     lines = rendering.to_markdown(rendering.accuracy_sheet(table)).splitlines()
     assert "|  | each image by itself | 62.50 |" in lines
     assert "|  | volumes | 75.00 |" in lines
-    assert any("classified together, one of each sequence" in note for note in notes.notes(runs, "simulated"))
+    assert any("The images of a slice are classified together" in note for note in notes.notes(runs, "simulated"))
+    write_json(folder / "metrics.json", read_json(folder / "metrics.json") | {"decision": "volume"})
+    said = notes.notes(tables.collect([folder]), "simulated")
+    assert any("The volumes of a patient are classified together" in note for note in said)

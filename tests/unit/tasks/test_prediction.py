@@ -194,11 +194,13 @@ def test_a_head_on_a_study_answers_only_for_all_sequences_together(tmp_path, bra
         predict_volume(model, tmp_path / "three.nii.gz")
 
 
-def test_a_volume_with_every_sequence_is_classified_together(tmp_path, brain):
-    model = finished(tmp_path, task={**TASK, "decision": "slice"})
+@pytest.mark.parametrize("decision", ["slice", "volume"])
+def test_a_volume_with_every_sequence_is_classified_together(tmp_path, brain, decision):
+    model = finished(tmp_path, task={**TASK, "decision": decision})
     for count in (4, 3):
         write_volume(tmp_path / "brain.nii.gz", brain[..., :count])
         table = predict_volume(model, tmp_path / "brain.nii.gz")
+        assert decision == "slice" or count == 3 or (table["votes"] == 1).all()
         by_itself = predict_volume(finished(tmp_path), tmp_path / "brain.nii.gz")
         # With a sequence too few, nothing is known of what the others are.
         assert table["probability"].equals(by_itself["probability"]) == (count == 3)

@@ -27,8 +27,8 @@ from zetadp.validation import UserError
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     """Classify the pulse sequence of every channel of a volume by a vote of its centre slices.
 
-    A model that classifies the images of a slice together does so only if the volume has one channel per sequence.
-    Otherwise it classifies each image by itself.
+    A model that classifies the images of a slice or the volumes of a patient together does so only if the file has one
+    channel per sequence. Otherwise it classifies each image by itself.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ from zetadp.dataset import as_given, load_role, to_records
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, SLICE, STUDY
+from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, STUDY, TOGETHER, VOLUME
 from zetadp.storage import ImageStack, read_stack, write_stack
 from zetadp.validation import UserError, positive
 
@@ -48,7 +48,8 @@ class BrainSequences(Classification):
         Side of a slice in pixels.
     decision
         `IMAGE`: each image is classified by itself. `SLICE`: the images of a slice are classified together, one of
-        each sequence. Then every table of outputs must hold whole records.
+        each sequence. `VOLUME`: so are the volumes of a record, and all slices of a volume get the same answer. With
+        the latter two, every table of outputs must hold whole records.
     """
 
     classes: int | None = len(SEQUENCES)
@@ -120,7 +121,7 @@ class BrainSequences(Classification):
 
     def words(self, network: Mapping[str, Any]) -> Words:
         """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
-        together = " The images of a slice are classified together, one of each sequence."
+        together = f" {TOGETHER[self.decision]}." if self.decision in TOGETHER else ""
         return Words(
             title="MRI sequence classifier",
             about=f"{_described(network)} It classifies the pulse sequence ({', '.join(SEQUENCES)}) of an axial slice "
@@ -128,8 +129,7 @@ class BrainSequences(Classification):
             inputs="A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
             "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area "
             f"resize, {', '.join(_prepared(network))}. The settings travel with the model.",
-            outputs="For each slice the name of the sequence and its probability."
-            + together * (self.decision == SLICE),
+            outputs=f"For each slice the name of the sequence and its probability.{together}",
             usage="zetadp predict MODEL VOLUME",
             limits=(
                 "Not for clinical use, and not a medical device.",
@@ -138,21 +138,24 @@ class BrainSequences(Classification):
         )
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the probability of each sequence, of an image or given that those of a slice are all different.
+        """Return the probability of each sequence, of an image or given that those of a slice or record all differ.
 
-        The images of whole records come record by record, then sequence by sequence.
+        The images of whole records come record by record, then sequence by sequence. The slices of a volume resemble
+        each other, so together they count as one image with their mean score.
         """
         if self.decision == IMAGE:
             return super().probabilities(outputs)
         count = outputs.shape[1]
         images = outputs.reshape(-1, count, self.slices, count).transpose(1, 2)  # record, slice, image, class
+        if self.decision == VOLUME:
+            images = images.log_softmax(dim=-1).mean(dim=1, keepdim=True).expand_as(images)
         orders = torch.tensor(list(permutations(range(count))), device=outputs.device)
         likely = images[..., torch.arange(count), orders].sum(dim=-1).softmax(dim=-1)  # record, slice, order
         found = torch.einsum("rso,oic->risc", likely, functional.one_hot(orders, count).to(likely.dtype))
         return found.reshape(outputs.shape).clamp(max=1)  # sums of shares exceed it by rounding
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
-        """Return true and predicted sequence with its probability; where slices decide, also what each image says."""
+        """Return true and predicted sequence with its probability; for images together, also what each one says."""
         told = super().measure(outputs, targets)
         if self.decision == IMAGE:
             return told
@@ -161,10 +164,11 @@ class BrainSequences(Classification):
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
         """Return accuracy and errors by sequence, and the accuracy of a vote of each volume's slices.
 
-        Where the images of a slice are classified together, the accuracy of each image by itself too.
+        Where images are classified together, also the decision, and the accuracy of each image by itself.
         """
         found = {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
-        if self.decision == SLICE:
+        if self.decision != IMAGE:
+            found["decision"] = self.decision
             found["image_accuracy"] = float((predictions[ALONE] == predictions[self.called]).mean())
         return found
 
