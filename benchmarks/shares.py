@@ -4,8 +4,9 @@
 
 runs the default and held_apart_*.yaml, and this, which writes shares.csv and shares.md: for every head and epsilon the
 accuracy of the public head alone, after private training, after the same training without noise, and of the best
-network without noise, on the same test patients. Each is given twice: with the images of a slice classified together,
-and each by itself. Means are over seeds; intervals are over test patients, paired.
+network without noise, on the same test patients. Each is given for every decision: the volumes of a patient classified
+together, the images of a slice together, and each image by itself. Means are over seeds; intervals are over test
+patients, paired.
 
 The best network is the whole backbone, trained on by all hospitals without clipping: as it is, or with a head on the
 statistics of its layers less the patient's mean, as in the private heads, which is fitted to all training patients
@@ -28,13 +29,14 @@ from torch import Tensor
 
 from zetadp.backbone.start import shipped_backbone
 from zetadp.config.configured import network_of
+from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
 from zetadp.dataset import load_role, to_records
 from zetadp.federation.partition import read_partition
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings
 from zetadp.nn.projection import head_scores
-from zetadp.nn.settings import IMAGE, SLICE
+from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
 from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.brain_sequences import BrainSequences
 
@@ -49,9 +51,8 @@ SCENARIOS = {
 BEST = ("backbone", "federated", "unclipped")
 PENALTIES = (0.2, 0.02, 0.002)
 """Penalties of the best head, of which the validation patients choose one."""
-COLUMNS = {SLICE: "predicted", IMAGE: "alone"}
-"""Columns of predictions with what was told, by what was classified at once."""
-SHOWN = {SLICE: "a slice together", IMAGE: "each image"}
+SHOWN = {VOLUME: "volumes together", SLICE: "a slice together", IMAGE: "each image"}
+"""What the table calls each decision."""
 EPSILONS = ("1", "8")
 DRAWS = 2000
 
@@ -59,15 +60,6 @@ DRAWS = 2000
 def declared() -> tuple[str, str]:
     """Return cohorts and seeds."""
     return declared_by(*SCENARIOS.values())
-
-
-def patients_right(experiment: Experiment, network: str, arm: str, epsilon: str, decision: str) -> pd.Series:
-    """Return the share of right images of every test patient in %, its mean over seeds."""
-    found = []
-    for run in experiment.cells[network, arm, epsilon]:
-        table = pd.read_csv(experiment.folder(run) / "predictions.csv")
-        found.append(100 * (table["sequence"] == table[COLUMNS[decision]]).groupby(table["patient"]).mean())
-    return pd.concat(found, axis=1).mean(axis=1)
 
 
 def held(experiment: Experiment, domain: str, role: str) -> tuple[Tensor, list[str]]:
@@ -93,6 +85,18 @@ def public_scores(experiment: Experiment, network: str) -> tuple[Tensor, list[st
     inputs, patients = held(experiment, settings.domain, "test")
     head = load_backbone(shipped_backbone(settings)).heads[settings.components]
     return head_scores(inputs.flatten(1), head).reshape(len(patients), -1, 4), patients
+
+
+def trained_scores(experiment: Experiment, cell: tuple[str, str, str]) -> tuple[Tensor, list[str]]:
+    """Return the scores of the trained networks of a cell for the images of test patients, one record after the other.
+
+    Seed by seed, so every record comes as often as there are seeds.
+    """
+    domain = NetworkSettings(**network_of(experiment.config, cell[0])).domain
+    inputs, patients = held(experiment, domain if domain in FEATURES else "whitened", "test")
+    folders = [experiment.folder(run) for run in experiment.cells[cell]]
+    found = [outputs_of(load_model(folder / "model.safetensors").network, inputs) for folder in folders]
+    return torch.cat(found).reshape(len(patients) * len(found), -1, 4), patients * len(found)
 
 
 def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
@@ -140,17 +144,21 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
     """Return one row a cohort, decision, head and epsilon."""
     rows = []
     for label, experiment in experiments.items():
-        strongest = best_scores(experiment)
+        strongest = trained_scores(experiment, BEST), best_scores(experiment)
         heads = dict.fromkeys(name for name, _, epsilon in experiment.cells if epsilon == "1")
         started = {network: public_scores(experiment, network) for network in heads}
+        ended_at = {
+            (network, epsilon): trained_scores(experiment, (network, "federated", epsilon))
+            for network in heads
+            for epsilon in (*EPSILONS, "inf")
+        }
         for decision, shown in SHOWN.items():
-            candidates = patients_right(experiment, *BEST, decision), right(*strongest, decision)
-            best = max(candidates, key=pd.Series.mean)
+            best = max((right(*scores, decision) for scores in strongest), key=pd.Series.mean)
             for network in heads:
                 public = right(*started[network], decision)
-                free = patients_right(experiment, network, "federated", "inf", decision)
+                free = right(*ended_at[network, "inf"], decision)
                 for epsilon in EPSILONS:
-                    private = patients_right(experiment, network, "federated", epsilon, decision)
+                    private = right(*ended_at[network, epsilon], decision)
                     share, low, high = interval(public, private, best)
                     name = {"cohort": label, "decision": shown, "network": network, "epsilon": epsilon}
                     rows.append(
@@ -176,11 +184,12 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         shares = (share_cell(at[epsilon]) for epsilon in EPSILONS)
         lines.append((*cast("tuple[str, ...]", names), *(f"{value:.1f}" for value in values), *shares))
     notes = (
-        "Accuracy in % over the images of held-out test patients, with the images of a slice classified together, one "
-        "of each sequence, or each by itself; noise is seeded, ε is per patient at δ = 0.001. The best without noise "
-        "is the whole backbone, trained on by all hospitals without clipping, or a head without noise on its layers "
-        "less the patient's mean, whichever is better. The last columns are the share of the way to it, with an "
-        "interval of 95 % over test patients. They are empty where a resample of patients leaves no way to go.",
+        "Accuracy in % over the images of held-out test patients, with the volumes of a patient or the images of a "
+        "slice classified together, one of each sequence, or each image by itself; noise is seeded, ε is per patient "
+        "at δ = 0.001. The best without noise is the whole backbone, trained on by all hospitals without clipping, "
+        "or a head without noise on its layers less the patient's mean, whichever is better. The last columns are "
+        "the share of the way to it, with an interval of 95 % over test patients. They are empty where a resample of "
+        "patients leaves no way to go.",
         *made,
     )
     headings = (
