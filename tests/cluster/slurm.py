@@ -25,8 +25,8 @@ CLIENTS = ("sbatch", "squeue", "srun", "scancel", "scontrol", "sinfo")
 SEARCHED = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 # Neither an accounting database nor control groups, so that it runs in a plain container. The node may claim more than
-# the machine has: no job waits for memory that none of these tests needs. A node that is set down stays down until it is
-# resumed, but one that did not answer for a while comes back by itself.
+# the machine has: no job waits for memory that none of these tests needs. A node that is set down stays down until it
+# is resumed; one that did not answer for a while comes back by itself.
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
