@@ -7,14 +7,17 @@ and accuracy.svg. Interrupted, it goes on where it stopped. Until all models are
 
     python benchmarks/paper.py
 
-tabulates those that are.
+tabulates those that are. A cell of the kept table stays as it is where this machine has fewer of its seeds: the runs
+of a table may come from several machines.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
+import pandas as pd
 from scenarios import Experiment, declared_by, ended
 
 from zetadp.config.configured import run_names
@@ -34,6 +37,31 @@ def declared() -> tuple[str, str]:
     return declared_by(SCENARIO)
 
 
+def earlier(path: Path) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+    """Return the cells of a kept table, without an index, and where and with which code they were trained."""
+    if not path.is_file():
+        return pd.DataFrame(columns=[*tables.CELL, "seeds"]), []
+    header = dict(re.findall(r"^# (\w+): (.*)$", path.read_text(), flags=re.MULTILINE))
+    commits = header["commit"].rsplit("trainings by ", 1)[-1].split(", ")
+    places = [place.removesuffix(" cores").rsplit(", ", 1) for place in header["hardware"].split("; ")]
+    trained = [{"commit": commit, "device": device, "cores": cores} for commit in commits for device, cores in places]
+    return pd.read_csv(path, dtype={"epsilon": str}, comment="#"), trained
+
+
+def with_earlier(table: pd.DataFrame, runs: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return table and runs with those cells of a kept table that have more seeds there.
+
+    The runs of such cells have only what notes below a table need.
+    """
+    both = pd.concat([kept.assign(place="kept"), table.assign(place="here")])
+    both = both.sort_values("seeds", kind="stable").drop_duplicates(tables.CELL, keep="last")
+    stay = both[both.pop("place") == "kept"]
+    mine = ~runs.set_index(tables.CELL).index.isin(stay.set_index(tables.CELL).index)
+    others = stay.loc[stay.index.repeat(stay["seeds"])].rename(columns={"noise": "noise_source"})
+    others = others.assign(per_patient=[runs["per_patient"].iloc[0]] * len(others))  # all have the same test patients
+    return tables.ordered(both), pd.concat([runs[mine], others], ignore_index=True)
+
+
 def main() -> None:
     """Write table and figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -47,10 +75,11 @@ def main() -> None:
     cohort = experiment.config["cohort"]
     label = f"simulated cohort {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} patients"
     runs = tables.collect(folders)
-    table = tables.table1(runs, label)
+    kept, elsewhere = earlier(given.output / "table.csv")
+    table, runs = with_earlier(tables.table1(runs, label), runs, kept)
     below = notes(runs, label, planned=len(names))
     trained = [read_json(folder / "metrics.json")["environment"] for folder in folders]
-    made = origin(*declared(), runs=trained)
+    made = origin(*declared(), runs=trained + elsewhere)
     sheet = rendering.accuracy_sheet(table, (*below, *made))
     write_text(given.output / "table.csv", rendering.to_csv(table, (*made, *below)))
     write_text(given.output / "table.md", rendering.to_markdown(sheet))

@@ -115,7 +115,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
         raise UserError(
             f"Expected each run once, found a second one of the same cell and seed in {twice.iloc[0]['directory']}."
         )
-    return _ordered(runs, "seed")
+    return ordered(runs, "seed")
 
 
 def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
         shown["metric"] = watched[0].removeprefix("validation_")
         parts.append(history.assign(**_identity(run, directory / "metrics.json"), **shown))
     not_empty(parts)
-    return _ordered(pd.concat(parts, ignore_index=True), "seed", "round")
+    return ordered(pd.concat(parts, ignore_index=True), "seed", "round")
 
 
 def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, seed: int = 0) -> pd.DataFrame:
@@ -340,7 +340,7 @@ def _keys(content: Mapping[str, Any], path: Path, *keys: str) -> Mapping[str, An
     return content
 
 
-def _ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
+def ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
     """Sort by network, arm and epsilon as a number (infinity last), then by the columns ``then``."""
     rank = {label: place for place, label in enumerate(sorted(frame["epsilon"].unique(), key=epsilon_order))}
     order = frame.assign(_rank=frame["epsilon"].map(rank))
@@ -358,7 +358,7 @@ def not_empty(runs: Sized) -> None:
 
 def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
     """Return the runs of each network, arm and epsilon, in order."""
-    return [((str(n), str(a), str(e)), group) for (n, a, e), group in _ordered(runs).groupby(CELL, sort=False)]
+    return [((str(n), str(a), str(e)), group) for (n, a, e), group in ordered(runs).groupby(CELL, sort=False)]
 
 
 def _long(runs: pd.DataFrame, rows: Callable[[pd.DataFrame], list[dict[str, Any]]]) -> pd.DataFrame:
