@@ -162,7 +162,8 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
                     share, low, high = interval(public, private, best)
                     name = {"cohort": label, "decision": shown, "network": network, "epsilon": epsilon}
                     rows.append(
-                        {**name, "public alone": public.mean(), "private": private.mean()}
+                        {**name, "seeds": len(experiment.cells[network, "federated", epsilon])}
+                        | {"public alone": public.mean(), "private": private.mean()}
                         | {"same without noise": free.mean(), "best without noise": best.mean()}
                         | {"share": share, "low": low, "high": high}
                     )
@@ -183,13 +184,15 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         )
         shares = (share_cell(at[epsilon]) for epsilon in EPSILONS)
         lines.append((*cast("tuple[str, ...]", names), *(f"{value:.1f}" for value in values), *shares))
+    drawn = found.groupby("seeds", sort=False)["cohort"].unique()
+    seeds = "; ".join(f"{number} seeds: {', '.join(cohorts)}" for number, cohorts in drawn.items())
     notes = (
         "Accuracy in % over the images of held-out test patients, with the volumes of a patient or the images of a "
         "slice classified together, one of each sequence, or each image by itself; noise is seeded, ε is per patient "
         "at δ = 0.001. The best without noise is the whole backbone, trained on by all hospitals without clipping, "
         "or a head without noise on its layers less the patient's mean, whichever is better. The last columns are "
         "the share of the way to it, with an interval of 95 % over test patients. They are empty where a resample of "
-        "patients leaves no way to go.",
+        f"patients leaves no way to go. {seeds}.",
         *made,
     )
     headings = (
