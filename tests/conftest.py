@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ settings.register_profile("zetadp", deadline=None)
 settings.load_profile("zetadp")
 # The networks here are far too small to share among threads.
 torch.set_num_threads(1)
+# In the background a shell ignores interrupts, and every program that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
