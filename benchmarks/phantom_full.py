@@ -21,7 +21,7 @@ import pandas as pd
 from scenarios import ROOT, Experiment, declared_by, ended
 
 from zetadp.config.configured import network_of
-from zetadp.epsilon import epsilon_order
+from zetadp.epsilon import epsilon_order, judged
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
@@ -38,7 +38,6 @@ from zetadp.report.figurestyle import (
     spread_shown,
     wrapped,
 )
-from zetadp.report.notes import or_none
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.report.tables import PAPER_TABLE_1
@@ -200,7 +199,7 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
     by_image = found[(found["unit"] == "image") & (found["epsilon"] != "inf")]
     whole = [
         f"“{row['method']}”, ε = {row['epsilon']} per image: the true ε per patient is "
-        f"{or_none(row['true_epsilon_per_patient'])}."
+        f"{judged(row['true_epsilon_per_patient'])}."
         for _, row in by_image.iterrows()
     ]
     notes = (
@@ -261,7 +260,7 @@ def _not_placed(found: pd.DataFrame) -> list[str]:
     by_image = found[(found["unit"] == "image") & (found["epsilon"] != "inf")]
     return [
         f"Not shown, because it is no ε per patient: “{METHODS[row['network']]}” reaches {row['mean']:.1f} % at "
-        f"ε = {row['epsilon']} per image, which is ε = {or_none(row['true_epsilon_per_patient'])} per patient."
+        f"ε = {row['epsilon']} per image, which is ε = {judged(row['true_epsilon_per_patient'])} per patient."
         for _, row in by_image.iterrows()
     ]
 

@@ -17,7 +17,7 @@ import torch
 from scenarios import Experiment, declared_by, ended, write_joined
 
 from zetadp.core.metrics import LEVEL
-from zetadp.epsilon import epsilon_shown, rounded_up
+from zetadp.epsilon import USELESS, epsilon_shown, rounded_up
 from zetadp.randomness import Purpose, stream
 from zetadp.report.rendering import MISSING, Sheet, interval_cell, spread_cell
 from zetadp.tasks.speech_commands.clips import is_tested
@@ -40,8 +40,6 @@ PRINTED = {"3.31": (92.5, "1.47"), "inf": (97.8, "inf")}
 """Area in % and epsilon as Ziller et al. print them (Table 3), by true epsilon per clip."""
 PUBLIC = "the network of simulated words alone"
 ENCODER = Path("resources/public-words/encoder.safetensors")
-USELESS = 1000
-"""Largest epsilon that is shown as a number. Above it, a number would suggest a guarantee that means nothing."""
 COLUMNS = ["unit", "method", "epsilon", "epsilon_per_speaker", "seeds", "mean", "std", "ci_low", "ci_high", "accuracy"]
 
 

@@ -9,6 +9,8 @@ from zetadp.validation import UserError
 
 UNCLIPPED = "unclipped"
 """Label of a run without clipping and without noise."""
+USELESS = 1000
+"""Largest epsilon of a person that is a guarantee of any use."""
 
 
 def epsilon_value(label: str | float) -> float:
@@ -74,3 +76,21 @@ def rounded_up(value: float | str, digits: int = 4) -> str:
     exact = Decimal(repr(number))
     unit = Decimal((0, (1,), exact.adjusted() - digits + 1))
     return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"
+
+
+def judged(value: float | str) -> str:
+    """Return epsilon of a person rounded up, and above 1000 that it is of no use; ``none`` if infinite or unknown.
+
+    Raises
+    ------
+    ValueError
+        If the value is negative.
+
+    Examples
+    --------
+    >>> judged(631.24), judged(6285.1), judged("inf")
+    ('631.3', '6286 (no useful guarantee)', 'none')
+    """
+    if not math.isfinite(float(value)):
+        return "none"
+    return f"{rounded_up(value)} (no useful guarantee)" if float(value) > USELESS else rounded_up(value)

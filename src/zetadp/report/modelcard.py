@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zetadp.core.task import Words
-from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, rounded_up
+from zetadp.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, judged, rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
 from zetadp.privacy.units import PERSONS
 from zetadp.report.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE
@@ -104,11 +104,10 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
     )
     if whole is not None:
         # A bound for one image would be read as a bound for a person.
-        true = float(whole["epsilon"])
         plain = (
             f"ε = {rounded_up(spent)} is per image, a weaker guarantee that protects no {whole['unit']}: one has "
             f"{whole['images']} images. The true ε per {whole['unit']} at δ = {delta:g} is "
-            f"{rounded_up(true) if math.isfinite(true) else 'none'}."
+            f"{judged(whole['epsilon'])}."
         )
     lines += [
         str(privacy["statement"]),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, rounded_up
+from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, judged, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown
@@ -107,12 +106,7 @@ def _images(private: pd.DataFrame) -> list[str]:
 def _at_epsilons(runs: pd.DataFrame, column: str) -> str:
     """Return the largest value of a column of epsilons at every target, as text."""
     worst = runs.groupby("epsilon")[column].max()
-    return ", ".join(f"{or_none(worst[label])} at ε = {label}" for label in sorted(worst.index, key=epsilon_order))
-
-
-def or_none(epsilon: float) -> str:
-    """Return an epsilon for display: ``none`` if it is unknown or infinite."""
-    return rounded_up(epsilon) if math.isfinite(epsilon) else "none"
+    return ", ".join(f"{judged(worst[label])} at ε = {label}" for label in sorted(worst.index, key=epsilon_order))
 
 
 def _excesses(runs: pd.DataFrame) -> list[str]:

@@ -88,7 +88,9 @@ def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
     assert "single message" not in federated
 
 
-@pytest.mark.parametrize(("whole", "shown"), [(220.58, "220.6"), ("inf", "none")])
+@pytest.mark.parametrize(
+    ("whole", "shown"), [(220.58, "220.6"), (6285.1, "6286 (no useful guarantee)"), ("inf", "none")]
+)
 def test_a_guarantee_per_image_is_called_one_beside_the_figure_of_a_patient(tmp_path, whole, shown):
     privacy = {"unit": "image", "of_all_images": {"unit": "patient", "images": 80, "epsilon": whole}}
     folder = write_run(tmp_path, {"a": 12, "b": 15}, network="mine", **privacy)
