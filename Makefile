@@ -7,7 +7,7 @@
 #   make test-environments   every file of envs/ alone runs its stages; the Containerfile
 #   make docs                the documentation site, in site/index.html; warnings are errors
 #   make full                the extended table: every method, both arms, seven epsilons, ten seeds (hours on two cores)
-#   make paper               the paper's grid with a small network (27 runs of about an hour of one core; it goes on where it stopped)
+#   make paper               the paper's grid with a small network (27 runs of 15 to 40 minutes of one core; it goes on where it stopped)
 #   make shares              how much of the way to the best network without noise private training goes
 #   make phase-mnist         PhaseMNIST and MNIST at true epsilons, five seeds
 #   make ecg ECG=FOLDER      left bundle branch block in recordings of PTB-XL, which you have (docs/ecg.md)

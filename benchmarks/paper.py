@@ -2,7 +2,7 @@
 
     make paper
 
-trains the models, which takes about an hour of one core each, and runs this, which writes paper/table.csv, table.md
+trains the models, which takes 15 to 40 minutes of one core each, and runs this, which writes paper/table.csv, table.md
 and accuracy.svg. Interrupted, it goes on where it stopped. Until all models are there,
 
     python benchmarks/paper.py
