@@ -128,6 +128,7 @@ def declared_seeds(config: dict) -> Counter:
         ("arms/table1", "arms"),
         ("study/table1", "study"),
         ("longer/table1", "longer"),
+        ("uneven/table1", "uneven"),
         ("phantom_full", "phantom_full"),
         ("speech_commands/start", "speech_commands_start"),
     ],
