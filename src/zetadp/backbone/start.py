@@ -12,7 +12,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.pretrained import FinishedModel
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.layers import updates
-from zetadp.nn.models import build
+from zetadp.nn.models import build, taper_factors
 from zetadp.nn.settings import SHIPPED, NetworkSettings
 from zetadp.randomness import Purpose, stream
 from zetadp.tensors import tensors_digest
@@ -32,7 +32,11 @@ def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dic
     if backbone is None:
         msg = f"Expected start random for a network of family {network.family}: its task has no public backbone."
         raise UserError(msg)
-    return backbone.start(network)
+    found = backbone.start(network)
+    if network.taper:
+        weight = found["affine.weight"]
+        found["affine.weight"] = weight / taper_factors(weight.shape[1], network.taper).to(weight.device)
+    return found
 
 
 def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
@@ -99,6 +103,6 @@ def public_start(model: FinishedModel, backbone: Backbone) -> nn.Module:
     """Return the network of a finished model with the public weights from before its training, in evaluation mode."""
     network = build(model.settings, model.task.outputs, model.inputs, stream(0, Purpose.WEIGHTS))
     # Low-rank updates have no public weights: as drawn, they change nothing.
-    start = backbone.start(model.settings)
+    start = starting_weights(model.settings, backbone)
     network.load_state_dict({**updates(network), **start})
     return network.to(next(iter(start.values())).device).eval()

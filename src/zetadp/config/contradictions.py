@@ -143,6 +143,8 @@ def _contradictions_of_estimator(where: str, network: Mapping[str, Any]) -> Iter
             f"{where}.training.estimator: expected {DESCENT} for family {network['family']}; found {estimator}, which "
             "is for family head."
         )
+    if network["taper"]:
+        yield f"{where}.taper: expected 0 with estimator {estimator}; found {network['taper']}. Leave it out."
     for key in ("learning_rate", "drop_after", "drop_factor", "optimiser", "momentum", "averaged"):
         if key in own:
             yield f"{where}.training.{key}: expected with estimator {DESCENT} only; found with {estimator}."

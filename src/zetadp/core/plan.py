@@ -160,6 +160,8 @@ class Plan:
         if self.training.estimator != DESCENT and self.network.family != "head":
             found = self.training.estimator
             raise UserError(f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.")
+        if self.training.estimator != DESCENT and self.network.taper:
+            raise UserError(f"Expected taper 0 with estimator {self.training.estimator}, found {self.network.taper:g}.")
         if any(self.probability(node.name) > 1 for node in self.nodes):
             raise UserError(
                 "Expected at most as many patients in a mixed row as are open to it, found more. Lower the degree of "
@@ -301,6 +303,7 @@ class Plan:
         partition = json.dumps(self.partition, sort_keys=True)
         further: list[Any] = [] if own.release == GAUSSIAN else [own.release]
         further += [] if own.mixing is None else [asdict(own.mixing)]
+        further += [{"taper": float(net.taper)}] if net.taper else []
         content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *further])
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -343,8 +346,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
-        content = {**asdict(self), "training": self.training.described()}
-        content["network"]["widths"] = list(self.network.widths)
+        content = {**asdict(self), "network": self.network.to_json(), "training": self.training.described()}
         content["nodes"] = list(content["nodes"])
         if self.simulated is None:
             del content["simulated"]  # so that a plan of an earlier version keeps its hash

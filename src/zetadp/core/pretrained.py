@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,4 +126,4 @@ def trained_on(plan: Plan) -> dict[str, Any]:
 
 def model_content(network: NetworkSettings, task: Mapping[str, Any], inputs: int) -> dict[str, Any]:
     """Return the description of a network and its task in a model's file, with ``inputs`` as in `save_model`."""
-    return {"network": {**asdict(network), "widths": list(network.widths)}, "task": dict(task), "inputs": inputs}
+    return {"network": network.to_json(), "task": dict(task), "inputs": inputs}

@@ -162,20 +162,30 @@ class LinearClassifier(nn.Module):
         return self.affine(functional.layer_norm(features, features.shape[1:]))  # type: ignore[no-any-return]
 
 
+def taper_factors(components: int, taper: float) -> Tensor:
+    """Return the factors by which a head multiplies its components (`NetworkSettings.taper`), shape (component,)."""
+    return (1 + torch.arange(components) / 4) ** -taper
+
+
 class HeadClassifier(nn.Module):
     """A complex affine map of complex features, with the real parts of its outputs as scores.
 
-    The loss is convex in its weights, so few rounds with averaged weights are enough.
+    The loss is convex in its weights, so few rounds with averaged weights are enough. With a taper, it acts on scaled
+    features: the contributions that are clipped are gradients for the scaled features, and the guarantee stays as it is.
     """
 
-    def __init__(self, components: int, classes: int) -> None:
+    factors: Tensor
+
+    def __init__(self, components: int, classes: int, taper: float = 0.0) -> None:
         super().__init__()
         self.components = components
+        self.register_buffer("factors", taper_factors(components, taper), persistent=False)
         self.affine = Linear(components, classes, dtype=torch.complex64)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of shape (image, class) for features of shape (image, 1, 1, feature)."""
-        real, _ = self.affine(stack(images.flatten(1)[:, : self.components])).chunk(2, dim=1)
+        features = images.flatten(1)[:, : self.components] * self.factors
+        real, _ = self.affine(stack(features)).chunk(2, dim=1)
         return real  # type: ignore[no-any-return]
 
 
@@ -216,7 +226,7 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
             raise ValueError(
                 f"Expected at most the {size} components that the features have, found {settings.components}."
             )
-        model = HeadClassifier(settings.components or size, classes)
+        model = HeadClassifier(settings.components or size, classes, settings.taper)
     else:
         if size % 2 ** len(settings.widths):
             raise ValueError(

@@ -89,6 +89,9 @@ class NetworkSettings:
         the convolutions act on k-space.
     components
         Number of components that a head takes, counted from the first; 0 takes all.
+    taper
+        A head multiplies its component i, counted from 0, by ``(1 + i / 4) ** -taper``. Gradients and noise of the last
+        components then move the scores less, so a head with many components needs less noise. 0 leaves all as they are.
     start
         Starting weights: ``random``, or ``public`` for those of the backbone.
     trained
@@ -109,6 +112,7 @@ class NetworkSettings:
     activation: str = "conj_mish"
     transform: str = "none"
     components: int = 0
+    taper: float = 0.0
     start: str = "random"
     trained: str = "all"
     rank: int = 4
@@ -123,6 +127,7 @@ class NetworkSettings:
         one_of(("random", "public"), start=self.start)
         one_of(("all", "norms", *LOW_RANK, "head"), trained=self.trained)
         in_range(0, 10**6, components=self.components)
+        in_range(0, 10, taper=self.taper)
         positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups, rank=self.rank)
         if self.family == "complex" and self.domain == "image":
             raise ValueError(
@@ -145,6 +150,10 @@ class NetworkSettings:
             raise ValueError(
                 f"Expected start random for family {self.family}: no backbone has its shape; found public."
             )
+        if self.family != "head" and self.taper:
+            raise ValueError(
+                f"Expected taper 0 for family {self.family}: only heads have components; found {self.taper:g}."
+            )
         if self.family not in {"complex", "real"} and self.trained in LOW_RANK:
             raise ValueError(
                 f"Expected family complex or real for trained {self.trained}: only they have convolutions; found "
@@ -155,9 +164,16 @@ class NetworkSettings:
             if self.family in {"complex", "real"} and width % self.groups:
                 raise ValueError(f"Expected every width to be a multiple of groups={self.groups}, found {width}.")
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as a JSON object. Without a taper it has no such key, as in earlier versions."""
+        found = {**asdict(self), "widths": list(self.widths)}
+        if not self.taper:
+            del found["taper"]
+        return found
+
     def described(self) -> dict[str, Any]:
         """Return the settings that identify this network in ledgers and hashes."""
-        found = asdict(self)
+        found = {**self.to_json(), "widths": self.widths}
         if self.trained not in LOW_RANK:
             del found["rank"]  # of no effect
         return found

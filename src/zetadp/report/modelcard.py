@@ -202,7 +202,7 @@ def _that_count(network: Mapping[str, Any]) -> list[str]:
     """Return the names of the settings that a network of this family uses."""
     names = ["family", "domain"]
     if network["family"] == "head":
-        names += ["components", "start"]
+        names += ["components", "start", *(["taper"] if network.get("taper") else [])]
     if network["family"] in {"unet", "real_unet"}:
         names += ["widths", "convolutions", "activation", "start", "trained"]
     if network["family"] in {"complex", "real"}:

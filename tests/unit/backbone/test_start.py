@@ -26,10 +26,10 @@ TASK = {"name": "brain_sequences", "slices": 3, "size": SIZE}
 EVALUATE = Path(__file__).parents[3] / "scripts/evaluate.py"
 
 
-@pytest.mark.parametrize("components", [2, 0])
-def test_a_head_starts_as_the_public_head(components):
+@pytest.mark.parametrize(("components", "taper"), [(2, 0.0), (0, 0.0), (2, 1.5)])
+def test_a_head_starts_as_the_public_head(components, taper):
     public = backbone()
-    settings = NetworkSettings("head", "features", components=components, start="public")
+    settings = NetworkSettings("head", "features", components=components, start="public", taper=taper)
     trained = build(settings, CLASSES, 4, np.random.default_rng(1))
     start = public_start(FinishedModel(trained, settings, task_of(TASK), "brain_sequences", 4, public), public)
     features = torch.randn(5, 1, 1, 4, dtype=torch.complex64)

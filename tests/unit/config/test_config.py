@@ -169,6 +169,11 @@ def test_what_an_estimator_does_not_do_is_refused(what):
     assert message in faults({"networks": {"own": head}})
 
 
+def test_a_taper_is_for_descent():
+    head = {"family": "head", "domain": "features", "taper": 1.0, "training": {"estimator": "class_means"}}
+    assert "networks.own.taper: expected 0 with estimator class_means" in faults({"networks": {"own": head}})
+
+
 def test_an_estimator_in_closed_form_is_for_heads():
     assert "expected descent for family complex" in faults(
         {"networks": {"own": {"training": {"estimator": "class_means"}}}}

@@ -154,3 +154,5 @@ def test_several_rounds_and_other_networks_are_refused(tmp_path, estimator):
         settings(estimator, rounds=2)
     with pytest.raises(UserError, match="not of family head"):
         trained(tmp_path, estimator, network=NetworkSettings("linear"))
+    with pytest.raises(UserError, match="Expected taper 0"):
+        trained(tmp_path, estimator, network=NetworkSettings("head", "features", components=2, taper=1.0))

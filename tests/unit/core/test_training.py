@@ -622,8 +622,10 @@ HEAD = NetworkSettings("head", "features", components=3, start="public")
 PLAIN = OptimiserSettings(0.5, drop_after=1, name="sgd", averaged=0.6)
 
 
-def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights(paths):
+@pytest.mark.parametrize("taper", [0.0, 1.5])
+def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights(paths, taper):
     """Against a loop over patients that knows neither heads, nodes nor flat vectors."""
+    scaled = (1 + torch.arange(3) / 4) ** -taper
     data = records(6, images_per_class=2)
     data = replace(data, inputs=data.inputs[:, :, :1].clone())  # images of one row, as features are
     random = torch.Generator().manual_seed(5)
@@ -634,7 +636,15 @@ def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights
     settings = TrainingSettings(rounds=5, images_per_patient=8, optimiser=PLAIN, clip=0.4)
     run = replace(RUN, epsilon="inf")
     result = train_run(
-        run, HEAD, settings, EVERYBODY, data, None, **paths, start=start, performance=Performance(chunk=20)
+        run,
+        replace(HEAD, taper=taper),
+        settings,
+        EVERYBODY,
+        data,
+        None,
+        **paths,
+        start=start,
+        performance=Performance(chunk=20),
     )
     weight, bias = start["affine.weight"].clone(), start["affine.bias"].clone()
     passed = []
@@ -642,7 +652,7 @@ def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights
         total = [torch.zeros_like(weight), torch.zeros_like(bias)]
         for images in by_record(data):
             parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-            scores = (images[:, 0, 0, :3] @ parameters[0].T + parameters[1]).real
+            scores = (images[:, 0, 0, :3] * scaled @ parameters[0].T + parameters[1]).real
             gradients = torch.autograd.grad(functional.cross_entropy(scores, of_record(data, 0)[1]), parameters)
             norm = torch.sqrt(sum(g.abs().square().sum() for g in gradients))
             for place, gradient in enumerate(gradients):
@@ -653,6 +663,14 @@ def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights
     for name, place in (("affine.weight", 0), ("affine.bias", 1)):
         expected = torch.stack([step[place] for step in passed[-3:]]).mean(dim=0)
         torch.testing.assert_close(found[name].detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_taper_is_part_of_what_a_plan_is_known_by():
+    settings = TrainingSettings(rounds=5, images_per_patient=8, optimiser=PLAIN, clip=0.4)
+    plans = [plan_for(RUN, replace(HEAD, taper=taper), settings, EVERYBODY) for taper in (0.0, 0.5, 1.0)]
+    assert len({plan.seeding for plan in plans}) == 3
+    assert "taper" not in plans[0].to_json()["network"]  # an older plan keeps its hash
+    assert [type(plan).from_json(plan.to_json()) for plan in plans] == plans
 
 
 @pytest.mark.parametrize("kind", ["low_rank", "low_rank_outer"])

@@ -154,9 +154,21 @@ def test_a_head_scores_the_real_part_of_an_affine_map_of_its_first_components():
         build(NetworkSettings("head", "features", components=9), CLASSES, SIZE, np.random.default_rng(0))
 
 
+def test_a_taper_scales_the_components_of_a_head():
+    plain, tapered = (network(replace(NETWORKS["head"], taper=taper), dtype=torch.float64) for taper in (0.0, 0.5))
+    features = torch.randn(5, 1, 1, SIZE, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+    scaled = features.clone()
+    scaled[..., :3] *= torch.tensor([1.0, 0.8**0.5, (2 / 3) ** 0.5], dtype=torch.float64)
+    tapered.load_state_dict(plain.state_dict())  # the factors are no weights
+    torch.testing.assert_close(tapered(features), plain(scaled), rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(tapered(features), plain(features))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"family": "complex", "taper": 1.0}, "taper 0 for family complex"),
+        ({"family": "head", "domain": "features", "taper": -1.0}, "taper"),
         ({"family": "head"}, "domain features, layers or study for family head"),
         ({"domain": "features"}, "domain features, layers or study for family head"),
         ({"family": "real", "transform": "fourier"}, "transform none for family real"),
@@ -193,5 +205,8 @@ def test_the_rank_describes_only_networks_that_have_one():
     assert plain.described() == replace(plain, rank=7).described()
     assert "rank" not in plain.described()
     assert low.described()["rank"] == 2
-    for settings in (plain, low):
+    tapered = NetworkSettings("head", "features", taper=0.5)
+    assert "taper" not in plain.described()
+    for settings in (plain, low, tapered):
         assert NetworkSettings(**settings.described()) == settings
+        assert NetworkSettings(**settings.to_json()) == settings
