@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -26,16 +27,21 @@ from zetadp.cohort.shapes import draw_shapes
 from zetadp.kspace.fourier import to_kspace
 from zetadp.kspace.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.nn.models import taper_factors
+from zetadp.nn.settings import IMAGE
 from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
+from zetadp.tasks.brain_sequences import BrainSequences
 from zetadp.tensors import tensors_digest
 
 ROOT = Path(__file__).parents[1]
 SEEDS, HOSPITALS, TRAINED, ALL = (71, 72), 11, 484, 750
 SHAPES = 502
 """Seed of the consortium whose brains are random shapes."""
+ONE_PROTOCOL = (503, 504, 505)
+"""Seeds of consortia with such brains whose hospitals all have the same scanner and protocol."""
 GRID = ((2, 4, 8, 16, 64), (5, 20), (1.0, 3.0, 10.0), (0.3, 1.0))
 """Components, rounds, rates and clipping norms that are tried."""
 DELTA = 1e-3
@@ -57,8 +63,8 @@ def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) 
         return np.load(computed)[:patients]
     path = cache / f"consortium-{seed}.npy"
     if not path.exists():
-        settings = PublicSettings(seed=seed, patients=ALL, hospitals=HOSPITALS)
-        anatomy = draw_shapes if seed == SHAPES else None
+        settings = PublicSettings(seed=seed, patients=ALL, hospitals=1 if seed in ONE_PROTOCOL else HOSPITALS)
+        anatomy = draw_shapes if seed in (SHAPES, *ONE_PROTOCOL) else None
         images = np.stack([simulate_public_patient(settings, number, anatomy=anatomy) for number in range(ALL)])
         cache.mkdir(parents=True, exist_ok=True)
         np.save(path, images)
@@ -77,9 +83,11 @@ def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.nda
     return pairs.T.numpy().copy(), bias.real.numpy().copy()
 
 
-def accuracy(weight: np.ndarray, bias: np.ndarray, features: np.ndarray) -> float:
+def accuracy(weight: np.ndarray, bias: np.ndarray, features: np.ndarray, decision: str = IMAGE) -> float:
     """Return the share of correctly classified images, in %."""
-    return 100 * float(((features @ weight + bias).argmax(axis=-1) == LABELS).mean())
+    scores = torch.from_numpy(features @ weight + bias)
+    told = BrainSequences(slices=len(LABELS) // 4, decision=decision).probabilities(scores.flatten(0, 1))
+    return 100 * float((told.argmax(dim=-1).numpy().reshape(-1, len(LABELS)) == LABELS).mean())
 
 
 def trained(
@@ -92,6 +100,7 @@ def trained(
     epsilon: float,
     averaged: float,
     random: np.random.Generator,
+    taper: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of the last heads of a noisy descent, in which each hospital adds its own noise.
 
@@ -106,8 +115,13 @@ def trained(
         Same as in the training settings of `zetadp`.
     random
         Generator of the noise.
+    taper
+        Same as in the network settings of `zetadp`.
     """
     weight, bias = (part.copy() for part in start)
+    if taper:
+        factors = taper_factors(len(weight) // 2, taper).repeat_interleave(2).numpy()
+        features, weight = features * factors, weight / factors[:, None]
     one_hot = np.eye(4, dtype=np.float32).repeat(features.shape[1] // 4, axis=0)
     hospital = np.arange(len(features)) % HOSPITALS
     own = len(features) // HOSPITALS
@@ -123,14 +137,15 @@ def trained(
         of_weight = np.matmul(features.transpose(0, 2, 1), error) / features.shape[1]
         of_bias = error.mean(axis=1)
         norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_bias**2).sum(axis=1))
-        factors = np.minimum(1, clip / np.maximum(norms, 1e-12))
-        for value, gradients in ((weight, of_weight * factors[:, None, None]), (bias, of_bias * factors[:, None])):
+        kept = np.minimum(1, clip / np.maximum(norms, 1e-12))
+        for value, gradients in ((weight, of_weight * kept[:, None, None]), (bias, of_bias * kept[:, None])):
             messages = np.stack([gradients[hospital == place].sum(axis=0) for place in range(HOSPITALS)])
             messages = messages + sigma * clip * random.standard_normal(messages.shape)
             value -= (rate * messages.mean(axis=0) / own).astype(np.float32)
         if number >= rounds - last:
             sums = [total + value for total, value in zip(sums, (weight, bias), strict=True)]
-    return sums[0] / last, sums[1] / last
+    found = sums[0] / last
+    return found * factors[:, None] if taper else found, sums[1] / last
 
 
 def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
@@ -144,10 +159,22 @@ def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
 
 
 def searched(
-    backbone: Backbone, seeds: Sequence[int], grid: Sequence[Sequence[float]], cache: Path, repetitions: int
+    backbone: Backbone, seeds: Sequence[int], settings: Sequence[Mapping[str, float]], given: Namespace, decision: str
 ) -> pd.DataFrame:
-    """Try the public heads, and every setting of a grid at each epsilon, on consortia of these seeds."""
-    cohorts = [consortium(seed, backbone, cache) for seed in seeds]
+    """Try the public heads, and every setting at each epsilon, on consortia of these seeds.
+
+    Parameters
+    ----------
+    backbone, seeds
+        The features, and the consortia.
+    settings
+        Components and parameters of `trained`; all are averaged over the last half of the rounds.
+    given
+        Options as in `arguments`.
+    decision
+        Images that are classified together (`BrainSequences`).
+    """
+    cohorts = [consortium(seed, backbone, given.cache) for seed in seeds]
     splits = [np.random.default_rng(seed).permutation(ALL) for seed in seeds]
     rows = []
 
@@ -156,22 +183,22 @@ def searched(
         found = []
         for features, order in zip(cohorts, splits, strict=True):
             part = features[..., : 2 * components]
-            for repetition in range(1 if math.isinf(epsilon) else repetitions):
+            for repetition in range(1 if math.isinf(epsilon) else given.repetitions):
                 random = np.random.default_rng(repetition)
                 head = trained(part[order[:TRAINED]], start, epsilon=epsilon, random=random, **how)
-                found.append(accuracy(*head, part[order[TRAINED:]]))
+                found.append(accuracy(*head, part[order[TRAINED:]], decision))
         return found
 
     for components in sorted(backbone.heads):
         start = public_head(backbone, components)
-        found = [accuracy(*start, f[o[TRAINED:], :, : 2 * components]) for f, o in zip(cohorts, splits, strict=True)]
+        tested = [f[o[TRAINED:], :, : 2 * components] for f, o in zip(cohorts, splits, strict=True)]
+        found = [accuracy(*start, test, decision) for test in tested]
         rows.append({"components": components, "rounds": 0, "epsilon": "public head", "mean": np.mean(found)})
         print(rows[-1], flush=True)
-    for components, rounds, rate, clip in product(*grid):
-        how = {"rounds": rounds, "rate": rate, "clip": clip, "averaged": 0.5}
-        row = {"components": components, **how}
+    for setting in settings:
+        row = {**setting, "averaged": 0.5}
         for epsilon in (math.inf, 8.0, 1.0):
-            rows.append({**row, "epsilon": f"{epsilon:g}", "mean": np.mean(measure(components, epsilon, **how))})
+            rows.append({**row, "epsilon": f"{epsilon:g}", "mean": np.mean(measure(epsilon=epsilon, **row))})
         print(row, [round(r["mean"], 2) for r in rows[-3:]], flush=True)
     return pd.DataFrame(rows)
 
@@ -180,7 +207,8 @@ def main() -> None:
     """Try every setting on both consortia and write the table."""
     given = arguments(__doc__, "head_selection").parse_args()
     torch.set_num_threads(2)
-    table = searched(load_backbone(given.backbone), SEEDS, GRID, given.cache, given.repetitions)
+    settings = [dict(zip(("components", "rounds", "rate", "clip"), each, strict=True)) for each in product(*GRID)]
+    table = searched(load_backbone(given.backbone), SEEDS, settings, given, IMAGE)
     write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
     best = table[table["epsilon"] == "1"].nlargest(5, "mean")
     print("\nbest at epsilon 1:\n", best.to_string(index=False))

@@ -2,31 +2,45 @@
 
     python benchmarks/study_selection.py
 
-The search is that of head_selection.py with two differences. It uses a single consortium whose brains are random
-shapes, which differ more from the public head's training data. And it tries only the learning rate 3. Writes
-study_selection.csv.
+The consortia have brains of random shapes, which differ from most patients that the public head has learnt from. In one
+of them every hospital has a scanner of its own. In each of the other three all hospitals share one protocol, so that
+all their patients differ from the public ones in the same way. The search is that of head_selection.py, with the images
+of a slice classified together, and with tapers. Writes study_selection.csv.
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
-from head_selection import ALL, REPETITIONS, SHAPES, TRAINED, arguments, searched
+from head_selection import ALL, ONE_PROTOCOL, REPETITIONS, SHAPES, TRAINED, arguments, searched
 
 from zetadp.backbone.start import shipped_backbone
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.settings import STUDY, NetworkSettings
+from zetadp.nn.settings import SLICE, STUDY, NetworkSettings
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 from zetadp.storage import write_text
 
-GRID = ((8, 16, 32, 64), (20, 40), (3.0,), (0.1, 0.3))
-"""Components, rounds, rate and clipping norms."""
+SEEDS = (SHAPES, *ONE_PROTOCOL)
+SIZES = tuple((components, 0.0) for components in (8, 16, 32, 64)) + tuple(
+    (64, taper) for taper in (0.5, 0.75, 1.0, 1.25, 1.5)
+)
+"""Components and taper."""
+STEPS = ((3.0, 0.3), (10.0, 0.1), (10.0, 0.3), (30.0, 0.1))
+"""Rate and clipping norm."""
+ROUNDS = 20
 
 
 def declared(repetitions: int = REPETITIONS) -> tuple[str, str]:
-    """Return cohort and seeds."""
-    cohort = f"public consortium of random shapes, {TRAINED} + {ALL - TRAINED} patients, seed {SHAPES}"
-    return cohort, seeds_shown(range(repetitions))
+    """Return cohorts and seeds."""
+    protocols = dict.fromkeys(ONE_PROTOCOL, "one protocol")
+    cohorts = "; ".join(
+        f"public consortium of random shapes, {protocols.get(seed, 'a scanner a hospital')}, "
+        f"{TRAINED} + {ALL - TRAINED} patients, seed {seed}"
+        for seed in SEEDS
+    )
+    return cohorts, seeds_shown(range(repetitions))
 
 
 def main() -> None:
@@ -35,7 +49,11 @@ def main() -> None:
     parser.set_defaults(backbone=shipped_backbone(NetworkSettings("head", STUDY)))
     given = parser.parse_args()
     torch.set_num_threads(2)
-    table = searched(load_backbone(given.backbone), (SHAPES,), GRID, given.cache, given.repetitions)
+    settings = [
+        {"components": components, "taper": taper, "rounds": ROUNDS, "rate": rate, "clip": clip}
+        for (components, taper), (rate, clip) in product(SIZES, STEPS)
+    ]
+    table = searched(load_backbone(given.backbone), SEEDS, settings, given, SLICE)
     write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
 
 
