@@ -32,6 +32,10 @@ def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dic
     if backbone is None:
         msg = f"Expected start random for a network of family {network.family}: its task has no public backbone."
         raise UserError(msg)
+    return _public_weights(network, backbone)
+
+
+def _public_weights(network: NetworkSettings, backbone: Backbone) -> dict[str, Tensor]:
     found = backbone.start(network)
     if network.taper:
         weight = found["affine.weight"]
@@ -103,6 +107,6 @@ def public_start(model: FinishedModel, backbone: Backbone) -> nn.Module:
     """Return the network of a finished model with the public weights from before its training, in evaluation mode."""
     network = build(model.settings, model.task.outputs, model.inputs, stream(0, Purpose.WEIGHTS))
     # Low-rank updates have no public weights: as drawn, they change nothing.
-    start = starting_weights(model.settings, backbone)
+    start = _public_weights(model.settings, backbone)
     network.load_state_dict({**updates(network), **start})
     return network.to(next(iter(start.values())).device).eval()
