@@ -360,14 +360,14 @@ def test_the_default_head_is_the_best_of_the_recorded_search(benchmark):
 
 
 def test_heads_on_a_study_have_the_best_setting_of_their_recorded_search(benchmark):
-    networks = benchmark("scenarios")["configuration"]("study")["networks"]
-    for name, epsilon in (("study_8", "1"), ("study_32", "8")):
+    networks = benchmark("scenarios")["configuration"](None)["networks"]
+    for name, epsilon in (("study_steep", "1"), ("study_gentle", "8")):
         tried = [row for row in rows("study_selection.csv") if row["epsilon"] == epsilon]
-        assert len(tried) == 16
+        assert len(tried) == 36
         best = max(tried, key=lambda row: float(row["mean"]))
-        training = networks[name]["training"]
-        found = [networks[name]["components"], *(training[key] for key in ("rounds", "learning_rate", "clip"))]
-        assert found == [float(best[key]) for key in ("components", "rounds", "rate", "clip")]
+        head, training = networks[name], networks[name]["training"]
+        found = [head["components"], head["taper"], *(training[key] for key in ("rounds", "learning_rate", "clip"))]
+        assert found == [float(best[key]) for key in ("components", "taper", "rounds", "rate", "clip")]
 
 
 def test_larger_heads_have_the_best_setting_of_their_recorded_search(benchmark):

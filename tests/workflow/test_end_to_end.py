@@ -28,7 +28,7 @@ CELLS = {
     ("complex", "central", "8"): 1,
     ("real_image", "federated", "inf"): 1,
     ("linear", "federated", "unclipped"): 2,
-    ("study_8", "federated", "8"): 1,
+    ("study_steep", "federated", "8"): 1,
 }
 RUNS = [f"{n}/{arm}/eps-{epsilon}/seed-{s}" for (n, arm, epsilon), seeds in CELLS.items() for s in range(seeds)]
 PRIVATE = [run for run in RUNS if "eps-8" in run]

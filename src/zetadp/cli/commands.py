@@ -73,7 +73,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
         "the images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come "
         "from simulated patients. Look at the images yourself if much depends on the answer.",
         examples=(
-            "predict results/default/runs/study_8/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
+            "predict results/default/runs/study_steep/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
             "predict model.safetensors brain.nii --json",
             "predict model.safetensors brain.nii --anyway",
         ),

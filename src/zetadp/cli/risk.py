@@ -25,7 +25,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "can learn about one person at most, what attacks on the code have shown, and what is not covered. The page "
         "needs no network and can be printed.",
         examples=(
-            "risk results/default/runs/study_8/federated/eps-8/seed-0",
+            "risk results/default/runs/study_gentle/federated/eps-8/seed-0",
             "risk rows.jsonl --unit patient --delta 1e-5 --output report",
         ),
     )

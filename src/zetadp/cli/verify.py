@@ -26,8 +26,8 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "(.pem), check instead that its ledgers record all that the server has received. An older copy of a ledger "
         "does not.",
         examples=(
-            "verify results/default/runs/study_8/federated/eps-1/seed-0",
-            "verify results/default/runs/study_8/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
+            "verify results/default/runs/study_steep/federated/eps-1/seed-0",
+            "verify results/default/runs/study_steep/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
             "verify --receipt node-02.json --authority authority.pem --ledgers state/ledgers",
         ),
     )

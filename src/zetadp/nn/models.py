@@ -170,8 +170,8 @@ def taper_factors(components: int, taper: float) -> Tensor:
 class HeadClassifier(nn.Module):
     """A complex affine map of complex features, with the real parts of its outputs as scores.
 
-    The loss is convex in its weights, so few rounds with averaged weights are enough. With a taper, it acts on scaled
-    features: the contributions that are clipped are gradients for the scaled features, and the guarantee stays as it is.
+    The loss is convex in its weights, so few rounds with averaged weights are enough. With a taper, the weights act on
+    scaled features. Their gradients are clipped as any others, so the guarantee stays as it is.
     """
 
     factors: Tensor

@@ -25,6 +25,7 @@ def configuration():
         "linear_image": {"family": "linear", "domain": "image"},
         "hidden": {"family": "complex", "head": "hidden", "hidden": 77},
         "from_nothing": {"family": "head", "domain": "features"},
+        "layers": {"family": "head", "domain": "layers", "components": 8, "taper": 0.5},
     }
     return load_config(content, SCHEMA)
 
@@ -136,7 +137,7 @@ LOGARITHM = ", logarithm of the magnitude, standardised over the image."
     ("name", "described", "prepared"),
     [
         ("pretrained", BACKBONE.format("the first 4"), f"{KSPACE}, features of the public backbone."),
-        ("head_8", f"{BACKBONE.format('the first 8')} at all its layers from", f"{KSPACE}, features of all layers of"),
+        ("layers", f"{BACKBONE.format('the first 8')} at all its layers from", f"{KSPACE}, features of all layers of"),
         ("from_nothing", BACKBONE.format("all"), f"{KSPACE}, features of the public backbone."),
         ("complex", f"{COMPLEX}. All its weights were trained on the cohort, from random weights.", f"{KSPACE}."),
         ("real_kspace", "A real-valued convolutional network on the slice’s k-space, real and imag", f"{KSPACE}."),
