@@ -7,16 +7,18 @@ and accuracy.svg. Interrupted, it goes on where it stopped. Until all models are
 
     python benchmarks/paper.py
 
-tabulates those that are. A cell of the kept table stays as it is where this machine has fewer of its seeds: the runs
-of a table may come from several machines.
+tabulates those that are. The runs of a table may come from several machines: a kept cell of n seeds has the first n, and
+other seeds from this machine join it.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from scenarios import Experiment, declared_by, ended
 
@@ -48,18 +50,35 @@ def earlier(path: Path) -> tuple[pd.DataFrame, list[dict[str, str]]]:
     return pd.read_csv(path, dtype={"epsilon": str}, comment="#"), trained
 
 
-def with_earlier(table: pd.DataFrame, runs: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return table and runs with those cells of a kept table that have more seeds there.
+def with_earlier(runs: pd.DataFrame, label: str, kept: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the table of runs and of the cells of a kept table, and runs for its notes.
 
-    The runs of such cells have only what notes below a table need.
+    A kept cell is left out where this machine has all its seeds. The runs of the others have only what notes need.
     """
-    both = pd.concat([kept.assign(place="kept"), table.assign(place="here")])
-    both = both.sort_values("seeds", kind="stable").drop_duplicates(tables.CELL, keep="last")
-    stay = both[both.pop("place") == "kept"]
-    mine = ~runs.set_index(tables.CELL).index.isin(stay.set_index(tables.CELL).index)
-    others = stay.loc[stay.index.repeat(stay["seeds"])].rename(columns={"noise": "noise_source"})
-    others = others.assign(per_patient=[runs["per_patient"].iloc[0]] * len(others))  # all have the same test patients
-    return tables.ordered(both), pd.concat([runs[mine], others], ignore_index=True)
+    patients = runs["per_patient"].iloc[0]  # the same in all runs
+    here = {cell: set(own["seed"]) for cell, own in runs.groupby(tables.CELL)}
+    kept = kept.set_index(tables.CELL)
+    kept = kept[[not here.get(cell, set()) >= set(range(own["seeds"])) for cell, own in kept.iterrows()]]
+    first = kept["seeds"].reindex(pd.MultiIndex.from_frame(runs[tables.CELL]), fill_value=0)
+    runs = runs[runs["seed"].to_numpy() >= first.to_numpy()]
+    parts = [kept.reset_index(), *([tables.table1(runs, label)] if len(runs) else [])]
+    cells = [joined(own) for _, own in pd.concat(parts).groupby(tables.CELL)]
+    others = kept.loc[kept.index.repeat(kept["seeds"])].reset_index().rename(columns={"noise": "noise_source"})
+    others["per_patient"] = [patients] * len(others)
+    return tables.ordered(pd.DataFrame(cells)), pd.concat([runs, others], ignore_index=True)
+
+
+def joined(parts: pd.DataFrame) -> pd.Series:
+    """Return one cell from parts with different seeds; the bounds of its interval are means over seeds."""
+    seeds = parts["seeds"].to_numpy()
+    cell = parts.iloc[0].copy()
+    for name in ("mean", "ci_low", "ci_high", *tables.BESIDE):
+        cell[name] = np.average(parts[name].astype(float), weights=seeds)
+    cell["seeds"] = seeds.sum()
+    if cell["seeds"] > 1:
+        squares = parts["std"].astype(float).fillna(0) ** 2 * (seeds - 1) + seeds * (parts["mean"] - cell["mean"]) ** 2
+        cell["std"] = math.sqrt(squares.sum() / (cell["seeds"] - 1))
+    return cell
 
 
 def main() -> None:
@@ -76,7 +95,7 @@ def main() -> None:
     label = f"simulated cohort {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} patients"
     runs = tables.collect(folders)
     kept, elsewhere = earlier(given.output / "table.csv")
-    table, runs = with_earlier(tables.table1(runs, label), runs, kept)
+    table, runs = with_earlier(runs, label, kept)
     below = notes(runs, label, planned=len(names))
     trained = [read_json(folder / "metrics.json")["environment"] for folder in folders]
     made = origin(*declared(), runs=trained + elsewhere)

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from origins import read_origin
+from run_builder import write_run
 
 from zetadp.backbone.axes import WHITENING
 from zetadp.config.configured import run_names
@@ -161,25 +162,30 @@ def test_shares_are_of_every_cohort_decision_head_and_epsilon(benchmark):
     assert found == list(product(shares["SCENARIOS"], shares["SHOWN"].values(), heads, ("1", "8")))
 
 
-def test_a_cell_of_the_paper_s_table_stays_where_this_machine_has_fewer_of_its_seeds(benchmark, tmp_path):
+def test_runs_of_the_paper_s_table_join_those_of_other_machines(benchmark, tmp_path):
     paper = benchmark("paper")
-    shutil.copy(ROOT / "docs/results/paper/table.csv", tmp_path / "table.csv")
-    kept, trained = paper["earlier"](tmp_path / "table.csv")
-    assert {place["commit"] for place in trained} <= set(
-        re.findall(HASH, origin_of("docs/results/paper/table.csv")["commit"])
-    )
-    kept["seeds"] = [3] + [1] * (len(kept) - 1)
-    first, second = (tuple(row) for row in kept[paper["tables"].CELL].head(2).to_numpy())
-    new = ("new", "federated", "8")
-    runs = pd.DataFrame([first, first, second, new], columns=paper["tables"].CELL).assign(per_patient=[{"a": 1.0}] * 4)
-    table = runs.drop_duplicates(paper["tables"].CELL).assign(seeds=[2, 1, 1], mean=[1.0, 2.0, 3.0])
-    both, stand = paper["with_earlier"](table, runs, kept)
-    means = both.set_index(paper["tables"].CELL)["mean"]
-    assert len(both) == len(kept) + 1
-    assert means[first] == kept["mean"].iloc[0]  # three seeds there, two here
-    assert (means[second], means[new]) == (2, 3)
-    counted = stand.groupby(paper["tables"].CELL).size()
-    assert (counted[first], counted[second], counted[new], len(stand)) == (3, 1, 1, 3 + len(kept))
+    tables, label = paper["tables"], "simulated cohort"
+    folders = [
+        write_run(tmp_path, {"a": 3 + 4 * seed, "b": 9 - seed}, epsilon=epsilon, seed=seed)
+        for epsilon, seeds in (("1", 3), ("8", 2))
+        for seed in range(seeds)
+    ]
+    every = tables.collect(folders)
+    whole = tables.table1(every, label)
+    of_first = tables.table1(every[every["seed"] == 0], label)
+
+    table, runs = paper["with_earlier"](every[every["seed"] > 0], label, of_first)
+    for name in ("seeds", "mean", "std", "volume_accuracy"):
+        assert table[name].tolist() == pytest.approx(whole[name].tolist())
+    assert len(runs) == 5
+
+    again, runs = paper["with_earlier"](every, label, whole.assign(mean=0.0))
+    pd.testing.assert_frame_equal(again, whole)  # all runs are here
+    assert len(runs) == 5
+
+    fewer, runs = paper["with_earlier"](every[every["seed"] == 1], label, whole)
+    assert fewer["mean"].tolist() == whole["mean"].tolist()  # the kept cells have this seed
+    assert len(runs) == 5
 
 
 def test_readme_and_the_list_say_what_the_tables_say():
