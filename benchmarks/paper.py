@@ -7,8 +7,8 @@ and accuracy.svg. Interrupted, it goes on where it stopped. Until all models are
 
     python benchmarks/paper.py
 
-tabulates those that are. The runs of a table may come from several machines: a kept cell of n seeds has the first n, and
-other seeds from this machine join it.
+tabulates those that are. The runs of a table may come from several machines: a kept cell of n seeds has the first n,
+and other seeds from this machine join it.
 """
 
 from __future__ import annotations
