@@ -158,7 +158,7 @@ def test_shares_follow_from_the_accuracies_beside_them():
 def test_shares_are_of_every_cohort_decision_head_and_epsilon(benchmark):
     shares = benchmark("shares")
     found = [(row["cohort"], row["decision"], row["network"], row["epsilon"]) for row in rows("shares.csv")]
-    heads = ("study_8", "study_32")
+    heads = ("study_steep", "study_gentle")
     assert found == list(product(shares["SCENARIOS"], shares["SHOWN"].values(), heads, ("1", "8")))
 
 
@@ -194,8 +194,8 @@ def test_readme_and_the_list_say_what_the_tables_say():
     start = {row["network"]: f"{float(row['public_start']):.1f} %" for row in default if row["public_start"]}
     said = " ".join((ROOT / "README.md").read_text().replace("**", "").split())
     for name, network in (
-        ("head of 8 components on the public backbone", "study_8"),
-        ("head of 32 components", "study_32"),
+        ("head with a steep taper on the public backbone", "study_steep"),
+        ("head with a gentle taper", "study_gentle"),
     ):
         cells = (start[network], *(table[network, epsilon] for epsilon in ("1", "8", "inf")))
         assert f"| {name} | {' | '.join(cells)} |" in said
@@ -208,15 +208,15 @@ def test_readme_and_the_list_say_what_the_tables_say():
         for row in rows("shares.csv")
         if row["decision"] == "a slice together" and row["share"]
     }
-    one, eight = (shares["no atlas (the default)", *cell] for cell in (("study_8", "1"), ("study_32", "8")))
+    one, eight = (shares["no atlas (the default)", *cell] for cell in (("study_steep", "1"), ("study_gentle", "8")))
     assert f"private training goes {one} of the way at ε = 1 and {eight} at ε = 8" in said
     volumes = {
         (row["network"], row["epsilon"]): f"from {float(row['public alone']):.1f} to {float(row['private']):.1f} %"
         for row in rows("shares.csv")
         if (row["cohort"], row["decision"]) == ("no atlas (the default)", "volumes together")
     }
-    assert f"{volumes['study_8', '1']} at ε = 1 and {volumes['study_32', '8']} at ε = 8" in said
-    one, eight = (shares["drawn from a commit's hash", *cell] for cell in (("study_8", "1"), ("study_32", "8")))
+    assert f"{volumes['study_steep', '1']} at ε = 1 and {volumes['study_gentle', '8']} at ε = 8" in said
+    one, eight = (shares["drawn from a commit's hash", *cell] for cell in (("study_steep", "1"), ("study_gentle", "8")))
     assert f"There it goes {one} of the way at ε = 1 and {eight} at ε = 8" in said
     head = "head on public features, one holder"
     found = rows("phase_mnist/table.csv")
