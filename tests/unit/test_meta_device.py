@@ -30,6 +30,7 @@ from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
+from zetadp.nn.settings import FEATURES
 from zetadp.privacy.events import Round
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
@@ -64,7 +65,7 @@ class OneDevice(TorchDispatchMode):
 def on_meta(name: str) -> tuple[torch.nn.Module, Layout, Records]:
     """Return a network of the default configuration and records as it sees them, on the device without numbers."""
     settings = NETWORKS[name]
-    shape = (1, BACKBONE.widths[-1]) if settings.domain == "features" else (SIDE, SIDE)
+    shape = (1, BACKBONE.widths[-1]) if settings.domain in FEATURES else (SIDE, SIDE)
     model = build(settings, CLASSES, shape[-1], np.random.default_rng(0)).to(META)
     images = images_of_a_patient(CONFIG)
     kind = torch.float32 if settings.domain == "image" else torch.complex64
