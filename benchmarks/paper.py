@@ -97,6 +97,8 @@ def main() -> None:
     kept, elsewhere = earlier(given.output / "table.csv")
     table, runs = with_earlier(runs, label, kept)
     below = notes(runs, label, planned=len(names))
+    if elsewhere:
+        below += ("Intervals of cells whose runs come from several machines are means of those machines', by seeds.",)
     trained = [read_json(folder / "metrics.json")["environment"] for folder in folders]
     made = origin(*declared(), runs=trained + elsewhere)
     sheet = rendering.accuracy_sheet(table, (*below, *made))
