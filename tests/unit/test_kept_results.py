@@ -130,6 +130,7 @@ def declared_seeds(config: dict) -> Counter:
         ("study/table1", "study"),
         ("longer/table1", "longer"),
         ("uneven/table1", "uneven"),
+        ("paper_large/table1", "paper_large"),
         ("phantom_full", "phantom_full"),
         ("speech_commands/start", "speech_commands_start"),
     ],
