@@ -58,10 +58,12 @@ def with_earlier(runs: pd.DataFrame, label: str, kept: pd.DataFrame) -> tuple[pd
     patients = runs["per_patient"].iloc[0]  # the same in all runs
     here = {cell: set(own["seed"]) for cell, own in runs.groupby(tables.CELL)}
     kept = kept.set_index(tables.CELL)
-    kept = kept[[not here.get(cell, set()) >= set(range(own["seeds"])) for cell, own in kept.iterrows()]]
+    missing = [not here.get(cell, set()) >= set(range(own["seeds"])) for cell, own in kept.iterrows()]
+    kept = kept[np.array(missing, dtype=bool)]
     first = kept["seeds"].reindex(pd.MultiIndex.from_frame(runs[tables.CELL]), fill_value=0)
     runs = runs[runs["seed"].to_numpy() >= first.to_numpy()]
-    parts = [kept.reset_index(), *([tables.table1(runs, label)] if len(runs) else [])]
+    parts = [kept.reset_index()] if len(kept) else []
+    parts += [tables.table1(runs, label)] if len(runs) else []
     cells = [joined(own) for _, own in pd.concat(parts).groupby(tables.CELL)]
     others = kept.loc[kept.index.repeat(kept["seeds"])].reset_index().rename(columns={"noise": "noise_source"})
     others["per_patient"] = [patients] * len(others)

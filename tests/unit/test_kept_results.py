@@ -181,6 +181,9 @@ def test_runs_of_the_paper_s_table_join_those_of_other_machines(benchmark, tmp_p
         assert table[name].tolist() == pytest.approx(whole[name].tolist())
     assert len(runs) == 5
 
+    nothing, _ = paper["earlier"](tmp_path / "none.csv")
+    pd.testing.assert_frame_equal(paper["with_earlier"](every, label, nothing)[0], whole)
+
     again, runs = paper["with_earlier"](every, label, whole.assign(mean=0.0))
     pd.testing.assert_frame_equal(again, whole)  # all runs are here
     assert len(runs) == 5
