@@ -119,9 +119,8 @@ def trained(
         Same as in the network settings of `zetadp`.
     """
     weight, bias = (part.copy() for part in start)
-    if taper:
-        factors = taper_factors(len(weight) // 2, taper).repeat_interleave(2).numpy()
-        features, weight = features * factors, weight / factors[:, None]
+    factors = taper_factors(len(weight) // 2, taper).repeat_interleave(2).numpy()
+    features, weight = features * factors, weight / factors[:, None]
     one_hot = np.eye(4, dtype=np.float32).repeat(features.shape[1] // 4, axis=0)
     hospital = np.arange(len(features)) % HOSPITALS
     own = len(features) // HOSPITALS
@@ -144,8 +143,7 @@ def trained(
             value -= (rate * messages.mean(axis=0) / own).astype(np.float32)
         if number >= rounds - last:
             sums = [total + value for total, value in zip(sums, (weight, bias), strict=True)]
-    found = sums[0] / last
-    return found * factors[:, None] if taper else found, sums[1] / last
+    return sums[0] / last * factors[:, None], sums[1] / last
 
 
 def arguments(description: str | None, table: str) -> argparse.ArgumentParser:

@@ -140,7 +140,7 @@ class Backbone:
     def content(self) -> dict[str, Any]:
         """Return the metadata of the file."""
         return {
-            "backbone": {**self.settings.described(), "widths": list(self.settings.widths)},
+            "backbone": self.settings.described(),
             "sequences": list(self.sequences),
             "size": self.size,
             "provenance": dict(self.provenance),

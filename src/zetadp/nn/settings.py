@@ -173,7 +173,7 @@ class NetworkSettings:
 
     def described(self) -> dict[str, Any]:
         """Return the settings that identify this network in ledgers and hashes."""
-        found = {**self.to_json(), "widths": self.widths}
+        found = self.to_json()
         if self.trained not in LOW_RANK:
             del found["rank"]  # of no effect
         return found
