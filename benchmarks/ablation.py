@@ -22,10 +22,10 @@ from phantom_full import SCENARIO, declared, with_spread
 from scenarios import Experiment, ended
 from scipy.stats import t
 
+from zetadp.base.storage import write_text
+from zetadp.base.validation import UserError
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
-from zetadp.validation import UserError
 
 EPSILONS = ("1", "8", "inf")
 STEPS = {

@@ -24,19 +24,19 @@ import torch
 from matplotlib.figure import Figure
 
 from zetadp.backbone.start import shipped_backbone
-from zetadp.cohort.decathlon import SEQUENCES, read_task
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.volumes import read_centre_slices
-from zetadp.kspace.whitening import whiten
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import read_stack, write_text
+from zetadp.base.tensors import tensors_digest
+from zetadp.mri.decathlon import SEQUENCES, read_task
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.volumes import read_centre_slices
+from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.randomness import Purpose, stream
 from zetadp.report.figurestyle import figure_style, line_look, panel_grid, save_svg, set_legend, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import Sheet, to_csv, to_markdown
-from zetadp.storage import read_stack, write_text
 from zetadp.tasks.brain_sequences.abstention import RIGHT, UNLIKE, UNSURE, Abstention, Public
-from zetadp.tensors import tensors_digest
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results/abstention"

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from prv import epsilon_bracket
 
+from zetadp.base.storage import write_text
 from zetadp.privacy import accounting, gaussian
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,11 +14,11 @@ import torch
 from difficulty import patient_images
 from speech_commands_search import simulated
 
-from zetadp.cohort.phantom import PhantomSettings
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
-from zetadp.randomness import Purpose, stream
-from zetadp.storage import written_whole
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import written_whole
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
+from zetadp.phantom.cohort import PhantomSettings
 from zetadp.tasks.speech_commands.clips import capped, read_clips
 from zetadp.tasks.speech_commands.scattering import centred
 from zetadp.tasks.speech_commands.word_network import log_mel

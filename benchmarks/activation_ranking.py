@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau, t, wilcoxon
 
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, panel_grid, set_legend, set_title, wrapped
 from zetadp.report.rendering import MISSING, Sheet, interval_cell, spread_cell
 

@@ -27,9 +27,10 @@ from keptruns import KeptRuns, places
 from scenarios import ended
 
 from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.storage import write_text
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.epsilon import rounded_up
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
@@ -37,7 +38,6 @@ from zetadp.privacy.exposure import recorded_runs
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.storage import write_text
 from zetadp.tasks.speech_commands.discrimination import macro_auc
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from zetadp.device.memory import keep_freed_memory
+from zetadp.base.memory import keep_freed_memory
+from zetadp.base.storage import write_text
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.stacked import block_weight, stack
@@ -45,7 +46,6 @@ from zetadp.opacus.engine import PrivacyEngine as Bridge
 from zetadp.privacy import clipping, contributions
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

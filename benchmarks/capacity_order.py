@@ -35,12 +35,13 @@ from scipy.stats import spearmanr
 from torch.nn import functional
 
 from zetadp.audit.inversion import Search, invert
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
 from zetadp.directions.accounting import concentration_for_epsilon
 from zetadp.directions.capacity import direction_capacity, gaussian_capacity
 from zetadp.directions.sampler import draw_direction
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Direction
-from zetadp.randomness import Purpose, stream
 from zetadp.report.figurestyle import (
     SMALL,
     WIDTH,
@@ -54,7 +55,6 @@ from zetadp.report.figurestyle import (
 )
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
 from zetadp.tasks.reconstruction.quality import nmse, ssim
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from head_selection import (
     trained,
 )
 
+from zetadp.base.storage import write_text
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.projection import head_scores
@@ -40,7 +41,6 @@ from zetadp.privacy import gaussian
 from zetadp.privacy.clipping import clip_factors
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from scenarios import configuration
 
-from zetadp.cohort.phantom import PhantomSettings, simulate_patient
-from zetadp.cohort.scanners import CHANNELS
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.slicing import centre_slices, resize_area
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.slicing import centre_slices, resize_area
+from zetadp.mri.whitening import whiten
 from zetadp.nn.settings import SLICE
+from zetadp.phantom.cohort import PhantomSettings, simulate_patient
+from zetadp.phantom.scanners import CHANNELS
 from zetadp.report.provenance import cohort_shown
 from zetadp.tasks.brain_sequences import BrainSequences
 

@@ -28,16 +28,16 @@ from matplotlib.figure import Figure
 from scipy.optimize import brentq, newton
 from scipy.stats import spearmanr
 
+from zetadp.base.quiet import only_errors
+from zetadp.base.storage import write_text
 from zetadp.directions import renyi
 from zetadp.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
 from zetadp.directions.bessel import mean_cosine, order_of
 from zetadp.directions.capacity import direction_capacity, gaussian_capacity
 from zetadp.privacy import accounting
-from zetadp.quiet import only_errors
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, line_look, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,6 +23,7 @@ from scenarios import write_table
 
 from zetadp.audit.candidates import gradients, of_candidates
 from zetadp.audit.detection import count_errors, result_of_epsilon
+from zetadp.base.randomness import Purpose, stream
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.directions.accounting import concentration_for_epsilon
@@ -31,7 +32,6 @@ from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import gaussian
 from zetadp.privacy.events import Direction
 from zetadp.privacy.mechanism import noisy_mean
-from zetadp.randomness import Purpose, stream
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import Sheet
 

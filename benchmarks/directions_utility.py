@@ -32,13 +32,13 @@ from keptruns import KeptRuns, places
 from release_inputs import IMAGES, NAMES, SOURCES
 from torch.nn import functional
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
 from zetadp.directions.sampler import draw_direction
 from zetadp.privacy.events import gaussian_bound
 from zetadp.privacy.mechanism import noisy_mean
-from zetadp.randomness import Purpose, stream
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.digits import fetch_digits, read_digits
 
 if TYPE_CHECKING:

@@ -24,24 +24,24 @@ import torch
 from scenarios import configuration, ended
 
 from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
+from zetadp.base.epsilon import epsilon_shown
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
+from zetadp.base.validation import UserError
 from zetadp.config.configured import plan_of
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.task import Held
-from zetadp.epsilon import epsilon_shown
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.exposure import recorded_runs
-from zetadp.randomness import Purpose, stream
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
 from zetadp.tasks.ecg.collection import seen
 from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.ranking import LEVEL, area, interval, of_patients, replicates
 from zetadp.tasks.ecg.readers import read_arrays
 from zetadp.tasks.ecg.recordings import FOLDS
 from zetadp.tasks.ecg.signals import SpectrumSettings, spectrum
-from zetadp.validation import UserError
 
 DELTA = 4.95e-4
 EPSILON = 1.76

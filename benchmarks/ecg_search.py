@@ -23,9 +23,9 @@ from descent import descended
 from ecg import DELTA, EPSILON
 
 from zetadp.backbone.axes import WHITENING
+from zetadp.base.storage import write_text
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.ranking import area
 from zetadp.tasks.ecg.signals import usual_beat

@@ -36,7 +36,6 @@ from federation.sites import SLICES, DirectLine, assembly, make_hospital, make_p
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import zetadp.core.round as rounds
-from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.plan import UPDATES
 from zetadp.core.records import Node, Records, items_of
 from zetadp.core.settings import Performance
@@ -44,6 +43,7 @@ from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Request, decode, encode, pack_reply, pack_request
 from zetadp.federation.flower.settings import Patience
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian

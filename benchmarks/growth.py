@@ -34,11 +34,12 @@ from matplotlib.figure import Figure
 from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
+from zetadp.base.memory import keep_freed_memory
+from zetadp.base.storage import write_text
 from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Phase, Site, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.device.memory import keep_freed_memory
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.events import Round
@@ -47,7 +48,6 @@ from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

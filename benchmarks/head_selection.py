@@ -22,19 +22,19 @@ import numpy as np
 import pandas as pd
 import torch
 
-from zetadp.cohort.public import PublicSettings, simulate_public_patient
-from zetadp.cohort.shapes import draw_shapes
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.base.storage import write_text
+from zetadp.base.tensors import tensors_digest
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import taper_factors
 from zetadp.nn.settings import IMAGE
+from zetadp.phantom.public import PublicSettings, simulate_public_patient
+from zetadp.phantom.shapes import draw_shapes
 from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 from zetadp.tasks.brain_sequences import BrainSequences
-from zetadp.tensors import tensors_digest
 
 ROOT = Path(__file__).parents[1]
 SEEDS, HOSPITALS, TRAINED, ALL = (71, 72), 11, 484, 750

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pandas as pd
 
+from zetadp.base.storage import write_text
 from zetadp.report.provenance import code_version
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from zetadp.base.randomness import Purpose, stream
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.settings import TrainingSettings
@@ -37,7 +38,6 @@ from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, Gradient
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid, sum_groups, to_grid
-from zetadp.randomness import Purpose, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,14 +22,14 @@ import numpy as np
 import pandas as pd
 from scenarios import Experiment, declared_by, ended
 
+from zetadp.base.storage import read_json, write_text
+from zetadp.base.validation import UserError
 from zetadp.config.configured import run_names
 from zetadp.report import rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
 from zetadp.report.provenance import origin
-from zetadp.storage import read_json, write_text
-from zetadp.validation import UserError
 
 SCENARIO = "paper_small"
 

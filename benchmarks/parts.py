@@ -19,8 +19,8 @@ import step
 import torch
 from step import NETWORKS, WARM, Bench
 
+from zetadp.base.memory import keep_freed_memory
 from zetadp.core.server import Server
-from zetadp.device.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.privacy import clipping
 from zetadp.privacy.contributions import Gradient

@@ -20,8 +20,9 @@ import numpy as np
 import pandas as pd
 from scenarios import ROOT, Experiment, declared_by, ended
 
+from zetadp.base.epsilon import epsilon_order, judged
+from zetadp.base.storage import write_text
 from zetadp.config.configured import network_of
-from zetadp.epsilon import epsilon_order, judged
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
@@ -41,7 +42,6 @@ from zetadp.report.figurestyle import (
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.report.tables import PAPER_TABLE_1
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 from scenarios import Experiment, declared_by, ended, write_joined
 
-from zetadp.epsilon import epsilon_order, epsilon_shown
+from zetadp.base.epsilon import epsilon_order, epsilon_shown
 from zetadp.report.rendering import MISSING, Sheet, interval_cell, spread_cell
 
 SCENARIOS = {

@@ -24,9 +24,9 @@ from descent import descended
 from torch.nn import functional
 
 from zetadp.backbone.axes import WHITENING, unit
+from zetadp.base.storage import write_text
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.digits import FASHION, Part, read_digits
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings, composite_features
 from zetadp.tasks.phase_mnist.pairs import PARTS, drawn_pairs

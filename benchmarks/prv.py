@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.validation import UserError, positive
+from zetadp.base.validation import UserError, positive
 
 if TYPE_CHECKING:
     from opacus.accountants import PRVAccountant

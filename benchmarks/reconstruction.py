@@ -24,19 +24,19 @@ from matplotlib.figure import Figure
 from printed import ZILLER
 from scenarios import Experiment, declared_by, ended
 
+from zetadp.base.epsilon import epsilon_shown, rounded_up
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import read_json, write_text
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, REPLICATES
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import pipeline_task_of
-from zetadp.epsilon import epsilon_shown, rounded_up
 from zetadp.federation.partition import read_partition
 from zetadp.nn.models import build
 from zetadp.privacy import accounting
-from zetadp.randomness import Purpose, stream
 from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import read_json, write_text
 from zetadp.tasks.reconstruction.baselines import compressed_sensing, zero_filled
 from zetadp.tasks.reconstruction.pretraining import public_slices
 from zetadp.tasks.reconstruction.public import PublicNetworks

@@ -28,20 +28,20 @@ from reconstruction import (
 )
 from scenarios import Experiment
 
-from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.base.epsilon import epsilon_shown
+from zetadp.base.storage import read_json, write_text
+from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import pipeline_task_of
-from zetadp.epsilon import epsilon_shown
-from zetadp.kspace.fourier import to_image, to_kspace
-from zetadp.kspace.volumes import read_centre_slices
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.fourier import to_image, to_kspace
+from zetadp.mri.volumes import read_centre_slices
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import read_json, write_text
 from zetadp.tasks.reconstruction.slices import Slices
 from zetadp.tasks.reconstruction.volumes import KspaceVolume
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,20 +26,20 @@ from matplotlib.figure import Figure
 from scipy.optimize import brentq, newton
 
 from zetadp.audit.detection import FALSE_ALARM, count_errors
-from zetadp.feature_release.attack import THRESHOLD, HierarchicalAttack
-from zetadp.feature_release.degree import BEST_RATIO, best_mixed
-from zetadp.feature_release.printed import (
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
+from zetadp.privacy import accounting, gaussian
+from zetadp.release.attack import THRESHOLD, HierarchicalAttack
+from zetadp.release.degree import BEST_RATIO, best_mixed
+from zetadp.release.printed import (
     PrintedRelease,
     renyi_epsilon,
     split_noise,
     uniform_mu,
 )
-from zetadp.privacy import accounting, gaussian
-from zetadp.randomness import Purpose, stream
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
     make release-attacks
 
 The membership attacks use many independent releases of 100 images, with and without a target. Rows are attacked by a
-likelihood ratio (`zetadp.feature_release.membership`), and linear classifiers by their score. Thresholds are fixed
+likelihood ratio (`zetadp.release.membership`), and linear classifiers by their score. Thresholds are fixed
 beforehand. Inversion uses releases of 5000 rows from 5000 images, made of pixels or of the public encoder's features. A
 decoder, trained on simulated digits, turns features into pictures. All releases are made by the library, with seeded
 noise. Writes inversion and membership, each as .csv, .md and .svg.
@@ -31,19 +31,19 @@ from torch.nn import functional
 
 from zetadp import Records
 from zetadp.audit.detection import FALSE_ALARM, count_errors, epsilon_of_errors
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
 from zetadp.core.assembly import Assembly
 from zetadp.core.records import Node
 from zetadp.core.round import Site, do_round
-from zetadp.feature_release.membership import RowAttack
-from zetadp.feature_release.mixture import RowExamples
-from zetadp.feature_release.release import HOLDER, ReleaseSettings
+from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger
-from zetadp.randomness import Purpose, stream
+from zetadp.release.membership import RowAttack
+from zetadp.release.release import HOLDER, ReleaseSettings
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from zetadp.backbone.axes import unit
-from zetadp.randomness import Purpose, stream
-from zetadp.storage import written_whole
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import written_whole
 from zetadp.tasks.phase_mnist.digits import FASHION, MNIST, fetch_digits, read_digits
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
 from zetadp.tasks.phase_mnist.scattering import normalised, scattering

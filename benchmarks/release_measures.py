@@ -4,7 +4,7 @@
 
 For each extractor, the first table has the paper's measures on training images of MNIST: neural collapse, and the
 distance of mixed rows (arXiv:2202.06467, Section 4). They do not measure privacy. The second table compares random
-weights (`zetadp.feature_release.weights`) with equal weights at equal epsilon, on other training images. No test image
+weights (`zetadp.release.weights`) with equal weights at equal epsilon, on other training images. No test image
 is read. Writes measures.csv and measures.md.
 """
 
@@ -20,16 +20,16 @@ from release_inputs import features, images, split
 from release_mnist import CLASSES, DELTA, KINDS, accuracy, real_parts
 from scenarios import ended
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
 from zetadp.core.assembly import mixture_of
 from zetadp.core.task import Classification
-from zetadp.feature_release.heads import learnt_head
-from zetadp.feature_release.measures import distance_of_mixed, neural_collapse
-from zetadp.feature_release.release import ReleaseSettings
-from zetadp.feature_release.weights import RandomWeights
-from zetadp.randomness import Purpose, stream
+from zetadp.nn.row_heads import learnt_head
+from zetadp.release.measures import distance_of_mixed, neural_collapse
+from zetadp.release.release import ReleaseSettings
+from zetadp.release.weights import RandomWeights
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import Sheet, to_csv, to_markdown
-from zetadp.storage import write_text
 
 SEEDS = range(2)
 MEASURED, MIXED = 5000, 2000

@@ -34,19 +34,19 @@ from release_inputs import KEPT, NAMES, encoder, features, images
 from scenarios import ended, write_table
 
 from zetadp import Holding, Records, TrainingData, TrainingFiles, train
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
 from zetadp.core.assembly import mixture_of
 from zetadp.core.task import Classification
-from zetadp.feature_release.embedding import MeanEmbedding
-from zetadp.feature_release.heads import learnt_head
-from zetadp.feature_release.moments import ClassMoments, nearest_mean
-from zetadp.feature_release.printed import PrintedRelease
-from zetadp.feature_release.release import ReleaseSettings
+from zetadp.nn.row_heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
-from zetadp.randomness import Purpose, stream
+from zetadp.release.embedding import MeanEmbedding
+from zetadp.release.moments import ClassMoments, nearest_mean
+from zetadp.release.printed import PrintedRelease
+from zetadp.release.release import ReleaseSettings
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import MISSING, Sheet, to_csv
-from zetadp.storage import write_text
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.core.plan import Plan
-    from zetadp.feature_release.mixture import RowExamples
+    from zetadp.nn.mixture import RowExamples
 
 PEOPLE, CLASSES, DELTA = 60_000, 10, 1e-5
 ROWS = 20_000

@@ -27,12 +27,13 @@ from release_inputs import KEPT, encoder, split
 from release_mnist import DELTA, accuracy, descent, real_parts, released_rows
 from scenarios import ended, write_table
 
-from zetadp.feature_release.heads import learnt_head
-from zetadp.feature_release.mixture import RowExamples
-from zetadp.feature_release.moments import ClassMoments, nearest_mean
-from zetadp.feature_release.release import ReleaseSettings
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
+from zetadp.nn.mixture import RowExamples
+from zetadp.nn.row_heads import learnt_head
 from zetadp.privacy import gaussian
-from zetadp.randomness import Purpose, stream
+from zetadp.release.moments import ClassMoments, nearest_mean
+from zetadp.release.release import ReleaseSettings
 from zetadp.report.figurestyle import (
     SMALL,
     WIDTH,
@@ -48,7 +49,6 @@ from zetadp.report.figurestyle import (
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

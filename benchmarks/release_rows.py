@@ -19,8 +19,8 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records
 from zetadp.core.round import Site, do_round
-from zetadp.feature_release.release import HOLDER, ReleaseSettings
 from zetadp.privacy.ledger import Ledger
+from zetadp.release.release import HOLDER, ReleaseSettings
 from zetadp.report.provenance import machine
 
 

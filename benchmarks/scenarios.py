@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
+from zetadp.base.storage import read_json, write_text
+from zetadp.base.validation import UserError
 from zetadp.config.checked import SCHEMA, load_config, overlay
 from zetadp.config.configured import run_names
 from zetadp.report.provenance import cohort_shown, origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.storage import read_json, write_text
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,8 +31,8 @@ from zetadp.backbone.start import shipped_backbone
 from zetadp.config.configured import network_of
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
-from zetadp.dataset import load_role, to_records
 from zetadp.federation.partition import read_partition
+from zetadp.mri.dataset import load_role, to_records
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings
 from zetadp.nn.projection import head_scores

@@ -23,10 +23,10 @@ import pandas as pd
 import torch
 from step import NETWORKS, Bench, declared, ratio
 
-from zetadp.device.memory import keep_freed_memory
+from zetadp.base.memory import keep_freed_memory
+from zetadp.base.storage import write_text
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

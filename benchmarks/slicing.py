@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import nibabel as nib
 import numpy as np
 
-from zetadp.cohort.decathlon import SEQUENCES, read_task
-from zetadp.kspace.volumes import read_centre_slices
+from zetadp.mri.decathlon import SEQUENCES, read_task
+from zetadp.mri.volumes import read_centre_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

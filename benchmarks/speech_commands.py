@@ -16,16 +16,16 @@ import pandas as pd
 import torch
 from scenarios import Experiment, declared_by, ended, write_joined
 
+from zetadp.base.epsilon import USELESS, epsilon_shown, rounded_up
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 from zetadp.core.metrics import LEVEL
-from zetadp.epsilon import USELESS, epsilon_shown, rounded_up
-from zetadp.randomness import Purpose, stream
 from zetadp.report.rendering import MISSING, Sheet, interval_cell, spread_cell
 from zetadp.tasks.speech_commands.clips import is_tested
 from zetadp.tasks.speech_commands.cohort import read_written
 from zetadp.tasks.speech_commands.discrimination import auc_interval, macro_auc
 from zetadp.tasks.speech_commands.encoder import WordEncoder
 from zetadp.tasks.speech_commands.word_network import log_mel
-from zetadp.validation import UserError
 
 SCENARIOS = {"speech_commands": "clip", "speech_commands_speakers": "speaker"}
 """The scenarios and their units."""

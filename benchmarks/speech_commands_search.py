@@ -25,9 +25,9 @@ from phase_mnist_search import DELTA, Setting, trained
 from torch.nn import functional
 
 from zetadp.backbone.axes import unit
+from zetadp.base.storage import write_text
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 from zetadp.tasks.speech_commands.discrimination import macro_auc
 from zetadp.tasks.speech_commands.encoder import WordEncoder
 from zetadp.tasks.speech_commands.simulated import Variation, simulated_words

@@ -42,11 +42,13 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.base.memory import keep_freed_memory
+from zetadp.base.precision import set_tf32
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
 from zetadp.core.round import Phase, images_in_a_pass, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.device.memory import keep_freed_memory
-from zetadp.device.precision import set_tf32
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.normalisation import ComplexGroupNorm
 from zetadp.nn.parameters import Layout
@@ -54,10 +56,8 @@ from zetadp.nn.twice import TwiceDifferentiable, plain_norm, scale_and_shift
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, Gradient
 from zetadp.privacy.mechanism import noisy_mean
-from zetadp.randomness import Purpose, stream
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,11 +16,11 @@ import torch
 from head_selection import ALL, ONE_PROTOCOL, REPETITIONS, SHAPES, TRAINED, arguments, searched
 
 from zetadp.backbone.start import shipped_backbone
+from zetadp.base.storage import write_text
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import SLICE, STUDY, NetworkSettings
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 SEEDS = (SHAPES, *ONE_PROTOCOL)
 SIZES = tuple((components, 0.0) for components in (8, 16, 32, 64)) + tuple(

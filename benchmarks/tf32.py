@@ -26,12 +26,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from updates import COHORT, DELTA, EPSILON, EXPECTED, NODES, POPULATION, TASK, cohort, units
 
+from zetadp.base.memory import keep_freed_memory
+from zetadp.base.storage import write_text
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.device.memory import keep_freed_memory
 from zetadp.nn import layers
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.stacked import block_weight
@@ -39,7 +40,6 @@ from zetadp.nn.weight_gradients import Geometry, convolution_gradients
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from torch import Tensor

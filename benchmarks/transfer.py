@@ -19,10 +19,10 @@ from scenarios import ended, write_table
 from scipy.stats import t
 
 from zetadp.backbone.start import shipped_backbone
-from zetadp.cohort.decathlon import SEQUENCES, read_task
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.volumes import read_centre_slices
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.decathlon import SEQUENCES, read_task
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.volumes import read_centre_slices
+from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.projection import head_scores

@@ -28,8 +28,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from zetadp.cohort.decathlon import SEQUENCES
-from zetadp.cohort.phantom import PhantomSettings, simulate_patient
 from zetadp.core.assembly import Assembly
 from zetadp.core.evaluation import watched
 from zetadp.core.plan import UPDATES, NodeConstants, Plan, RunName
@@ -38,10 +36,12 @@ from zetadp.core.round import Site, do_round
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import task_of
 from zetadp.federation.flower.protocol import decode, encode
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.slicing import centre_slices, resize_area
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.slicing import centre_slices, resize_area
+from zetadp.mri.whitening import whiten
 from zetadp.nn.models import NetworkSettings
+from zetadp.phantom.cohort import PhantomSettings, simulate_patient
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from step import WARM, timed
 
-from zetadp.device.memory import keep_freed_memory
+from zetadp.base.memory import keep_freed_memory
 from zetadp.nn import weight_gradients
 from zetadp.nn.weight_gradients import Geometry, by_patient, by_patient_in_three
 

@@ -26,20 +26,20 @@ import torch
 from head_selection import ALL, HOSPITALS, SHAPES, TRAINED, public_head, trained
 from torch.nn import functional
 
-from zetadp.cohort.phantom import PhantomSettings, simulate_patient
-from zetadp.cohort.public import PublicSettings, simulate_public_patient
-from zetadp.cohort.shapes import draw_shapes
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.slicing import centre_slices, resize_area
-from zetadp.kspace.whitening import whiten
+from zetadp.base.storage import write_text
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.slicing import centre_slices, resize_area
+from zetadp.mri.whitening import whiten
 from zetadp.nn.activations import ConjMish
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.projection import fit_projection, head_on
 from zetadp.nn.stacked import stack
 from zetadp.nn.unet import inverse_fourier
+from zetadp.phantom.cohort import PhantomSettings, simulate_patient
+from zetadp.phantom.public import PublicSettings, simulate_public_patient
+from zetadp.phantom.shapes import draw_shapes
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
-from zetadp.storage import write_text
 
 if TYPE_CHECKING:
     from torch import Tensor

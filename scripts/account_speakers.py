@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from zetadp.base.storage import written_whole
+from zetadp.base.workflow import run
 from zetadp.privacy import accounting
 from zetadp.privacy.exposure import distinct, run_of, seen_by
 from zetadp.privacy.ledger import read_ledger
-from zetadp.storage import written_whole
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

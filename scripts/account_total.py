@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.base.storage import write_json, write_text
+from zetadp.base.workflow import run
 from zetadp.privacy.account import cohort_runs, runs_of_others, shared_records
 from zetadp.privacy.exposure import noise_of
 from zetadp.privacy.statement import Terms, total_statement
 from zetadp.privacy.wording import plain_text
-from zetadp.storage import write_json, write_text
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

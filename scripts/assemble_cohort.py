@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.cohort.phantom import PhantomSettings, write_dataset_json
-from zetadp.storage import read_json
-from zetadp.validation import UserError
-from zetadp.workflow import run
+from zetadp.base.storage import read_json
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
+from zetadp.phantom.cohort import PhantomSettings, write_dataset_json
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

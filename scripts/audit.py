@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.audit.suite import AuditSettings, Finding, Target, carry_out, frame, plan, sheet
+from zetadp.base.epsilon import epsilon_shown, epsilon_value
+from zetadp.base.storage import read_json, write_text
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
-from zetadp.epsilon import epsilon_shown, epsilon_value
 from zetadp.report.auditfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown, to_text
-from zetadp.storage import read_json, write_text
-from zetadp.validation import UserError
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -10,18 +10,18 @@ import pandas as pd
 
 from zetadp.audit.membership import audit_membership, refutation
 from zetadp.audit.membership_models import MembershipSettings
-from zetadp.cohort.phantom import PhantomSettings, simulate_patient
-from zetadp.cohort.scanners import CHANNELS
-from zetadp.dataset import pick_device, to_records
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.slicing import centre_slices, resize_area
-from zetadp.kspace.whitening import whiten
+from zetadp.base.storage import ImageStack, written_whole
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
+from zetadp.mri.dataset import pick_device, to_records
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.slicing import centre_slices, resize_area
+from zetadp.mri.whitening import whiten
 from zetadp.nn.models import NetworkSettings
+from zetadp.phantom.cohort import PhantomSettings, simulate_patient
+from zetadp.phantom.scanners import CHANNELS
 from zetadp.report.auditfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
-from zetadp.storage import ImageStack, written_whole
-from zetadp.validation import UserError
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.base.storage import write_json
+from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.privacy.calibration import noise_of_plan
-from zetadp.storage import write_json
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -5,9 +5,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.storage import written_whole
+from zetadp.base.storage import written_whole
+from zetadp.base.workflow import run
 from zetadp.tasks.ecg.collection import Choice, Cohort, collect
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zetadp.base.storage import ImageStack, read_stack
+from zetadp.base.workflow import run
 from zetadp.federation.partition import read_partition
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.patientfigure import patient_figure
 from zetadp.report.tables import is_simulated
-from zetadp.storage import ImageStack, read_stack
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

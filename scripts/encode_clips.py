@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.base.workflow import run
 from zetadp.tasks.speech_commands.cohort import names_of, read_written
 from zetadp.tasks.speech_commands.encoder import WordEncoder
 from zetadp.tasks.speech_commands.task import write_inputs
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

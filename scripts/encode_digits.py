@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zetadp.base.workflow import run
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder, composite_features
 from zetadp.tasks.phase_mnist.task import read_examples, write_features
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

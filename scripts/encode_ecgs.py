@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zetadp.base.workflow import run
 from zetadp.tasks.ecg.encoder import BeatEncoder
 from zetadp.tasks.ecg.values import read_values, write_values
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

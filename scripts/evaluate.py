@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from zetadp.backbone.start import public_start
+from zetadp.base.storage import read_json, write_json, write_text, written_whole
+from zetadp.base.workflow import run
 from zetadp.core.evaluation import outputs_of, predict, watched
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import PipelineTask
-from zetadp.dataset import pick_device
 from zetadp.federation.partition import read_partition
+from zetadp.mri.dataset import pick_device
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.verification import seal
 from zetadp.privacy.wording import plain_text
 from zetadp.report.modelcard import model_card
 from zetadp.report.provenance import environment
-from zetadp.storage import read_json, write_json, write_text, written_whole
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zetadp.backbone.start import record_features
-from zetadp.dataset import pick_device
-from zetadp.device.memory import keep_freed_memory
+from zetadp.base.memory import keep_freed_memory
+from zetadp.base.storage import ImageStack, read_stack, write_stack
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
+from zetadp.mri.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
-from zetadp.storage import ImageStack, read_stack, write_stack
-from zetadp.validation import UserError
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.cohort.download import OFFICIAL_MD5, OFFICIAL_URL, download, extract
-from zetadp.workflow import run
+from zetadp.base.workflow import run
+from zetadp.mri.download import OFFICIAL_MD5, OFFICIAL_URL, download, extract
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

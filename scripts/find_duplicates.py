@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.cohort.duplicates import near_duplicates
+from zetadp.base.storage import read_stack, written_whole
+from zetadp.base.workflow import run
 from zetadp.federation.partition import read_partition
-from zetadp.storage import read_stack, written_whole
-from zetadp.workflow import run
+from zetadp.mri.duplicates import near_duplicates
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.backbone.readout import read_all_layers, read_public
-from zetadp.dataset import pick_device
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
+from zetadp.mri.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
-from zetadp.validation import UserError
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,11 +4,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.base.validation import settings_of
+from zetadp.base.workflow import run
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.pretraining import fit
 from zetadp.tasks.reconstruction.public import PublicNetworkSettings
-from zetadp.validation import settings_of
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,9 +4,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.base.validation import settings_of
+from zetadp.base.workflow import run
 from zetadp.tasks.speech_commands.encoder import WordEncoder, WordEncoderSettings
-from zetadp.validation import settings_of
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

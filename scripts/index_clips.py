@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.storage import written_whole
+from zetadp.base.storage import written_whole
+from zetadp.base.workflow import run
 from zetadp.tasks.speech_commands.clips import read_clips
 from zetadp.tasks.speech_commands.cohort import chosen, index, write_clips
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

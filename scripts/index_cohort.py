@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from zetadp.cohort.index import index_cohort
-from zetadp.storage import read_json, written_whole
-from zetadp.validation import UserError
-from zetadp.workflow import run
+from zetadp.base.storage import read_json, written_whole
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
+from zetadp.mri.index import index_cohort
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

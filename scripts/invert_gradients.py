@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from zetadp.audit.inversion import Search
 from zetadp.audit.rebuilding import ATTACKS, SEED, Message, Rebuilt, frame, guessed, rebuild, sheet
 from zetadp.audit.spread import spread
-from zetadp.epsilon import epsilon_label, epsilon_shown, epsilon_value
+from zetadp.base.epsilon import epsilon_label, epsilon_shown, epsilon_value
+from zetadp.base.storage import write_text
+from zetadp.base.workflow import run
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.attackfigure import rebuilt_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.storage import write_text
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.kspace.fourier import to_kspace
-from zetadp.storage import read_stack, write_stack
-from zetadp.workflow import run
+from zetadp.base.storage import read_stack, write_stack
+from zetadp.base.workflow import run
+from zetadp.mri.fourier import to_kspace
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

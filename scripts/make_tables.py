@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.base.storage import read_json, write_text
+from zetadp.base.workflow import run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.storage import read_json, write_text
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

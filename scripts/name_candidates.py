@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from zetadp.audit.candidates import SEED, attacked, gradients, inner_products, of_candidates, sheet
+from zetadp.base.storage import write_text
+from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.nn.backbone import load_backbone
 from zetadp.report.attackfigure import candidates_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.storage import write_text
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

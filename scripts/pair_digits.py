@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from zetadp.storage import written_whole
+from zetadp.base.storage import written_whole
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
 from zetadp.tasks.phase_mnist.digits import read_digits
 from zetadp.tasks.phase_mnist.pairs import PARTS, disjoint_pairs, drawn_pairs
 from zetadp.tasks.phase_mnist.task import Examples
-from zetadp.validation import UserError
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from zetadp.base.storage import written_whole
+from zetadp.base.workflow import run
 from zetadp.federation import partition as federation
-from zetadp.storage import written_whole
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.backbone.pretraining import PretrainingSettings, PublicImages, pretrain
 from zetadp.backbone.readout import read_public
-from zetadp.dataset import pick_device
-from zetadp.kspace.augmentation import AugmentationSettings
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
+from zetadp.mri.augmentation import AugmentationSettings
+from zetadp.mri.dataset import pick_device
 from zetadp.nn.models import NetworkSettings
-from zetadp.validation import UserError
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zetadp.cohort.phantom import PhantomSettings, write_patients
-from zetadp.storage import write_json
-from zetadp.workflow import run
+from zetadp.base.storage import write_json
+from zetadp.base.workflow import run
+from zetadp.phantom.cohort import PhantomSettings, write_patients
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

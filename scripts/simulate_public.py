@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zetadp.cohort.decathlon import SEQUENCES
-from zetadp.cohort.public import PublicSettings, public_name, simulate_public_patient
-from zetadp.cohort.shapes import draw_shapes
-from zetadp.storage import ImageStack, write_stack
-from zetadp.workflow import run
+from zetadp.base.storage import ImageStack, write_stack
+from zetadp.base.workflow import run
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.phantom.public import PublicSettings, public_name, simulate_public_patient
+from zetadp.phantom.shapes import draw_shapes
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,11 +4,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.storage import folder_written_whole
+from zetadp.base.storage import folder_written_whole
+from zetadp.base.workflow import run
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.simulated import examinations as simulated
 from zetadp.tasks.reconstruction.volumes import PARTS
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from zetadp.cohort.decathlon import SEQUENCES, read_task
-from zetadp.kspace.volumes import read_centre_slices
-from zetadp.storage import ImageStack, content_hash, write_stack
-from zetadp.validation import UserError
-from zetadp.workflow import run
+from zetadp.base.storage import ImageStack, content_hash, write_stack
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
+from zetadp.mri.decathlon import SEQUENCES, read_task
+from zetadp.mri.volumes import read_centre_slices
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from zetadp.backbone.start import with_public
-from zetadp.cohort.convert import write_site_folder
+from zetadp.base.storage import read_json
+from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.progress import wait_for_tick
 from zetadp.federation.flower.approval import approve
@@ -17,11 +18,10 @@ from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
 from zetadp.federation.partition import read_partition
+from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.account import Permission, claim, forget_times
 from zetadp.privacy.budget import Cap
-from zetadp.storage import read_json
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

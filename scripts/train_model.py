@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.backbone.start import starting_weights, with_public
+from zetadp.base.memory import keep_freed_memory
+from zetadp.base.storage import content_hash, read_json, written_whole
+from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import save_model
 from zetadp.core.progress import wait_for_tick
@@ -14,13 +17,10 @@ from zetadp.core.records import single_items
 from zetadp.core.settings import Performance
 from zetadp.core.task import Held, pipeline_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.dataset import pick_device
-from zetadp.device.memory import keep_freed_memory
 from zetadp.federation.partition import read_partition
+from zetadp.mri.dataset import pick_device
 from zetadp.privacy.account import Permission, claim, forget_times
 from zetadp.privacy.budget import Cap
-from zetadp.storage import content_hash, read_json, written_whole
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zetadp.base.workflow import run
 from zetadp.tasks.speech_commands.cohort import names_of, read_written
 from zetadp.tasks.speech_commands.spectra import spectrogram
 from zetadp.tasks.speech_commands.task import write_inputs
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -5,11 +5,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.storage import written_whole
+from zetadp.base.storage import written_whole
+from zetadp.base.workflow import run
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.slices import Slices
 from zetadp.tasks.reconstruction.volumes import read_folder
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

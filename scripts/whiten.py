@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.kspace.whitening import whiten
-from zetadp.storage import read_stack, write_stack
-from zetadp.workflow import run
+from zetadp.base.storage import read_stack, write_stack
+from zetadp.base.workflow import run
+from zetadp.mri.whitening import whiten
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

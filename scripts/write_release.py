@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.base.storage import read_json
+from zetadp.base.tensors import load_tensors
+from zetadp.base.workflow import run
 from zetadp.core.assembly import mixture_of
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import RELEASED
 from zetadp.core.task import task_of
-from zetadp.feature_release.file import Release, write_release
-from zetadp.storage import read_json
-from zetadp.tensors import load_tensors
-from zetadp.workflow import run
+from zetadp.release.file import Release, write_release
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.base.workflow import run
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.resultpage import Results, write_results
 from zetadp.report.stagesfigure import stages_figure
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

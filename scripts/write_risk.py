@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zetadp.base.storage import read_json
+from zetadp.base.workflow import run
 from zetadp.privacy.risk import Risk
 from zetadp.privacy.units import Unit
 from zetadp.report.riskpage import Evidence, write_risk
-from zetadp.storage import read_json
-from zetadp.workflow import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from zetadp.backbone.start import shipped_backbone
+from zetadp.base.tensors import save_tensors
 from zetadp.core.pretrained import BACKBONE, model_content
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
-from zetadp.tensors import save_tensors
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": 32}
 

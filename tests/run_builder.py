@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from zetadp.base.storage import write_json
 from zetadp.core.metrics import summarise, volume_accuracy
-from zetadp.storage import write_json
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 

@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from crash.stages import BACKBONE, LAYERS, LEDGER, RUN, STAGES, call
 
+from zetadp.base.tensors import load_tensors
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.register import read_register
-from zetadp.tensors import load_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

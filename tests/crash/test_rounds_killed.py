@@ -53,10 +53,10 @@ def train_tiny(folder: str, noise: str, checkpoint_seconds: float) -> None:
 def _train(here: Path, noise: str, checkpoint_seconds: float) -> None:
     from training_builder import TINY, Held, records, train_run
 
+    from zetadp.base.tensors import save_tensors
     from zetadp.core.plan import RunName
     from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
     from zetadp.core.training import TrainingFiles
-    from zetadp.tensors import save_tensors
 
     settings = TrainingSettings(
         rounds=ROUNDS,
@@ -107,7 +107,7 @@ def check_never_less_than_released(folder: Path) -> None:
 
 
 def weights_of(folder: Path) -> dict:
-    from zetadp.tensors import load_tensors
+    from zetadp.base.tensors import load_tensors
 
     return load_tensors(folder / "model.safetensors")[0]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zetadp.storage import write_text
+from zetadp.base.storage import write_text
 
 
 def write_two(folder):
@@ -69,7 +69,7 @@ def test_points_stand_in_order_and_are_where_they_say(zygote, tmp_path):
 
 
 def test_operations_of_the_callers_choice_have_points(zygote, tmp_path):
-    also = ["zetadp.storage:write_text", "pathlib:Path.exists"]
+    also = ["zetadp.base.storage:write_text", "pathlib:Path.exists"]
     points = zygote.run(write_two, {"folder": tmp_path}, points=True, also=["pathlib:Path.mkdir"]).points
     assert [point for point in points if "mkdir" in point] == ["before:Path.mkdir#1", "after:Path.mkdir#1"]
     assert zygote.run(write_two, {"folder": tmp_path}, points=True, also=also).status == 0

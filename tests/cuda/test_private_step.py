@@ -7,9 +7,9 @@ import torch
 from contributing import clipped_sums
 from training_builder import NETWORKS, network, patients
 
-from zetadp.dataset import pick_device
-from zetadp.device.precision import set_tf32
-from zetadp.device.transfer import to_device
+from zetadp.base.precision import set_tf32
+from zetadp.base.transfer import to_device
+from zetadp.mri.dataset import pick_device
 from zetadp.nn.parameters import Layout
 from zetadp.nn.weight_gradients import by_batched_product, by_grouped_convolution, by_patient
 from zetadp.privacy.grid import Grid

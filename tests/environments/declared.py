@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from zetadp.workflow import code_of
+from zetadp.base.workflow import code_of
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))

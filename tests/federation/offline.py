@@ -17,7 +17,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / 
 from federation.consortium import Consortium  # noqa: E402
 from federation.sites import make_plan  # noqa: E402
 
-from zetadp.tensors import load_tensors  # noqa: E402
+from zetadp.base.tensors import load_tensors  # noqa: E402
 
 ELSEWHERE = "192.0.2.7"  # an address that nobody has: RFC 5737
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
 
-from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
@@ -17,6 +16,7 @@ from zetadp.core.settings import OptimiserSettings, Performance, TrainingSetting
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
 
 if TYPE_CHECKING:

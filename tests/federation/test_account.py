@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
 
+from zetadp.base.validation import UserError
 from zetadp.core.messages import MessageStore
 from zetadp.core.server import Server
 from zetadp.core.training import TrainingFiles
@@ -18,7 +19,6 @@ from zetadp.federation.flower.settings import Patience
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import declared, over_runs, recorded_runs
 from zetadp.privacy.ledger import read_ledger
-from zetadp.validation import UserError
 
 QUICK = Patience(poll_seconds=0.001, round_seconds=0.03, give_up_seconds=0.1, tries=2)
 POLICIES = {"wait": QUICK, "continue": replace(QUICK, missing="continue", least_nodes=1)}

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from federation.sites import make_plan
 
+from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
 from zetadp.core.plan import Plan
@@ -20,7 +21,6 @@ from zetadp.federation.flower.approval import approval_file, approve, check_appr
 from zetadp.federation.flower.certificates import check_node_key, make_credentials, make_node_key
 from zetadp.federation.flower.kit import duration
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.validation import UserError
 
 PLAN = make_plan(noise="os")
 

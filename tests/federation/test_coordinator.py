@@ -14,6 +14,7 @@ from federation.sites import OFTEN, SIZE, DirectLine, assembly, make_hospital, m
 from training_builder import NETWORKS, backbone
 
 from zetadp.backbone.start import starting_weights, with_public
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
@@ -28,7 +29,6 @@ from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run, recorded_runs, seen_by
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import Terms, run_statement
-from zetadp.validation import UserError
 
 HEAD = NetworkSettings("head", "features", components=2, start="public")
 TUNED = replace(backbone().settings, start="public")

@@ -22,6 +22,7 @@ from federation.sites import OFTEN, TINY, make_plan
 from training_builder import backbone
 
 from zetadp.backbone.start import backbone_of, starting_weights, with_public
+from zetadp.base.tensors import load_tensors
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import BACKBONE
 from zetadp.core.records import Records
@@ -31,7 +32,6 @@ from zetadp.federation.flower.protocol import size_of
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import DESCENT, LEAST_SQUARES
 from zetadp.privacy.ledger import read_ledger
-from zetadp.tensors import load_tensors
 
 HERE = Path(__file__).parent
 

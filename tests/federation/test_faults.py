@@ -9,9 +9,9 @@ import pytest
 import torch
 from federation.consortium import Consortium
 
+from zetadp.base.tensors import load_tensors
+from zetadp.base.validation import UserError
 from zetadp.privacy.events import histories
-from zetadp.tensors import load_tensors
-from zetadp.validation import UserError
 
 pytestmark = pytest.mark.slow
 

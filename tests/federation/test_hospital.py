@@ -11,8 +11,9 @@ import pytest
 import torch
 from federation.sites import assembly, make_hospital, make_plan, write_hospital_folder
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
 from zetadp.core.messages import MessageStore
-from zetadp.epsilon import rounded_up
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import Hospital
@@ -20,7 +21,6 @@ from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, 
 from zetadp.federation.flower.settings import HospitalSettings, check_cap
 from zetadp.privacy.budget import Cap, spent
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.validation import UserError
 
 SEEDED, EXACT = make_plan(), make_plan(noise="os")
 PLANS = pytest.mark.parametrize("plan", [SEEDED, EXACT], ids=["seeded", "os"])

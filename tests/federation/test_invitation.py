@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from federation.sites import make_plan
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
 from zetadp.core.plan import RunName
-from zetadp.epsilon import rounded_up
 from zetadp.federation.invitation import invitation
 from zetadp.privacy import accounting
-from zetadp.validation import UserError
 
 
 def guessed(text: str) -> float:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from federation.sites import make_plan
 
+from zetadp.base.validation import UserError
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.ledger import Ledger
-from zetadp.validation import UserError
 
 PLAN = make_plan()
 

@@ -47,7 +47,7 @@ def test_late_parts_of_a_message_are_asked_for_again_soon():
 def test_another_version_of_flower_is_refused_before_anything_of_it_is_used(version):
     script = f"""
 import importlib.metadata, sys
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 importlib.metadata.version = lambda name: {{"flwr": "{version}"}}[name]
 try:
     import zetadp.federation.flower.patches

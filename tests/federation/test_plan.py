@@ -6,11 +6,11 @@ import pytest
 import torch
 from federation.sites import SEED, assembly, make_hospital, make_plan
 
+from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.ledger import Ledger
-from zetadp.validation import UserError
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):

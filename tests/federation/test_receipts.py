@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
 
+from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.certificates import Credentials, make_credentials
@@ -19,7 +20,6 @@ from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.receipts import check_receipt, write_receipts
 from zetadp.federation.flower.settings import Patience, ServerSettings
 from zetadp.privacy.ledger import read_ledger
-from zetadp.validation import UserError
 
 PLAN = make_plan(rounds=3, noise="os")
 NAME = "node-02"

@@ -21,13 +21,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from federation.sites import make_plan, write_hospital_folder
 
+from zetadp.base.tensors import load_tensors
 from zetadp.cli import main
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, check_node_key, read_public_key
 from zetadp.federation.flower.processes import free_port
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.privacy.ledger import read_ledger
-from zetadp.tensors import load_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from checkouts import ROOT
 
+from zetadp.base.validation import UserError
 from zetadp.config.checked import SCHEMA, load_config
 from zetadp.core.plan import Plan
 from zetadp.privacy.ledger import read_ledger
-from zetadp.validation import UserError
 
 
 @pytest.mark.slow

@@ -11,10 +11,9 @@ import pytest
 from decathlon_builder import write_tiny_task
 from federation.sites import SIZE, SLICES, make_plan, write_hospital_folder
 
+from zetadp.base.storage import write_json
+from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.cohort.convert import write_site_folder
-from zetadp.cohort.decathlon import SEQUENCES
-from zetadp.cohort.index import index_cohort
 from zetadp.core.plan import Plan
 from zetadp.core.records import items_of
 from zetadp.core.task import site_task_of
@@ -22,13 +21,14 @@ from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import load_hospital
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.volumes import read_centre_slices
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.convert import write_site_folder
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.index import index_cohort
+from zetadp.mri.volumes import read_centre_slices
+from zetadp.mri.whitening import whiten
 from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.calibration import promise_of
-from zetadp.storage import write_json
-from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ["config.yaml", "workflow/scenarios/smoke.yaml"]

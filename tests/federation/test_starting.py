@@ -22,6 +22,7 @@ import pytest
 import yaml
 from federation.sites import make_plan, write_hospital_folder
 
+from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
@@ -31,7 +32,6 @@ from zetadp.federation.flower.processes import folder_in_use, free_port, require
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.privacy.account import Permission
 from zetadp.privacy.budget import Cap
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 from federation.sites import DirectLine, make_hospital, make_plan, random_records
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
 from zetadp.core.training import TrainingFiles
-from zetadp.epsilon import rounded_up
 from zetadp.federation.flower import coordinator as server
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.processes import Processes
@@ -20,7 +21,6 @@ from zetadp.federation.flower.settings import HospitalSettings, Patience, ledger
 from zetadp.federation.flower.telling import Log, NodeTold
 from zetadp.privacy.calibration import promise_of
 from zetadp.privacy.ledger import Ledger
-from zetadp.validation import UserError
 
 PLAN = make_plan(nodes=2, rounds=2, noise="os")
 NAME = "node-01"

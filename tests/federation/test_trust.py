@@ -16,11 +16,11 @@ from flwr.cli.build import build_fab_from_files
 from flwr.proto.control_pb2 import ListNodesRequest
 from flwr.supercore.protobuf.client import ProtobufRequestContext
 
+from zetadp.base.validation import UserError
 from zetadp.federation.flower import control
 from zetadp.federation.flower.certificates import make_credentials, make_node_key
 from zetadp.federation.flower.patches import OPERATOR, NodesOnlyFromOutside, OwnSuperLinkOnly
 from zetadp.federation.flower.processes import free_port
-from zetadp.validation import UserError
 
 
 def start_stranger(consortium: Consortium, name: str, *arguments: str) -> None:

@@ -17,12 +17,12 @@ from training_builder import items_each
 
 from mutants.installing import certain
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
+from zetadp.base.storage import ImageStack
 from zetadp.core.records import Records
-from zetadp.dataset import to_records
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.dataset import to_records
+from zetadp.mri.whitening import whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.grid import Grid, to_grid
-from zetadp.storage import ImageStack
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-SEAM = "zetadp.workflow"
+SEAM = "zetadp.base.workflow"
 PLACE = Path(".snakemake/recorded")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from zetadp.audit.membership import RATES
 from zetadp.audit.membership_models import MembershipSettings
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 
 MAIN = runpy.run_path(str(Path(__file__).parents[2] / "scripts/audit_membership.py"))["main"]
 # So few trials that no arm can leave the region: the attack proves nothing.

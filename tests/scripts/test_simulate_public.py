@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from zetadp.cohort.decathlon import SEQUENCES
-from zetadp.cohort.public import PublicSettings, simulate_public_patient
-from zetadp.cohort.shapes import draw_shapes
-from zetadp.storage import read_stack
+from zetadp.base.storage import read_stack
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.phantom.public import PublicSettings, simulate_public_patient
+from zetadp.phantom.shapes import draw_shapes
 
 SCRIPT = Path(__file__).parents[2] / "scripts/simulate_public.py"
 

@@ -23,13 +23,16 @@ import pandas as pd
 import pytest
 from decathlon_builder import write_tiny_task
 
-from zetadp.cohort.decathlon import read_task
-from zetadp.cohort.index import index_cohort
+from zetadp.base.storage import ImageStack, read_stack, write_json, write_stack
+from zetadp.base.tensors import save_tensors
+from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.task import Held
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.decathlon import read_task
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.index import index_cohort
+from zetadp.mri.whitening import whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.account import claim
@@ -39,9 +42,6 @@ from zetadp.privacy.statement import account_run
 from zetadp.privacy.wording import plain_text
 from zetadp.report.figures import training_curves
 from zetadp.report.tables import collect_histories
-from zetadp.storage import ImageStack, read_stack, write_json, write_stack
-from zetadp.tensors import save_tensors
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from environments.declared import WITH_TASK
 
-import zetadp.workflow
+import zetadp.base.workflow
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
@@ -63,7 +63,7 @@ def test_every_script_has_a_rule_of_its_name_and_every_rule_a_script():
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_rule_and_main_agree(script, monkeypatch):
     seen = []
-    monkeypatch.setattr(zetadp.workflow, "run", lambda *given: seen.append(given))
+    monkeypatch.setattr(zetadp.base.workflow, "run", lambda *given: seen.append(given))
     injected = SimpleNamespace()
     module = runpy.run_path(str(script), init_globals={"snakemake": injected}, run_name="__main__")
     # The seam gets this script's main and what Snakemake injected, once.

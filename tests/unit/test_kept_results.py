@@ -20,11 +20,11 @@ from origins import read_origin
 from run_builder import write_run
 
 from zetadp.backbone.axes import WHITENING
+from zetadp.base.validation import UserError
 from zetadp.config.configured import run_names
 from zetadp.core.settings import TrainingSettings
 from zetadp.privacy import accounting
 from zetadp.tasks.ecg.encoder import BeatEncoderSettings
-from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[2]
 KEPT = sorted(

@@ -3,7 +3,7 @@
 Code that mixes devices raises there. So does code that asks the device for a number, which would make a GPU wait. Three
 things may wait, and come after what is called here: the bytes of messages, the count of patients left out, and metrics.
 These tests cannot see plain copies to the device, which also make the processor wait, unlike those of
-`zetadp.device.transfer.to_device`.
+`zetadp.base.transfer.to_device`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from zetadp.backbone.pretraining import PretrainingSettings, _step
-from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.config.checked import load_config
 from zetadp.config.configured import images_of_a_patient, network_of, training_of
 from zetadp.core.evaluation import outputs_of, watched_on_device
@@ -28,6 +27,7 @@ from zetadp.core.records import Node, Records, choose_items, gather, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.nn.settings import FEATURES

@@ -26,11 +26,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from training_builder import NETWORKS, network, patients
 
+from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
-from zetadp.validation import UserError
 
 opacus = pytest.importorskip("opacus", reason="the bridge needs Opacus, an extra")
 if not version("opacus").startswith("1.6."):

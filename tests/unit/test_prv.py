@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from zetadp.base.validation import UserError
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import epsilon_pld
-from zetadp.validation import UserError
 
 pytest.importorskip("opacus", reason="the cross-check is by Opacus, an extra")
 

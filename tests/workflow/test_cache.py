@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zetadp.storage import content_hash
+from zetadp.base.storage import content_hash
 
 pytestmark = pytest.mark.slow
 

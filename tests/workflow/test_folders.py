@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 
-from zetadp.cohort.decathlon import SEQUENCES
-from zetadp.kspace.volumes import read_centre_slices
-from zetadp.storage import read_stack
+from zetadp.base.storage import read_stack
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.volumes import read_centre_slices
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ def test_nothing_runs_again_because_files_are_new(copy):
 
 
 def test_nothing_runs_again_for_words(copy):
-    for name in ("src/zetadp/kspace/slicing.py", "src/zetadp/core/training.py", "scripts/simulate_patients.py"):
+    for name in ("src/zetadp/mri/slicing.py", "src/zetadp/core/training.py", "scripts/simulate_patients.py"):
         text = (copy.root / name).read_text()
         reworded = re.sub(r'"""(?=[A-Z])', '"""Newly worded: ', text).replace(
             "\nimport ", "\n# Needed below.\n\nimport "
@@ -35,13 +35,13 @@ def test_nothing_runs_again_for_words(copy):
 
 
 def test_nothing_runs_again_for_code_outside_the_workflow(copy):
-    copy.add("src/zetadp/cohort/convert.py")
+    copy.add("src/zetadp/mri/convert.py")
     copy.add("src/zetadp/cli/commands.py")
     assert copy.would_run() == set()
 
 
 def test_a_change_in_a_module_reaches_the_rules_that_import_it_indirectly(copy):
-    copy.add("src/zetadp/kspace/slicing.py")
+    copy.add("src/zetadp/mri/slicing.py")
     rules = copy.would_run()
     assert rules >= KSPACE | AFTER_TRAINING | {"train_model"}
     assert not rules & (COHORT | {"index_cohort", "partition", "calibrate"})

@@ -1,6 +1,6 @@
 # Volumes in the layout of the Medical Segmentation Decathlon, whatever their source, and the table of who is in them.
 
-from zetadp.cohort.index import brought_files
+from zetadp.mri.index import brought_files
 
 TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"
 PHANTOM = {

@@ -30,11 +30,11 @@ from zetadp.config.configured import (
     threat_of,
     training_of,
 )
-from zetadp.epsilon import epsilon_value
+from zetadp.base.epsilon import epsilon_value
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
 from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
-from zetadp.validation import UserError
-from zetadp.workflow import code_of
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import code_of
 
 os.environ.setdefault(
     COMMAND,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.validation import one_of, positive
 from zetadp.core.records import Node, Records, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
@@ -28,7 +29,6 @@ from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.validation import one_of, positive
 
 CANARY, SILENT = range(2)
 """Positions of the records: the canary, and one that contributes zero."""

@@ -33,14 +33,14 @@ from torch import Tensor
 
 from zetadp.audit.inversion import whitened_kspace
 from zetadp.backbone.start import record_features, starting_weights
-from zetadp.cohort.public import PublicSettings, simulate_public_patient
-from zetadp.cohort.scanners import CHANNELS
+from zetadp.base.randomness import Purpose, stream
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.backbone import Backbone
+from zetadp.phantom.public import PublicSettings, simulate_public_patient
+from zetadp.phantom.scanners import CHANNELS
 from zetadp.privacy import gaussian
-from zetadp.randomness import Purpose, stream
 from zetadp.report.rendering import Sheet
 
 SEED = 43

@@ -30,10 +30,10 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta, binom
 
+from zetadp.base.validation import in_range, positive
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Mechanisms
 from zetadp.privacy.events import Direction, Kind
-from zetadp.validation import in_range, positive
 
 FALSE_ALARM = 1e-3
 """Chance to refute a claim that is true."""

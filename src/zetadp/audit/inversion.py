@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.base.validation import one_of, positive
 from zetadp.nn.twice import TwiceDifferentiable
-from zetadp.validation import one_of, positive
 
 Objective: TypeAlias = Literal["cosine", "euclidean"]
 Optimiser: TypeAlias = Literal["lbfgs", "adam", "signed"]

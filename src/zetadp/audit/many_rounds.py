@@ -38,6 +38,9 @@ from zetadp.audit.detection import (
     result_of_epsilon,
     trials_for_curve,
 )
+from zetadp.base.quiet import only_errors
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import positive
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.server import Server
@@ -49,9 +52,6 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Mechanisms
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.sampling import sampled_loss
-from zetadp.quiet import only_errors
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import positive
 
 logger = logging.getLogger(__name__)
 

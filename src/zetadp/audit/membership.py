@@ -39,15 +39,15 @@ import pandas as pd
 
 from zetadp.audit.detection import FALSE_ALARM, upper_limit
 from zetadp.audit.membership_models import Arm, MembershipSettings, Models, arms, train_models
+from zetadp.base.epsilon import UNCLIPPED, rounded_up
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError, in_range
 from zetadp.core.records import Records
-from zetadp.epsilon import UNCLIPPED, rounded_up
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Mechanisms
 from zetadp.privacy.exposure import Run, seen_by
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError, in_range
 
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 """False-positive rates at which every attack is judged. They are fixed before any trial."""

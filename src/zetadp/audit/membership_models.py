@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import nn
 
+from zetadp.base.epsilon import UNCLIPPED
+from zetadp.base.quiet import only_errors
+from zetadp.base.validation import UserError, in_range, one_of, positive
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.epsilon import UNCLIPPED
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import Run, recorded_runs
-from zetadp.quiet import only_errors
-from zetadp.validation import UserError, in_range, one_of, positive
 
 logger = logging.getLogger(__name__)
 

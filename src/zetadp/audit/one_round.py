@@ -25,12 +25,12 @@ from torch import Tensor
 
 from zetadp.audit.canary import Audited, Stub, canary_node, canary_stub
 from zetadp.audit.detection import AuditResult, Trials, count_errors, result_of_epsilon, result_of_mu
+from zetadp.base.validation import in_range, one_of
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node
 from zetadp.core.round import Phase, Site, do_round
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.validation import in_range, one_of
 
 logger = logging.getLogger(__name__)
 

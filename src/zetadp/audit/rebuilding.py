@@ -25,12 +25,12 @@ from zetadp.audit.inversion import (
     whitened_kspace,
     with_what_whitening_loses,
 )
-from zetadp.cohort.public import PublicSettings, simulate_public_patient
-from zetadp.cohort.scanners import CHANNELS
-from zetadp.epsilon import epsilon_label, epsilon_shown
+from zetadp.base.epsilon import epsilon_label, epsilon_shown
+from zetadp.base.randomness import Purpose, stream
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.phantom.public import PublicSettings, simulate_public_patient
+from zetadp.phantom.scanners import CHANNELS
 from zetadp.privacy import gaussian
-from zetadp.randomness import Purpose, stream
 from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.reconstruction.quality import nmse, ssim
 

@@ -17,9 +17,9 @@ from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, t
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.audit.spread import spread
-from zetadp.epsilon import rounded_up
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import in_range, positive
 from zetadp.report.rendering import Sheet
-from zetadp.validation import in_range, positive
 
 logger = logging.getLogger(__name__)
 

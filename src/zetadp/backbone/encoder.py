@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.backbone.axes import Axes, unit
-from zetadp.tensors import load_tensors, save_tensors
-from zetadp.validation import UserError
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.backbone.readout import learn_readout, public_accuracy
-from zetadp.device.transfer import to_device
-from zetadp.kspace.augmentation import AugmentationSettings, augment
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.transfer import to_device
+from zetadp.base.validation import UserError, in_range, positive
+from zetadp.mri.augmentation import AugmentationSettings, augment
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
-from zetadp.randomness import Purpose, stream
-from zetadp.tensors import load_tensors, save_tensors
-from zetadp.validation import UserError, in_range, positive
 
 logger = logging.getLogger(__name__)
 

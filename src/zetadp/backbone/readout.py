@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.base.storage import read_stack
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.projection import fit_projection, head_on, head_scores
-from zetadp.storage import read_stack
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import tensors_digest
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import FinishedModel
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.layers import updates
 from zetadp.nn.models import build, taper_factors
 from zetadp.nn.settings import SHIPPED, NetworkSettings
-from zetadp.randomness import Purpose, stream
-from zetadp.tensors import tensors_digest
-from zetadp.validation import UserError
 
 
 def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dict[str, Tensor] | None:

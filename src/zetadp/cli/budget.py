@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain
 from zetadp.cli.numbers import delta, positive_number
-from zetadp.epsilon import rounded_up
-from zetadp.validation import UserError
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from zetadp.base.validation import UserError
 from zetadp.cli.budget import add_commands as add_budget
 from zetadp.cli.federation import add_commands as add_federation
 from zetadp.cli.helping import explain
@@ -18,7 +19,6 @@ from zetadp.cli.privacy import add_commands as add_privacy
 from zetadp.cli.release import add_commands as add_release
 from zetadp.cli.risk import add_commands as add_risk
 from zetadp.cli.verify import add_commands as add_verify
-from zetadp.validation import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,9 +135,9 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(given: argparse.Namespace) -> None:
-    from zetadp.cohort.convert import convert_folder
-    from zetadp.cohort.index import PATIENT_KEY, read_table
-    from zetadp.cohort.naming import read_rules
+    from zetadp.mri.convert import convert_folder
+    from zetadp.mri.index import PATIENT_KEY, read_table
+    from zetadp.mri.naming import read_rules
 
     rules = read_rules(given.sequence)
     task = convert_folder(

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain, federation_command, tell, written
 from zetadp.cli.hospital import PORT
 from zetadp.cli.hospital import add_commands as add_commands_of_hospitals
 from zetadp.cli.numbers import positive_number
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
@@ -140,10 +140,10 @@ def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
     from zetadp.backbone.start import shipped_backbone, with_public
+    from zetadp.base.epsilon import epsilon_label
     from zetadp.config.checked import SCHEMA, load_config
     from zetadp.config.configured import needs_backbone, plan_of, run_names, threat_of
     from zetadp.core.plan import RunName
-    from zetadp.epsilon import epsilon_label
     from zetadp.nn.backbone import load_backbone
     from zetadp.privacy.calibration import noise_of_plan
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 
 WIDTH = 80
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain, federation_command, tell, written
 from zetadp.cli.numbers import positive_number
-from zetadp.validation import UserError
 
 PORT = 9443
 """Default port of a server."""
@@ -138,13 +138,13 @@ def _run_node(given: argparse.Namespace) -> None:
     from flwr.supercore.address import parse_address
 
     from zetadp.core.plan import Plan
-    from zetadp.dataset import pick_device
     from zetadp.federation.flower.approval import check_approval
     from zetadp.federation.flower.certificates import check_certificate, check_node_key
     from zetadp.federation.flower.launcher import Uplink, memory_of, start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
     from zetadp.federation.flower.telling import NodeTold
+    from zetadp.mri.dataset import pick_device
     from zetadp.privacy.calibration import check_promise
 
     settings = HospitalSettings.read(given.settings)

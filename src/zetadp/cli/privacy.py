@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain, paragraphs
 from zetadp.cli.numbers import count, delta, number_that, positive_number, probability
-from zetadp.epsilon import rounded_up
 from zetadp.privacy.units import PERSONS
-from zetadp.validation import UserError
 
 PLD = "privacy-loss distribution, an upper bound"
 EXACT = "exact composition of Gaussians"

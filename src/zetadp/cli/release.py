@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain
 from zetadp.cli.numbers import count, delta, positive_number, probability
-from zetadp.validation import UserError
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
@@ -89,8 +89,8 @@ def _release(given: argparse.Namespace) -> None:
 
     import numpy as np
 
-    from zetadp.feature_release.release import ReleaseSettings, release_features
     from zetadp.privacy.wording import plain_text
+    from zetadp.release.release import ReleaseSettings, release_features
 
     try:
         with given.features.open("rb") as file, np.load(file) as content:
@@ -116,7 +116,7 @@ def _release(given: argparse.Namespace) -> None:
 
 
 def _statement(given: argparse.Namespace) -> None:
-    from zetadp.feature_release.file import read_statement
     from zetadp.privacy.wording import plain_text
+    from zetadp.release.file import read_statement
 
     print(plain_text(read_statement(given.file)), end="")

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain
 from zetadp.cli.numbers import delta
 from zetadp.privacy.units import PERSONS
-from zetadp.validation import UserError
 
 LEDGER = "ledger.jsonl"
 OF_AN_EXPERIMENT = 5
@@ -42,9 +42,9 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
 
 
 def _risk(given: argparse.Namespace) -> None:
+    from zetadp.base.storage import read_json
     from zetadp.privacy.risk import Risk
     from zetadp.report.riskpage import Evidence, headline, write_risk
-    from zetadp.storage import read_json
 
     place: Path = given.place
     ledger = place / LEDGER if place.is_dir() else place

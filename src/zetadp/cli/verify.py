@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain, with_federation
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from zetadp.privacy.verification import Check

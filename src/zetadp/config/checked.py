@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
+from zetadp.base.epsilon import epsilon_label
+from zetadp.base.validation import UserError, did_you_mean
 from zetadp.config.configured import has_real_patients
 from zetadp.config.contradictions import contradictions
-from zetadp.epsilon import epsilon_label
-from zetadp.validation import UserError, did_you_mean
 
 SCHEMA = Path(__file__).parents[1] / "data/config.schema.yaml"
 _TRUTHS = {"true": True, "false": False}

@@ -93,7 +93,7 @@ def task_content(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def images_of_a_patient(config: Mapping[str, Any]) -> int:
     """Return the declared number of images of a record."""
-    from zetadp.cohort.decathlon import SEQUENCES
+    from zetadp.mri.decathlon import SEQUENCES
 
     return len(SEQUENCES) * int(config["slices"]["count"])
 
@@ -150,8 +150,8 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
 
 def _mixed(own: Mapping[str, Any], sizes: list[int], epsilon: str, delta: float) -> tuple[dict[str, Any], list[float]]:
     """Return the settings of mixing, and the degree for each node: as given, or the best one."""
-    from zetadp.epsilon import epsilon_value
-    from zetadp.feature_release.degree import best_degree, usual_rows
+    from zetadp.base.epsilon import epsilon_value
+    from zetadp.release.degree import best_degree, usual_rows
 
     active = own.get("active", 1)
     rows = own.get("rows") or usual_rows(math.ceil(median(sizes)), active)

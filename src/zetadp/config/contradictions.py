@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from zetadp.base.epsilon import epsilon_value
+from zetadp.base.validation import UserError, did_you_mean
 from zetadp.config.configured import (
     BRAIN,
     EVERYBODY,
@@ -19,10 +21,8 @@ from zetadp.config.configured import (
     unit_of,
 )
 from zetadp.core.settings import DIRECTION, GAUSSIAN, NO_EXACT_DIRECTION
-from zetadp.epsilon import epsilon_value
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS, STUDY, NetworkSettings
 from zetadp.privacy.threat import SECURE_AGGREGATION
-from zetadp.validation import UserError, did_you_mean
 
 SIMULATED_NAME = "phantom"
 """Beginning of the names of simulated cohorts. Other cohorts need other names, so that their ledgers are separate."""

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Losses, one_an_item
-from zetadp.validation import UserError
 
 
 @torch.no_grad()

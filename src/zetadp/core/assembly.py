@@ -10,24 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.precision import set_tf32
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.round import Phase
 from zetadp.core.server import Collector, Receiver, Server, Solver
 from zetadp.core.settings import DIRECTION
 from zetadp.core.task import Classification, Task, task_of
-from zetadp.device.precision import set_tf32
-from zetadp.feature_release.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.layers import updates
+from zetadp.nn.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.models import build
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import NodeMechanism, SampledGaussian
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError
 
 
 @dataclass(frozen=True)

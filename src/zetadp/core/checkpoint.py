@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from zetadp.tensors import load_tensors, save_tensors
+from zetadp.base.tensors import load_tensors, save_tensors
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from zetadp.tensors import load_tensors, save_tensors
-from zetadp.validation import UserError
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError
 
 
 @dataclass(frozen=True)

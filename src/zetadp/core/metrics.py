@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError, did_you_mean, in_range
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError, did_you_mean, in_range
 
 REPLICATES = 2000
 LEVEL = 0.95

@@ -16,13 +16,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from zetadp.base.epsilon import UNCLIPPED
+from zetadp.base.storage import read_json, write_json
+from zetadp.base.validation import UserError, in_range, one_of, positive
 from zetadp.core.settings import DIRECTION, GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
-from zetadp.epsilon import UNCLIPPED
 from zetadp.nn.settings import DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import Kind, Round, sampling_probability
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
-from zetadp.storage import read_json, write_json
-from zetadp.validation import UserError, in_range, one_of, positive
 
 FORMAT = 2
 """Version of a plan's file."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.task import PipelineTask, pipeline_task_of
 from zetadp.nn.backbone import Backbone, from_tensors
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import FEATURES
-from zetadp.randomness import Purpose, stream
-from zetadp.tensors import load_tensors, save_tensors
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from zetadp.core.training import Trained

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.device.transfer import to_device
+from zetadp.base.transfer import to_device
+from zetadp.base.validation import UserError
 from zetadp.privacy.mechanism import Draw, NodeMechanism
-from zetadp.validation import UserError
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
+from zetadp.base.validation import UserError
 from zetadp.core.messages import Kept, MessageStore
 from zetadp.core.records import Node, Records, choose_items, gather
 from zetadp.nn.layers import knows_patients
@@ -35,7 +36,6 @@ from zetadp.privacy.contributions import (
 )
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import Draw
-from zetadp.validation import UserError
 
 
 @dataclass(frozen=True)

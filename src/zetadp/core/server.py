@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from zetadp.core.settings import OptimiserSettings
-from zetadp.feature_release.heads import learnt_head
-from zetadp.feature_release.mixture import Mixture
 from zetadp.nn.closed_form import ClosedForm
+from zetadp.nn.mixture import Mixture
 from zetadp.nn.parameters import Layout
+from zetadp.nn.row_heads import learnt_head
 
 
 class Receiver(Protocol):

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
+from zetadp.base.validation import UserError, in_range, one_of, positive
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
-from zetadp.validation import UserError, in_range, one_of, positive
 
 GAUSSIAN = "gaussian"
 DIRECTION = "von_mises_fisher"
@@ -58,7 +58,7 @@ class OptimiserSettings:
 
 @dataclass(frozen=True)
 class MixingSettings:
-    """How a node mixes the rows that it releases (`zetadp.feature_release`).
+    """How a node mixes the rows that it releases (`zetadp.release`).
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class TrainingSettings:
         concentrated as the same noise multiplier allows; seeded noise only. Without noise, both send the mean.
     tf32
         Whether a GPU may round the factors of products in convolutions to 10 bits, which is faster
-        (`zetadp.device.precision`).
+        (`zetadp.base.precision`).
     """
 
     rounds: int

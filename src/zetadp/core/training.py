@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from zetadp.base.storage import remove_leftovers
+from zetadp.base.tensors import tensors_digest
+from zetadp.base.validation import UserError
 from zetadp.core.apart import check_apart, check_own
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
@@ -30,9 +33,6 @@ from zetadp.core.round import Site, do_round, images_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.secret import Secret
-from zetadp.storage import remove_leftovers
-from zetadp.tensors import tensors_digest
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from scipy.optimize import brentq
 
+from zetadp.base.validation import positive
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Direction
-from zetadp.validation import positive
 
 
 def noise_multiplier(concentration: float, dimension: int) -> float:

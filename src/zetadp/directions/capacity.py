@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
+from zetadp.base.validation import positive
 from zetadp.directions.bessel import log_growth, order_of
-from zetadp.validation import positive
 
 
 def direction_capacity(concentration: float, dimension: int) -> float:

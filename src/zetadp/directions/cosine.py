@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
+from zetadp.base.validation import in_range
 from zetadp.directions.bessel import mean_cosine, order_of
-from zetadp.validation import in_range
 
 MOST_CONCENTRATION = 1e4
 """Largest concentration. Above it, a single release would have an epsilon in the thousands."""

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from zetadp.base.validation import positive
 from zetadp.directions.bessel import log_growth, mean_cosine, order_of
 from zetadp.directions.cosine import check_mechanism, cosine_law
 from zetadp.privacy.sampling import sampled_loss, sampled_moment
-from zetadp.validation import positive
 
 ORDERS = np.unique(np.concatenate([np.arange(101, 300) / 100, np.arange(30, 200) / 10, np.arange(20, 257)]))
 """Orders of the second approach. Values at fractional orders are interpolated."""

@@ -25,7 +25,7 @@ from zetadp.privacy.byte_source import ByteSource, random_words
 
 
 class Draws(Protocol):
-    """A source of random numbers: a NumPy generator such as `zetadp.randomness.stream`, or `SystemDraws`."""
+    """A source of random numbers: a NumPy generator such as `zetadp.base.randomness.stream`, or `SystemDraws`."""
 
     def random(self, size: int, /) -> np.ndarray:
         """Return uniform numbers from 0 to 1."""

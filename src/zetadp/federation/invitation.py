@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan
-from zetadp.epsilon import rounded_up
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import promise_of
 from zetadp.privacy.risk import Risk, percent_up
-from zetadp.validation import UserError
 
 TEN = 10
 

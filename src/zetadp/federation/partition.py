@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError, one_of, positive
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError, one_of, positive
 
 SERVER = "server"
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.validation import one_of
 from zetadp.nn.layers import PatientLayer, per_image
 from zetadp.nn.mish import conj_mish, mish, pooled_conj_mish, pooled_mish
-from zetadp.validation import one_of
 
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
 SMALLEST_MODULUS = 1e-8

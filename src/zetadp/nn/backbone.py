@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
-from zetadp.randomness import Purpose, stream
-from zetadp.tensors import load_tensors, save_tensors
-from zetadp.validation import UserError
 
 AT_ONCE = 512
 """Number of images in one pass."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.validation import UserError
 from zetadp.nn.activations import ConjMish, Mish, activation
 from zetadp.nn.inference import without_gradients
 from zetadp.nn.layers import Conv2d, Linear, LowRankConv2d
@@ -24,7 +25,6 @@ from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.spectral import SpectrogramClassifier
 from zetadp.nn.stacked import modulus, stack
 from zetadp.nn.unet import UNet, inverse_fourier
-from zetadp.validation import UserError
 
 
 class ConvolutionalClassifier(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from zetadp.validation import in_range, one_of, positive
+from zetadp.base.validation import in_range, one_of, positive
 
 OWN = "own"
 """Family of the user's own networks, which are PyTorch modules."""

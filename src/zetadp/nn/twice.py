@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.validation import UserError
 from zetadp.nn.activations import ConjMish
 from zetadp.nn.layers import Conv2d, Linear, per_image
 from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.normalisation import ComplexGroupNorm
 from zetadp.nn.stacked import block_weight, modulus, stack
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.device.precision import float32_convolutions
+from zetadp.base.precision import float32_convolutions
 from zetadp.nn.stacked import fold_gradient
 
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200

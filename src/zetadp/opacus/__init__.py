@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 
 # The classes here override methods inside Opacus. With a version of Opacus that adds noise or clips elsewhere, training
 # would run without an error and without a guarantee.

@@ -21,13 +21,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from zetadp.base.validation import UserError, in_range, one_of, positive
 from zetadp.opacus.gradients import ComplexGradSampleModule
 from zetadp.opacus.loader import PatientLoader
 from zetadp.opacus.optimizer import BatchOwners, PatientOptimizer
 from zetadp.opacus.refusals import check_network, refuse
 from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.validation import UserError, in_range, one_of, positive
 
 KEPT = (
     "collate_fn",

@@ -13,9 +13,9 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from torch import Tensor
 from torch.optim import Optimizer
 
+from zetadp.base.validation import UserError
 from zetadp.opacus.refusals import check_precision
 from zetadp.privacy.clipping import clip_factors
-from zetadp.validation import UserError
 
 NOBODY = -1
 """Owner of a sample that stands in for an empty batch; it contributes nothing."""

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 
 _GHOST = (
     "Ghost clipping computes the norm of a complex gradient from sum g^2 instead of sum |g|^2. That can be zero, and "

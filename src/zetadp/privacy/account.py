@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zetadp.epsilon import rounded_up
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.storage import sync_folder, writing
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, register
 from zetadp.privacy.chain import START
 from zetadp.privacy.exposure import Run, declared_run, named, over_runs, run_of, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, protected_attempts, read_ledger
 from zetadp.privacy.secret import RECORDS, Secret
-from zetadp.storage import sync_folder, writing
-from zetadp.validation import UserError
 
 
 def read_ledgers(files: Collection[Path]) -> dict[Path, list[Attempt]]:

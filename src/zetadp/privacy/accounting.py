@@ -24,12 +24,12 @@ from dp_accounting import dp_event, rdp
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binom
 
+from zetadp.base.quiet import only_errors
+from zetadp.base.validation import positive
 from zetadp.directions.cosine import check_mechanism
 from zetadp.directions.loss import loss_distribution
 from zetadp.privacy import gaussian
 from zetadp.privacy.events import Direction, Kind, Mechanism, Round, gaussian_bound
-from zetadp.quiet import only_errors
-from zetadp.validation import positive
 
 Mechanisms: TypeAlias = Mapping[Mechanism, int] | Mapping[Kind, int]
 """Number of rounds of each kind: (sampling probability, noise multiplier), or a `Direction`."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zetadp.epsilon import rounded_up
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.storage import make_folder
+from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import accounting
 from zetadp.privacy.account import cohort_ledgers, cohort_runs
 from zetadp.privacy.events import Round
 from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
-from zetadp.storage import make_folder
-from zetadp.validation import UserError, in_range, positive
 
 LOCK = "cap.lock"
 """Lock file. Only one attempt starts at a time, so two attempts cannot both use the same room under the cap."""

@@ -1,7 +1,7 @@
 """Sources of random bytes: the operating system's generator, or in tests any function of the same form.
 
 There is no seed. The output of the operating system's generator can neither be predicted from earlier output nor
-repeated. This keeps noise and draws secret. `zetadp.randomness` has the seeded streams of simulations.
+repeated. This keeps noise and draws secret. `zetadp.base.randomness` has the seeded streams of simulations.
 """
 
 from __future__ import annotations

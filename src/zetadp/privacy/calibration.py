@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from scipy.optimize import brentq
 
-from zetadp.epsilon import epsilon_value, rounded_up
+from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, central_limit_noise, epsilon
 from zetadp.privacy.threat import NodeRelease, effective_noise
-from zetadp.validation import UserError, in_range, positive
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan

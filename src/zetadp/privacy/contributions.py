@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from zetadp.base.validation import UserError
 from zetadp.nn.layers import Linear, knows_patients
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.factored import Factored, factored, layers_to_factor, watched
-from zetadp.validation import UserError
 
 
 class Images(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from zetadp.validation import UserError, in_range, positive
+from zetadp.base.validation import UserError, in_range, positive
 
 Mechanism: TypeAlias = tuple[float, float]
 """Sampling probability and noise multiplier of a noisy sum. Its privacy depends on nothing else."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.device.transfer import to_device
+from zetadp.base.transfer import to_device
 from zetadp.privacy.byte_source import ByteSource, random_bytes
 from zetadp.privacy.events import Round
 from zetadp.privacy.exact import rounded_normal

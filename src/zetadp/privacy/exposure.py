@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from zetadp.epsilon import UNCLIPPED
+from zetadp.base.epsilon import UNCLIPPED
+from zetadp.base.validation import UserError, positive
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure, Grouped
 from zetadp.privacy.events import Direction, Kind, NodeHistory, Round, histories, least_noise
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Audience, NodeRelease, Threat, effective_noise
-from zetadp.validation import UserError, positive
 
 
 @dataclass(frozen=True, slots=True)

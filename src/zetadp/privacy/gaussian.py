@@ -14,7 +14,7 @@ import math
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
-from zetadp.validation import in_range
+from zetadp.base.validation import in_range
 
 _LARGE = 1e5
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.validation import in_range, positive
+from zetadp.base.validation import in_range, positive
 
 MOST_BITS = 31
 """Largest k. Squares of grid values up to 2**31 fit in int64."""

@@ -20,11 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from zetadp.base.storage import make_folder, sync_folder, written_whole
+from zetadp.base.validation import UserError
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.privacy.events import Round, least_noise
-from zetadp.storage import make_folder, sync_folder, written_whole
-from zetadp.validation import UserError
 
 
 @dataclass

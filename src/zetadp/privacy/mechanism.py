@@ -28,12 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.device.transfer import to_device
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.transfer import to_device
 from zetadp.directions.sampler import draw_direction
 from zetadp.privacy.events import Round, sampling_probability
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
-from zetadp.randomness import Purpose, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

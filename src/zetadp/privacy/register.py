@@ -14,9 +14,9 @@ import os
 from pathlib import Path
 from typing import IO
 
+from zetadp.base.storage import make_folder, sync_folder
+from zetadp.base.validation import UserError
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
-from zetadp.storage import make_folder, sync_folder
-from zetadp.validation import UserError
 
 NAME = "register"
 """Name of the file. Unlike that of a ledger it does not end in .jsonl."""

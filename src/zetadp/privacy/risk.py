@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from zetadp.base.validation import UserError, in_range
 from zetadp.directions.capacity import direction_capacity, gaussian_capacity, run_capacity
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.events import Direction
 from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs, recorded_runs
-from zetadp.validation import UserError, in_range
 
 CANDIDATES = (2, 10, 100, 1000)
 """Numbers of equally likely candidates, of which an attacker names one."""

@@ -12,8 +12,8 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from zetadp.storage import make_folder, remove_leftovers, sync_folder, writing
-from zetadp.validation import UserError
+from zetadp.base.storage import make_folder, remove_leftovers, sync_folder, writing
+from zetadp.base.validation import UserError
 
 NAME = "secret"
 RECORDS = "records"

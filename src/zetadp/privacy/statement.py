@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from zetadp.epsilon import epsilon_value
+from zetadp.base.epsilon import epsilon_value
+from zetadp.base.validation import UserError, one_of
 from zetadp.privacy import accounting, wording
 from zetadp.privacy.accounting import Exposure, Mechanisms
 from zetadp.privacy.events import Direction, Kind, NodeHistory
@@ -21,7 +22,6 @@ from zetadp.privacy.exposure import Run, declared, distinct, over_runs, run_of, 
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
 from zetadp.privacy.units import PERSONS, Unit
-from zetadp.validation import UserError, one_of
 
 NoiseSource: TypeAlias = Literal["seeded", "os"]
 
@@ -186,7 +186,7 @@ def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: fl
     UserError
         If the ledger does not record the run that made the model, or lacks lines.
     """
-    from zetadp.tensors import load_tensors  # PyTorch takes seconds to import
+    from zetadp.base.tensors import load_tensors  # PyTorch takes seconds to import
 
     attempts = read_ledger(ledger)
     if not attempts or load_tensors(model)[1].get("ledger_head") not in attempts[-1].heads:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from zetadp.validation import one_of, positive
+from zetadp.base.validation import one_of, positive
 
 Threat: TypeAlias = Literal["local", "secure_aggregation", "central"]
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zetadp.epsilon import epsilon_value
+from zetadp.base.epsilon import epsilon_value
+from zetadp.base.storage import content_hash, read_json, write_json
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.account import cohort_runs
 from zetadp.privacy.events import Direction
@@ -23,8 +25,6 @@ from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.wording import plain_text
-from zetadp.storage import content_hash, read_json, write_json
-from zetadp.validation import UserError
 
 SEAL = "seal.json"
 AGREE = 0.01

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zetadp.epsilon import rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.privacy.threat import SECURE_AGGREGATION, adversary
 from zetadp.privacy.units import PERSONS, Unit
 

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from zetadp.base.epsilon import epsilon_order, epsilon_value
 from zetadp.core.metrics import LEVEL
-from zetadp.epsilon import epsilon_order, epsilon_value
 from zetadp.report.figures import draw_chance
 from zetadp.report.figurestyle import (
     GREY,

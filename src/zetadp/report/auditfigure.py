@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, Errors
 from zetadp.audit.membership import Attack, Claim
-from zetadp.epsilon import rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Mechanisms
 from zetadp.privacy.events import Kind

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from zetadp.epsilon import epsilon_order, epsilon_value
+from zetadp.base.epsilon import epsilon_order, epsilon_value
 from zetadp.report.figurestyle import (
     SMALL,
     WIDTH,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_value, judged, rounded_up
+from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_value, judged, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown

@@ -13,8 +13,8 @@ from html import escape
 
 import pandas as pd
 
+from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.core.metrics import LEVEL
-from zetadp.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.privacy.threat import arm_shown
 from zetadp.report.tables import BESIDE, PAPER_TABLE_1, holders, metric_shown, not_empty
 

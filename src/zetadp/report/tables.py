@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from zetadp.base.epsilon import epsilon_label, epsilon_order, epsilon_value
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import read_json
+from zetadp.base.validation import UserError
 from zetadp.core.metrics import LEVEL, accuracy_interval
-from zetadp.epsilon import epsilon_label, epsilon_order, epsilon_value
 from zetadp.privacy.units import PERSONS
-from zetadp.randomness import Purpose, stream
-from zetadp.storage import read_json
-from zetadp.validation import UserError
 
 # Riess et al., "Complex-valued Federated Learning with Differential Privacy and MRI Applications", Table 1: test
 # accuracy in %, mean and standard deviation over 10 seeds, as printed, by arm and epsilon.

@@ -19,8 +19,9 @@ from zetadp.audit.inversion import (
     whitened_kspace,
     with_what_whitening_loses,
 )
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.base.validation import UserError
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.nn.layers import Linear
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
@@ -29,7 +30,6 @@ from zetadp.nn.twice import TwiceDifferentiable
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, Gradient
 from zetadp.tasks.reconstruction.quality import ssim
-from zetadp.validation import UserError
 
 SIDE, CLASSES = 16, 4
 WHOLE = NetworkSettings(widths=(8, 16), convolutions=1, head="hidden", hidden=32, groups=4)

@@ -12,10 +12,10 @@ from auditing import audit_training
 import zetadp.core.training
 from zetadp.audit.detection import power_of
 from zetadp.audit.many_rounds import error_rates, evidence, threshold_of, training_trials
+from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.randomness import Purpose, stream
 
 PROBABILITY, ROUNDS = 0.9, 4
 SIGMA = noise_for_epsilon(8, 1e-3, PROBABILITY, ROUNDS)

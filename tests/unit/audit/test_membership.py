@@ -14,14 +14,14 @@ from training_builder import by_record, of_record
 from zetadp.audit import membership, membership_models
 from zetadp.audit.membership import audit_membership, claims_of, likelihood_ratios, most_exposed, refutation
 from zetadp.audit.membership_models import Arm, MembershipSettings, Models, arms, train_models
+from zetadp.base.epsilon import UNCLIPPED
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 from zetadp.core.training import train
-from zetadp.epsilon import UNCLIPPED
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError
 
 DELTA = 1e-3
 LINEAR = NetworkSettings("linear")

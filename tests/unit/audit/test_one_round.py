@@ -11,9 +11,9 @@ from auditing import audit_one_round
 
 from zetadp.audit.detection import trials_needed
 from zetadp.audit.one_round import one_round_rates
+from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.randomness import Purpose, stream
 
 TRIALS = trials_needed(1, math.sqrt(2))
 

@@ -19,6 +19,7 @@ from zetadp.audit.canary import Audited
 from zetadp.audit.detection import AuditResult, Errors, Trials, result_of_epsilon, result_of_mu
 from zetadp.audit.one_round import USUAL, audit_one_round
 from zetadp.audit.suite import Audit, AuditSettings, Finding, Target, carry_out, frame, plan, sheet
+from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
@@ -26,7 +27,6 @@ from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.report.auditfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.rendering import to_markdown
-from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/audit.py"))

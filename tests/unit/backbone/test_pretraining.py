@@ -8,9 +8,9 @@ import torch
 from public_discs import NETWORK, SEQUENCES, SETTINGS, public
 
 from zetadp.backbone.pretraining import PublicImages, draw_batch, pretrain
+from zetadp.base.validation import UserError
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.validation import UserError
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def test_public_heads_are_the_best_of_their_kind(made, images):
 
 
 def features_of(backbone, images):
-    from zetadp.kspace.fourier import to_kspace
-    from zetadp.kspace.whitening import whiten
+    from zetadp.mri.fourier import to_kspace
+    from zetadp.mri.whitening import whiten
 
     found = torch.from_numpy(backbone.features(whiten(to_kspace(images))))
     labels = torch.arange(4).repeat_interleave(3).repeat(len(images))

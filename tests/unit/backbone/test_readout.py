@@ -10,14 +10,14 @@ from public_discs import NETWORK, SEQUENCES, SETTINGS, public
 from zetadp.backbone.pretraining import PublicImages, pretrain
 from zetadp.backbone.readout import EVERY, public_accuracy, read_all_layers
 from zetadp.backbone.start import backbone_of, record_features, shipped_backbone, with_public
+from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.nn.activations import ConjMish
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings
-from zetadp.validation import UserError
 
 HELD_OUT = 8
 

@@ -16,13 +16,13 @@ import yaml
 from decathlon_builder import volume, write_volume
 from training_builder import TINY, network
 
+from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
-from zetadp.cohort.decathlon import SEQUENCES
-from zetadp.cohort.index import index_cohort
 from zetadp.config.checked import SCHEMA, load_config
 from zetadp.core.pretrained import model_content
-from zetadp.tensors import load_tensors, save_tensors
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.index import index_cohort
 
 FILES = {"FLAIR": "flair", "T1w": "t1n", "T1gd": "t1c", "T2w": "t2w"}
 

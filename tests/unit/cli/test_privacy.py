@@ -14,10 +14,10 @@ import torch
 import yaml
 from training_builder import TINY, Held, records, train_run
 
+from zetadp.base.epsilon import rounded_up
 from zetadp.cli import main
 from zetadp.core.plan import RunName
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.epsilon import rounded_up
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger

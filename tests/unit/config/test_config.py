@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from zetadp.base.epsilon import epsilon_label
+from zetadp.base.validation import UserError
 from zetadp.config.checked import load_config
 from zetadp.config.configured import (
     declared_nodes,
@@ -22,8 +24,6 @@ from zetadp.config.configured import (
 )
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import trained_on
-from zetadp.epsilon import epsilon_label
-from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "src/zetadp/data/config.schema.yaml"

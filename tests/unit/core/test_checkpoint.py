@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint
-from zetadp.tensors import load_tensors, save_tensors
-from zetadp.validation import UserError
 
 CPU = torch.device("cpu")
 STATE = {

@@ -11,10 +11,10 @@ from torch.nn import functional
 from training_builder import TINY, network, records
 
 import zetadp.core.evaluation
-from zetadp.cohort.decathlon import SEQUENCES
 from zetadp.core.evaluation import outputs_of, predict, watched
 from zetadp.core.records import Records
 from zetadp.core.task import Classification
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.tasks.brain_sequences import BrainSequences
 
 TASK = Classification(3)

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from zetadp.base.storage import write_json
+from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
@@ -23,8 +25,6 @@ from zetadp.privacy.calibration import noise_of_plan, promise_of
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.statement import Terms, run_statement
 from zetadp.report.tables import collect, per_node, per_patient, table1
-from zetadp.storage import write_json
-from zetadp.validation import UserError
 
 PLUGIN = Path(__file__).parents[2] / "plugin"
 FEATURES, PATIENTS = 6, 30

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import zetadp.storage
+import zetadp.base.storage
+from zetadp.base.validation import UserError
 from zetadp.core.messages import MessageStore
-from zetadp.validation import UserError
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_message_is_on_disk_before_keep_returns(store, monkeypatch):
         synced.append(Path(f"/proc/self/fd/{file}").is_dir())
         original(file)
 
-    monkeypatch.setattr(zetadp.storage.os, "fsync", sync)
+    monkeypatch.setattr(zetadp.base.storage.os, "fsync", sync)
     store.keep(0, "weights", message(), "head")
     assert synced == [True, False, True]  # the name of the new folder, the file, and the name of the file
 
@@ -64,7 +64,7 @@ def test_a_full_disk_is_a_users_error_and_keeps_nothing(store, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(zetadp.storage.os, "fsync", fail)
+        patched.setattr(zetadp.base.storage.os, "fsync", fail)
         with pytest.raises(UserError, match="No space left on device"):
             store.keep(0, "weights", message(), "head")
     assert store.find(0, "weights") is None

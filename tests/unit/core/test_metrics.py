@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_builder import SEQUENCES, predictions
 
+from zetadp.base.storage import write_json
+from zetadp.base.validation import UserError
 from zetadp.core.metrics import accuracy_interval, volume_accuracy
 from zetadp.core.metrics import summarise as summarise_classes
-from zetadp.storage import write_json
-from zetadp.validation import UserError
 
 
 def summarise(table, names):

@@ -14,6 +14,7 @@ from torch.nn import functional
 from training_builder import SIZE, TINY, Held, network, records, train_run
 
 import zetadp
+from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
@@ -21,7 +22,6 @@ from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.nn.layers import Linear
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.ledger import read_ledger
-from zetadp.validation import UserError
 
 README = Path(__file__).parents[3] / "README.md"
 OWN = NetworkSettings("own")

@@ -8,16 +8,16 @@ import pytest
 import torch
 from training_builder import NETWORKS, SIZE, backbone, network, patients
 
+from zetadp.base.tensors import save_tensors
+from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.pretrained import BACKBONE, load_model, model_content
 from zetadp.core.task import task_of
-from zetadp.dataset import standardise
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.dataset import standardise
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.tasks.brain_sequences import prepared_inputs
-from zetadp.tensors import save_tensors
-from zetadp.validation import UserError
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": SIZE}
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_builder import records
 
+from zetadp.base.validation import UserError
 from zetadp.core.records import Node, Records, check_units, choose_items, gather, items_of, single_items
 from zetadp.privacy.events import Round
 from zetadp.privacy.mechanism import Draw, SampledGaussian
-from zetadp.validation import UserError
 
 
 @dataclass

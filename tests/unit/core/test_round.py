@@ -10,6 +10,8 @@ from torch.nn import functional
 from training_builder import CLASSES, NETWORKS, SIZE, TINY, by_record, network, of_record, plain_gradient, records
 
 import zetadp.core.round
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Phase, Site, do_round
@@ -21,8 +23,6 @@ from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError
 
 SEED, CLIP = 11, 2.0
 

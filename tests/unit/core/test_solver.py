@@ -10,6 +10,7 @@ import pytest
 import torch
 from training_builder import CLASSES, Held, by_record, train_run
 
+from zetadp.base.validation import UserError
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
 from zetadp.core.server import Solver
@@ -21,7 +22,6 @@ from zetadp.nn.settings import CLOSED_FORMS
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import Terms, run_statement
-from zetadp.validation import UserError
 
 COMPONENTS, PATIENTS = 3, 5
 HEAD = NetworkSettings("head", "features", components=COMPONENTS)

@@ -15,13 +15,15 @@ from training_builder import CLASSES, SIZE, TINY, Held, backbone, by_record, of_
 
 import zetadp.core.progress
 import zetadp.core.training
+from zetadp.base.precision import set_tf32, tf32_in_convolutions
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.round import Phase, do_round, images_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, TrainingFiles
-from zetadp.device.precision import set_tf32, tf32_in_convolutions
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.account import Permission
@@ -32,8 +34,6 @@ from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.wording import plain_text
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError
 
 RUN = RunName("complex", "federated", "8", 3)
 SETTINGS = TrainingSettings(rounds=5, images_per_patient=4, optimiser=OptimiserSettings(0.02))

@@ -9,11 +9,11 @@ import pytest
 import torch
 from scipy.stats import kstest
 
+from zetadp.base.randomness import Purpose, stream
 from zetadp.directions import sampler
 from zetadp.directions.bessel import mean_cosine, order_of
 from zetadp.directions.cosine import cosine_law
 from zetadp.directions.sampler import SystemDraws, draw_cosines, draw_direction
-from zetadp.randomness import Purpose, stream
 
 SIGMAS = 5
 """Standard errors that a mean may be off: a false alarm in two million."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zetadp.base.validation import UserError
 from zetadp.federation.partition import SERVER, PartitionSettings, node_name, node_sizes, partition, read_partition
-from zetadp.validation import UserError
 
 
 def index(train: int, test: int, records: int = 1, scanners: int = 3) -> pd.DataFrame:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zetadp
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.nn import inference
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.inference import without_gradients

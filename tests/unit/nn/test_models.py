@@ -8,7 +8,7 @@ import pytest
 import torch
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
-from zetadp.kspace.fourier import to_kspace
+from zetadp.mri.fourier import to_kspace
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from zetadp.core.records import Records
 from zetadp.core.round import Phase
-from zetadp.kspace.fourier import to_image, to_kspace
+from zetadp.mri.fourier import to_image, to_kspace
 from zetadp.nn.layers import knows_patients
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zetadp.device.precision import set_tf32, tf32_in_convolutions
+from zetadp.base.precision import set_tf32, tf32_in_convolutions
 from zetadp.nn import weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (

@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, register
 from zetadp.privacy.account import Permission, claim, cohort_runs, read_ledgers, runs_of_others, shared_records
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.secret import Secret
-from zetadp.validation import UserError
 
 ROUNDS = 4
 HEADER = {

@@ -13,10 +13,10 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom, norm
 
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import NodeHistory, Round, histories
 from zetadp.privacy.threat import NodeRelease, effective_noise
-from zetadp.validation import UserError
 
 P = 24 / 44
 ROUNDS = 917

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from training_builder import TINY, Held, records, train_run
 
+from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
@@ -16,7 +17,6 @@ from zetadp.privacy import accounting
 from zetadp.privacy.budget import Cap, CapError, planned, spent, total
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.validation import UserError
 
 DELTA, ROUNDS = 1e-3, 4
 HEADER = {

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.calibration import noise_for_epsilon, noise_for_nodes, rounds_for
-from zetadp.validation import UserError
 
 P = 24 / 44
 

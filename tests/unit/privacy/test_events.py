@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from zetadp.base.validation import UserError
 from zetadp.directions.cosine import cosine_law
 from zetadp.privacy.events import Direction, Round, gaussian_bound, histories
-from zetadp.validation import UserError
 
 SUM = Round.poisson("node-01", population=40, expected=10, noise_multiplier=2.0, clip=1.5)
 DIRECTED = SUM.as_direction(103)

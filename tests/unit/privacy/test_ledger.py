@@ -10,12 +10,12 @@ from collections import Counter
 import pytest
 
 import zetadp.privacy.ledger
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Round
 from zetadp.privacy.exposure import declared, recorded_runs
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import Terms, run_statement
-from zetadp.validation import UserError
 
 
 def event(number: int, node: str = "a", **changes: float) -> Round:

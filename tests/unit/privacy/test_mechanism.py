@@ -11,6 +11,7 @@ from scipy import stats
 
 import zetadp.core.records
 import zetadp.privacy.mechanism
+from zetadp.base.randomness import Purpose
 from zetadp.core.records import Node, choose_items, items_of
 from zetadp.directions.bessel import mean_cosine, order_of
 from zetadp.nn.layers import Linear
@@ -21,7 +22,6 @@ from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.randomness import Purpose
 
 
 class HoldsEverything:

@@ -11,6 +11,7 @@ from scipy.stats import binom, norm
 from training_builder import CLASSES, TINY, Held, items_each, records, train_run
 
 import zetadp.core.round
+from zetadp.base.validation import UserError
 from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.privacy import accounting, gaussian
@@ -20,7 +21,6 @@ from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import Terms, run_statement, total_statement
 from zetadp.privacy.wording import plain_text
-from zetadp.validation import UserError
 
 DELTA, IMAGES = 1e-3, 20
 

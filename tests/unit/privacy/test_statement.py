@@ -7,12 +7,12 @@ import math
 
 import pytest
 
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Round, histories
 from zetadp.privacy.exposure import Run
 from zetadp.privacy.statement import Terms, run_statement, total_statement
 from zetadp.privacy.wording import plain_text
-from zetadp.validation import UserError
 
 P = 24 / 44
 NODES = tuple(f"node-{index:02d}" for index in range(11))

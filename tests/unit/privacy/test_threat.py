@@ -11,6 +11,7 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
@@ -23,7 +24,6 @@ from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.privacy.statement import Terms, run_statement, total_statement
 from zetadp.privacy.threat import NodeRelease, effective_noise
 from zetadp.privacy.wording import plain_text
-from zetadp.validation import UserError
 
 DELTA = 1e-3
 UNEQUAL = ((4, 2.0), (6, 3.0), (10, 5.0), (12, 12.0))

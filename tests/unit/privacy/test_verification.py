@@ -24,6 +24,7 @@ from zetadp import (
     noise_of_plan,
     train,
 )
+from zetadp.base.storage import read_json, write_json, write_text
 from zetadp.cli.commands import main
 from zetadp.core.pretrained import save_model
 from zetadp.core.records import single_items
@@ -32,7 +33,6 @@ from zetadp.privacy.chain import START, Link, follow
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.verification import seal, verify_run
 from zetadp.privacy.wording import plain_text
-from zetadp.storage import read_json, write_json, write_text
 
 FILES = ("model.safetensors", "plan.json", "ledger.jsonl", "privacy.json", "privacy.txt")
 PEOPLE = 12

@@ -8,14 +8,14 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from run_builder import SEQUENCES, write_run
 
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.base.validation import UserError
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.report import accuracyfigure, figures, figurestyle
 from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figures import confusion_matrices
 from zetadp.report.patientfigure import patient_figure
 from zetadp.report.tables import collect, collect_histories, table1
-from zetadp.validation import UserError
 
 LABEL = "simulated cohort phantom-longer, 484 + 266 patients"
 

@@ -5,10 +5,10 @@ import pytest
 import yaml
 from run_builder import write_run
 
+from zetadp.base.storage import read_json
 from zetadp.config.checked import SCHEMA, load_config
 from zetadp.config.configured import network_of
 from zetadp.report.modelcard import model_card
-from zetadp.storage import read_json
 from zetadp.tasks.brain_sequences import BrainSequences
 
 ROOT = Path(__file__).parents[3]

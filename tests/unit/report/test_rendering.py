@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
+from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.rendering import (
     Sheet,
@@ -18,7 +19,6 @@ from zetadp.report.rendering import (
     to_text,
 )
 from zetadp.report.tables import collect, table1
-from zetadp.validation import UserError
 
 TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
 AWKWARD = Sheet(

@@ -10,12 +10,12 @@ import pytest
 from browser import show
 from run_builder import write_run
 
+from zetadp.base.storage import write_json
+from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.resultpage import END, RESULT, Results, reached, spent, write_results
-from zetadp.storage import write_json
-from zetadp.validation import UserError
 
 LABEL = "simulated cohort phantom, 3 + 2 patients"
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="90"><rect width="400" height="90" fill="{}"/></svg>'

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
-from zetadp.epsilon import epsilon_label
+from zetadp.base.epsilon import epsilon_label
+from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.tables import (
     PAPER_TABLE_1,
@@ -18,7 +19,6 @@ from zetadp.report.tables import (
     per_patient,
     table1,
 )
-from zetadp.validation import UserError
 
 LABEL = "simulated cohort"
 

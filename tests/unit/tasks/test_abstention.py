@@ -13,10 +13,10 @@ import torch
 from public_head import write_public_head
 
 from zetadp.cli import main
-from zetadp.cohort.decathlon import SEQUENCES
-from zetadp.cohort.public import PublicSettings, simulate_public_patient
 from zetadp.core.pretrained import load_model
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import NetworkSettings
+from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.tasks.brain_sequences.abstention import RIGHT, UNLIKE, UNSURE, Abstention, abstention_for, threshold
 from zetadp.tasks.brain_sequences.prediction import predict_volume
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from run_builder import write_run
 
-from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.base.storage import read_json, write_json
+from zetadp.base.validation import UserError
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.report import notes, rendering, tables
-from zetadp.storage import read_json, write_json
 from zetadp.tasks.brain_sequences import BrainSequences
-from zetadp.validation import UserError
 
 RECORDS, SLICES, COUNT = 3, 5, len(SEQUENCES)
 ALONE, TOGETHER = BrainSequences(slices=SLICES), BrainSequences(slices=SLICES, decision="slice")

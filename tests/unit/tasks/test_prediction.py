@@ -12,15 +12,15 @@ from public_head import write_public_head
 from torch import nn
 from training_builder import NETWORKS, TINY, network
 
-from zetadp.cohort.decathlon import SEQUENCES
+from zetadp.base.tensors import save_tensors
+from zetadp.base.validation import UserError
 from zetadp.core.pretrained import load_model, model_content
-from zetadp.dataset import standardise
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.volumes import read_centre_slices
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.dataset import standardise
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.volumes import read_centre_slices
+from zetadp.mri.whitening import whiten
 from zetadp.tasks.brain_sequences.prediction import predict_volume
-from zetadp.tensors import save_tensors
-from zetadp.validation import UserError
 
 SLICES, SIZE = 5, 8
 SHAPE = (21, 26, 11)

@@ -17,10 +17,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from zetadp.base.storage import make_folder, read_json, write_json
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.storage import make_folder, read_json, write_json
-from zetadp.validation import UserError
 
 SHORTEST = 12
 """Fewest digits of a plan's hash that name it."""

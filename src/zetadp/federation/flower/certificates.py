@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 
 DAYS = 365
 LOOPBACK = ("127.0.0.1", "localhost")

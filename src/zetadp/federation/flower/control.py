@@ -23,9 +23,9 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from zetadp.base.validation import UserError
 from zetadp.federation.flower.patches import OwnSuperLinkOnly
 from zetadp.federation.flower.settings import SETTINGS
-from zetadp.validation import UserError
 
 FINISHED = "finished"
 """Status of a run that is over."""

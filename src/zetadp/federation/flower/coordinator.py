@@ -16,6 +16,9 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.storage import make_folder
+from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.evaluation import watched
@@ -23,7 +26,6 @@ from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles, check_checkpoint, no_history
-from zetadp.epsilon import rounded_up
 from zetadp.federation.flower.mirror import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.flower.settings import Patience
@@ -31,8 +33,6 @@ from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.events import Round
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.storage import make_folder
-from zetadp.validation import UserError
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from pathlib import Path, PurePosixPath
 import pandas as pd
 
 from zetadp.backbone.start import shipped_backbone, with_public
-from zetadp.cohort.convert import write_site_folder
-from zetadp.cohort.decathlon import read_task
-from zetadp.cohort.phantom import PhantomSettings, write_dataset_json, write_patients
+from zetadp.base.storage import write_json
+from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.federation.flower.approval import approve
@@ -18,12 +17,13 @@ from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
 from zetadp.federation.invitation import invitation
+from zetadp.mri.convert import write_site_folder
+from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
+from zetadp.phantom.cohort import PhantomSettings, write_dataset_json, write_patients
 from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.statement import account_run
-from zetadp.storage import write_json
-from zetadp.validation import UserError
 
 HOSPITALS, PATIENTS, WATCHED = 3, 12, 6
 EPSILON, DELTA, ROUNDS = "8", 1e-3, 10

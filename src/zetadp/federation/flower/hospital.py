@@ -28,6 +28,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from zetadp.backbone.start import backbone_of, starting_weights
+from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
@@ -36,7 +37,6 @@ from zetadp.core.records import Node, Records, check_units, single_items
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.core.task import site_task_of
-from zetadp.dataset import pick_device
 from zetadp.federation.flower.approval import check_approval
 from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.protocol import (
@@ -52,10 +52,10 @@ from zetadp.federation.flower.protocol import (
     unpack_request,
 )
 from zetadp.federation.flower.settings import HospitalSettings, ledger_of
+from zetadp.mri.dataset import pick_device
 from zetadp.privacy.budget import CapError
 from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.validation import UserError
 
 logger = logging.getLogger(__name__)
 

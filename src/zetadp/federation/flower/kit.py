@@ -12,15 +12,15 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.storage import write_text
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
-from zetadp.epsilon import rounded_up
 from zetadp.federation.flower.certificates import check_certificate
 from zetadp.federation.flower.services import compose_file, service_unit
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.invitation import invitation
 from zetadp.privacy.calibration import promise_of
-from zetadp.storage import write_text
-from zetadp.validation import UserError
 
 IMAGES = "/data/Task01_BrainTumour"
 PAGE = "READ_ME_FIRST.md"

@@ -14,6 +14,8 @@ from typing import NamedTuple, Self
 
 import httpx
 
+from zetadp.base.storage import write_json
+from zetadp.base.validation import UserError
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.control import FINISHED, Control, RunState
 from zetadp.federation.flower.processes import (
@@ -26,8 +28,6 @@ from zetadp.federation.flower.processes import (
 )
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.flower.telling import Log
-from zetadp.storage import write_json
-from zetadp.validation import UserError
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.storage import make_folder, read_json, sync_folder, write_json
+from zetadp.base.validation import UserError
 from zetadp.privacy.chain import START, BrokenChainError, follow
 from zetadp.privacy.events import Round
-from zetadp.storage import make_folder, read_json, sync_folder, write_json
-from zetadp.validation import UserError
 
 IDENTITIES = "identities.json"
 """File next to the copies of the nodes' ledgers."""

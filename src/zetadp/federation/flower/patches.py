@@ -15,7 +15,7 @@ from importlib.metadata import version
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 
 FLOWER = "1.41.0"
 """The version of Flower that all this was written for."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

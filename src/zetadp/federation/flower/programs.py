@@ -36,6 +36,7 @@ from flwr.supernode.cli import flower_supernode
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 import zetadp.federation.flower.server_app  # noqa: F401  (so that forks find it loaded)
+from zetadp.base.validation import UserError
 from zetadp.federation.flower.hospital import load_hospital, node_app
 from zetadp.federation.flower.patches import (
     ask_again_soon,
@@ -46,7 +47,6 @@ from zetadp.federation.flower.patches import (
     wait_for_the_database,
 )
 from zetadp.federation.flower.processes import die_with_parent
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

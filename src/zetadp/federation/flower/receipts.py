@@ -17,6 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
+from zetadp.base.storage import make_folder, read_json, write_json
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import Credentials, check_certificate
 from zetadp.federation.flower.mirror import copies_of
@@ -24,8 +26,6 @@ from zetadp.federation.flower.settings import ServerSettings
 from zetadp.privacy.account import cohort_runs
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.verification import Check, checked
-from zetadp.storage import make_folder, read_json, write_json
-from zetadp.validation import UserError
 
 SIGNED = ("head", "node", "plan", "round")
 """What the signature covers."""

@@ -16,6 +16,7 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from zetadp.backbone.start import backbone_of, starting_weights
+from zetadp.base.storage import written_whole
 from zetadp.core.pretrained import save_model
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
@@ -32,7 +33,6 @@ from zetadp.federation.flower.protocol import (
     unpack_reply,
 )
 from zetadp.federation.flower.settings import SETTINGS, ServerSettings
-from zetadp.storage import written_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

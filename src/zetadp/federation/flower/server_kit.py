@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from zetadp.base.storage import write_text
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.kit import PAGE, duration, fingerprint, new_kit, port_of
 from zetadp.federation.flower.services import compose_file, service_unit
 from zetadp.federation.flower.settings import ServerSettings
-from zetadp.storage import write_text
 
 NAME = "server"
 TESTERS = "/data/Task01_testers"

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.storage import write_json
+from zetadp.base.validation import UserError, one_of, positive
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import read_public_key
 from zetadp.federation.flower.settings_file import read_settings
 from zetadp.privacy.account import Permission
 from zetadp.privacy.budget import Cap
-from zetadp.storage import write_json
-from zetadp.validation import UserError, one_of, positive
 
 SETTINGS = "settings"
 """Key of the run's configuration that names the server's settings file."""

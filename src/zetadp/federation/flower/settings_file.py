@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
 
 Settings = TypeVar("Settings")
 

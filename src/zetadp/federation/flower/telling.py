@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
-from zetadp.epsilon import rounded_up
 from zetadp.federation.flower.processes import Processes
 from zetadp.federation.flower.settings import HospitalSettings, ledger_of
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
-from zetadp.validation import UserError
 
 OURS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?P<level>INFO|WARNING|ERROR) (?P<text>\S.*)")
 """A line of a log that this package wrote, or one of `FLOWERS`; Flower's other lines have another form."""

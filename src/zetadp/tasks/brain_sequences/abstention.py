@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.core.pretrained import FinishedModel
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.settings import STUDY
-from zetadp.tensors import load_tensors, save_tensors, tensors_digest
 
 DATA = Path(__file__).parents[2] / "data"
 FILES = {

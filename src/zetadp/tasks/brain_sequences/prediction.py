@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from zetadp.cohort.decathlon import DAMAGED
+from zetadp.base.epsilon import epsilon_shown, epsilon_value
+from zetadp.base.validation import UserError
 from zetadp.config.contradictions import SIMULATED_NAME
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
-from zetadp.epsilon import epsilon_shown, epsilon_value
-from zetadp.kspace.slicing import as_magnitudes, centre_slices, resize_area
+from zetadp.mri.decathlon import DAMAGED
+from zetadp.mri.slicing import as_magnitudes, centre_slices, resize_area
 from zetadp.nn.settings import IMAGE, STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.tasks.brain_sequences.abstention import UNLIKE, UNSURE, abstention_for
-from zetadp.validation import UserError
 
 
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:

@@ -18,17 +18,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from zetadp.backbone.start import record_features
-from zetadp.cohort.decathlon import SEQUENCES, read_task
+from zetadp.base.storage import ImageStack, read_stack, write_stack
+from zetadp.base.validation import UserError, positive
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
 from zetadp.core.task import Classification, Held, Words
-from zetadp.dataset import as_given, load_role, to_records
-from zetadp.kspace.fourier import to_kspace
-from zetadp.kspace.whitening import whiten
+from zetadp.mri.dataset import as_given, load_role, to_records
+from zetadp.mri.decathlon import SEQUENCES, read_task
+from zetadp.mri.fourier import to_kspace
+from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, STUDY, TOGETHER, VOLUME
-from zetadp.storage import ImageStack, read_stack, write_stack
-from zetadp.validation import UserError, positive
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class BrainSequences(Classification):
         """Check and prepare the volumes of one site, once (`zetadp.core.task.SiteTask.site`)."""
         import torch
 
-        from zetadp.cohort.index import index_cohort
+        from zetadp.mri.index import index_cohort
 
         train, test = (patients, 0) if part == "train" else (0, patients)
         table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices)
@@ -107,7 +107,7 @@ class BrainSequences(Classification):
 
     def _volumes(self, folder: Path, table: pd.DataFrame, domain: str, backbone: Backbone | None) -> ImageStack:
         """Read and prepare every volume of a folder."""
-        from zetadp.kspace.volumes import read_centre_slices
+        from zetadp.mri.volumes import read_centre_slices
 
         order = read_task(folder).sequences
         slices = np.stack([read_centre_slices(folder / file, order, self.slices, self.size) for file in table["file"]])

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import folds_of
 from zetadp.tasks.ecg.signals import SpectrumSettings, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import simulated_recordings
 from zetadp.tasks.ecg.values import write_values
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from zetadp.backbone.axes import fit_axes
 from zetadp.backbone.encoder import Learning, PublicEncoder, new
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError, positive
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.signals import BEAT, usual_beat
 from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
-from zetadp.validation import UserError, positive
 
 if TYPE_CHECKING:
     from zetadp.backbone.axes import Extract

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.recordings import LABELS, LEADS, Recording
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

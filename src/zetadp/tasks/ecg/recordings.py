@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.randomness import Purpose, stream
-from zetadp.validation import UserError
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

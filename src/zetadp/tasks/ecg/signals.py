@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import signal as processing
 
+from zetadp.base.validation import UserError, in_range, positive
 from zetadp.tasks.ecg.recordings import LEADS
-from zetadp.validation import UserError, in_range, positive
 
 if TYPE_CHECKING:
     from zetadp.tasks.ecg.recordings import Recording

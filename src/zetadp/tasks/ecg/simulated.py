@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import one_of
 from zetadp.tasks.ecg.recordings import FOLDS, Recording
-from zetadp.validation import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

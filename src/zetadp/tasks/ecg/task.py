@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError, in_range, one_of
 from zetadp.core.metrics import bootstrapped
 from zetadp.core.task import Held, Words, places_of
-from zetadp.randomness import Purpose, stream
 from zetadp.tasks.ecg.ranking import REPLICATES, area, interval, of_patients, placements, replicates
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS
 from zetadp.tasks.ecg.simulated import POPULATIONS
 from zetadp.tasks.ecg.values import read_values
-from zetadp.validation import UserError, in_range, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zetadp.storage import read_arrays, write_arrays
+from zetadp.base.storage import read_arrays, write_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.backbone.encoder import Learning, new
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from zetadp.cohort.download import download
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
+from zetadp.mri.download import download
 
 if TYPE_CHECKING:
     from pathlib import Path

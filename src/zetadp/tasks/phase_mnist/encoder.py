@@ -10,10 +10,10 @@ import torch
 
 from zetadp.backbone.axes import fit_axes
 from zetadp.backbone.encoder import PublicEncoder
+from zetadp.base.validation import UserError, positive
 from zetadp.tasks.phase_mnist.digit_network import CHUNK, DigitNetwork, fit_digit_network
 from zetadp.tasks.phase_mnist.scattering import normalised, scattering
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
-from zetadp.validation import UserError, positive
 
 if TYPE_CHECKING:
     from torch import Tensor

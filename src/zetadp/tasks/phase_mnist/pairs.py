@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
 
 if TYPE_CHECKING:
     from zetadp.tasks.phase_mnist.digits import Part

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
 from zetadp.tasks.phase_mnist.digits import SIDE
 
 BOX = 20.0

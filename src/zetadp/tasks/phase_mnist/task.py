@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.base.storage import read_arrays, write_arrays
+from zetadp.base.validation import in_range, one_of
 from zetadp.core.task import Classification, Held, Words, places_of
-from zetadp.storage import read_arrays, write_arrays
 from zetadp.tasks.phase_mnist.digits import SIDE
-from zetadp.validation import in_range, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from zetadp.kspace.fourier import to_image
-from zetadp.validation import UserError
+from zetadp.base.validation import UserError
+from zetadp.mri.fourier import to_image
 
 ITERATIONS = 100
 SQUARED_NORM = 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zetadp.validation import in_range, positive
+from zetadp.base.validation import in_range, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +18,9 @@ class Examinations:
     Attributes
     ----------
     population
-        Population of the patients (`zetadp.cohort.populations.POPULATIONS`).
+        Population of the patients (`zetadp.phantom.populations.POPULATIONS`).
     sequences
-        Pulse sequences (`zetadp.cohort.scanners.CHANNELS`). Each patient gets one of them at random.
+        Pulse sequences (`zetadp.phantom.scanners.CHANNELS`). Each patient gets one of them at random.
     size
         Rows and columns of an image. K-space has twice as many rows, because scanners oversample the readout.
     slices

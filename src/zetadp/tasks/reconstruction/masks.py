@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zetadp.validation import in_range, one_of
+from zetadp.base.validation import in_range, one_of
 
 KINDS = ("random", "equispaced")
 

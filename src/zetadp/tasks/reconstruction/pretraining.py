@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from zetadp.backbone.encoder import Learning
+from zetadp.base.randomness import Purpose, stream
 from zetadp.nn.models import build
-from zetadp.randomness import Purpose, stream
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.public import PublicNetworks, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import examination

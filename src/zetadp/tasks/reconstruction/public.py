@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError, one_of, positive
 from zetadp.nn.settings import NetworkSettings
-from zetadp.tensors import load_tensors, save_tensors
-from zetadp.validation import UserError, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

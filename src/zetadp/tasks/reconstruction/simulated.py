@@ -1,6 +1,6 @@
 """Simulated examinations: complex images of the simulated cohort's brains, with receiver phase, coil shading and noise.
 
-Brains, lesions, tissues and protocols are those of the simulated cohort (`zetadp.cohort.phantom`). The cohort's volumes
+Brains, lesions, tissues and protocols are those of the simulated cohort (`zetadp.phantom.cohort`). The cohort's volumes
 are magnitudes. An examination here holds the data that a scanner measures: k-space of a complex image.
 """
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
-from zetadp.cohort.deformation import smooth_field
-from zetadp.cohort.grid import VoxelGrid
-from zetadp.cohort.populations import POPULATIONS
-from zetadp.cohort.scanners import CHANNELS
-from zetadp.cohort.tissues import draw_tissues
-from zetadp.kspace.fourier import to_kspace
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError, one_of
+from zetadp.mri.fourier import to_kspace
+from zetadp.phantom.deformation import smooth_field
+from zetadp.phantom.grid import VoxelGrid
+from zetadp.phantom.populations import POPULATIONS
+from zetadp.phantom.scanners import CHANNELS
+from zetadp.phantom.tissues import draw_tissues
 from zetadp.tasks.reconstruction.volumes import KspaceVolume
-from zetadp.validation import UserError, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from zetadp.cohort.tissues import Tissues
+    from zetadp.phantom.tissues import Tissues
     from zetadp.tasks.reconstruction.examinations import Examinations
 
 PLACE = 11

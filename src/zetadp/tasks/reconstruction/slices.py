@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from zetadp.storage import read_arrays, write_arrays
-from zetadp.validation import UserError
+from zetadp.base.storage import read_arrays, write_arrays
+from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError, in_range, settings_of
 from zetadp.core.metrics import accuracy_interval, bootstrapped
 from zetadp.core.task import Held, Words, places_of
-from zetadp.randomness import Purpose, stream
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.slices import Slices
-from zetadp.validation import UserError, in_range, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

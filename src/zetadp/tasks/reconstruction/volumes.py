@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.kspace.fourier import to_image, to_kspace
-from zetadp.storage import hdf5_written_whole
-from zetadp.validation import UserError
+from zetadp.base.storage import hdf5_written_whole
+from zetadp.base.validation import UserError
+from zetadp.mri.fourier import to_image, to_kspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class KspaceVolume:
     acquisition
         Name of the pulse sequence.
     kspace
-        complex64, shape (slice, ky, kx), in the convention of `zetadp.kspace.fourier`. ``ky`` is the readout direction,
+        complex64, shape (slice, ky, kx), in the convention of `zetadp.mri.fourier`. ``ky`` is the readout direction,
         which costs no scan time. ``kx`` counts the lines that an accelerated scan leaves out.
     target
         Magnitude of the image, cut to the size that is shown, float32, shape (slice, row, column).

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from zetadp.storage import read_arrays, write_arrays
+from zetadp.base.storage import read_arrays, write_arrays
+from zetadp.base.validation import UserError
 from zetadp.tasks.speech_commands.clips import Clips, capped, is_tested
-from zetadp.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

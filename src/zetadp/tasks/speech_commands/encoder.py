@@ -10,10 +10,10 @@ import torch
 
 from zetadp.backbone.axes import fit_axes
 from zetadp.backbone.encoder import PublicEncoder
+from zetadp.base.validation import UserError, positive
 from zetadp.tasks.speech_commands.scattering import scattering
 from zetadp.tasks.speech_commands.simulated import simulated_words
 from zetadp.tasks.speech_commands.word_network import CHUNK, WordNetwork, fit_word_network, log_mel
-from zetadp.validation import UserError, positive
 
 if TYPE_CHECKING:
     from torch import Tensor

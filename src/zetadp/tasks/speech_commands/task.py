@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import read_arrays, write_arrays
+from zetadp.base.validation import one_of, positive
 from zetadp.core.metrics import LEVEL, bootstrapped
 from zetadp.core.task import Classification, Held, Words, places_of
-from zetadp.randomness import Purpose, stream
-from zetadp.storage import read_arrays, write_arrays
 from zetadp.tasks.speech_commands.clips import WORDS
 from zetadp.tasks.speech_commands.discrimination import REPLICATES, auc_interval, auc_shares, macro_auc
-from zetadp.validation import one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

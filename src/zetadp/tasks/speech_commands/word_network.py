@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.backbone.encoder import Learning, new
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
 from zetadp.tasks.speech_commands.clips import RATE, WORDS
 from zetadp.tasks.speech_commands.simulated import simulated_words
 from zetadp.tasks.speech_commands.spectra import FOURIER, spectrogram

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from scipy.io import savemat
 
+from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.collection import Choice, Cohort, collect
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import LEADS, folds_of
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.validation import UserError
 
 PTBXL = Path(__file__).parents[5] / "shared/data/ecg_ptbxl"
 CHOICE = Choice(fold=10, form="", left_out=(), population="standard", spectrum={})

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.recordings import LEADS, Recording
 from zetadp.tasks.ecg.signals import BEAT, SpectrumSettings, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.validation import UserError
 
 
 def recording(signal: np.ndarray, rate: float = 500) -> Recording:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zetadp.randomness import Purpose, stream
+from zetadp.base.randomness import Purpose, stream
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.signals import BEFORE, beats, usual_beat
 from zetadp.tasks.ecg.simulated import (

@@ -7,16 +7,16 @@ import torch
 from scipy.stats import mannwhitneyu
 from torch.nn import functional
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 from zetadp.core.evaluation import watched
 from zetadp.core.records import Records
 from zetadp.core.task import Held, task_of
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
-from zetadp.randomness import Purpose, stream
 from zetadp.tasks.ecg.encoder import BATCH, BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.ranking import area, interval, placements, replicates
 from zetadp.tasks.ecg.task import Ecg
-from zetadp.validation import UserError
 
 RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.random(80) < 0.3

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zetadp.cohort import download
+from zetadp.base.validation import UserError
+from zetadp.mri import download
 from zetadp.tasks.phase_mnist.digits import FASHION, HEADERS, MNIST, File, Source, fetch_digits, read_digits
-from zetadp.validation import UserError
 
 SHARED = Path(__file__).parents[5] / "shared/data"
 

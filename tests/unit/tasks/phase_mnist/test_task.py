@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
+from zetadp.base.tensors import save_tensors
+from zetadp.base.validation import UserError
 from zetadp.core.task import pipeline_task_of, site_task_of
 from zetadp.tasks.phase_mnist import PhaseMnist
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings, composite_features
 from zetadp.tasks.phase_mnist.task import FEATURES, Examples, read_examples, write_features
-from zetadp.tensors import save_tensors
-from zetadp.validation import UserError
 
 SCRIPTS = Path(__file__).parents[4] / "scripts"
 CPU = torch.device("cpu")

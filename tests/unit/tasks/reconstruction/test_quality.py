@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from zetadp.kspace.fourier import to_kspace
+from zetadp.mri.fourier import to_kspace
 from zetadp.tasks.reconstruction.baselines import compressed_sensing, zero_filled
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings

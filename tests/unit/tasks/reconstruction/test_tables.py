@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from zetadp.epsilon import rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.privacy import accounting
 from zetadp.report.rendering import to_markdown
 from zetadp.tasks.reconstruction.task import Reconstruction

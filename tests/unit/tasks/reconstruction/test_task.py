@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.core.task import task_of
 from zetadp.nn.models import build
@@ -23,7 +24,6 @@ from zetadp.tasks.reconstruction.simulated import examination, examinations
 from zetadp.tasks.reconstruction.slices import Slices
 from zetadp.tasks.reconstruction.task import Reconstruction
 from zetadp.tasks.reconstruction.volumes import PARTS
-from zetadp.validation import UserError
 
 ROOT = Path(__file__).parents[4]
 SIZE = 32

@@ -6,11 +6,11 @@ import h5py
 import numpy as np
 import pytest
 
-from zetadp.kspace.fourier import to_image
+from zetadp.base.validation import UserError
+from zetadp.mri.fourier import to_image
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.simulated import examination
 from zetadp.tasks.reconstruction.volumes import KspaceVolume, cut, read_folder, read_volume, sizes
-from zetadp.validation import UserError
 
 EXAMINATIONS = Examinations(population="procedural", size=32, slices=2, scalp=1.0)
 OFFICIAL = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD"><encoding>

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from zetadp.base.validation import UserError
 from zetadp.tasks.speech_commands.clips import LENGTH, RATE, WORDS, capped, fetch_archive, is_tested, read_clips
 from zetadp.tasks.speech_commands.cohort import chosen, index, read_written, write_clips
 from zetadp.tasks.speech_commands.spectra import FOURIER, FRAME, STEP, spectrogram
-from zetadp.validation import UserError
 
 SPEAKERS = [f"{number:08x}" for number in range(1, 13)]
 

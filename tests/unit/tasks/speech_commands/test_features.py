@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from zetadp.base.tensors import save_tensors
+from zetadp.base.validation import UserError, settings_of
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.speech_commands import encoder as encoder_module
@@ -23,8 +25,6 @@ from zetadp.tasks.speech_commands.scattering import (
 )
 from zetadp.tasks.speech_commands.simulated import simulated_words
 from zetadp.tasks.speech_commands.word_network import log_mel
-from zetadp.tensors import save_tensors
-from zetadp.validation import UserError, settings_of
 
 
 def tone(frequency: float, modulation: float = 0.0) -> np.ndarray:

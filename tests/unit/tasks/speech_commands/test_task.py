@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.core.records import Records
 from zetadp.core.task import pipeline_task_of
@@ -14,7 +15,6 @@ from zetadp.tasks.speech_commands import SpeechCommands
 from zetadp.tasks.speech_commands.clips import WORDS
 from zetadp.tasks.speech_commands.discrimination import macro_auc
 from zetadp.tasks.speech_commands.task import read_inputs, write_inputs
-from zetadp.validation import UserError
 
 CPU = torch.device("cpu")
 COUNT = 24

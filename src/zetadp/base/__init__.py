@@ -1,0 +1,1 @@
+"""What everything else stands on: files, tensors, random streams, checks, devices."""

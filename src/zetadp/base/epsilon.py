@@ -1,0 +1,96 @@
+"""Epsilon as text: targets name runs and head columns; guarantees are rounded up, never down."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Decimal
+
+from zetadp.base.validation import UserError
+
+UNCLIPPED = "unclipped"
+"""Label of a run without clipping and without noise."""
+USELESS = 1000
+"""Largest epsilon of a person that is a guarantee of any use."""
+
+
+def epsilon_value(label: str | float) -> float:
+    """Return epsilon as a number; ``"inf"`` (clipped, no noise) and ``"unclipped"`` (neither) are infinity.
+
+    Raises
+    ------
+    UserError
+        If the label is none of the two and no number above zero.
+    """
+    if label == UNCLIPPED:
+        return math.inf
+    try:
+        value = float(label)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise UserError(f"Expected epsilon above zero, inf or unclipped, found {label!r}.")
+    return value
+
+
+def epsilon_label(value: str | float) -> str:
+    """Return the one spelling of epsilon that tables use: ``"1"``, ``"0.5"``, ``"inf"``, ``"unclipped"``."""
+    return UNCLIPPED if value == UNCLIPPED else f"{epsilon_value(value):g}"
+
+
+def epsilon_order(label: str) -> tuple[float, bool]:
+    """Return the key that sorts epsilons: by size, then infinity, then unclipped."""
+    return epsilon_value(label), label == UNCLIPPED
+
+
+def epsilon_shown(label: str) -> str:
+    """Return epsilon as readers see it: ``"∞"`` for infinity."""
+    return "∞" if label == "inf" else label
+
+
+def rounded_up(value: float | str, digits: int = 4) -> str:
+    """Return epsilon, or mu, of a guarantee as text, rounded up: a figure below the true one would claim too much.
+
+    Parameters
+    ----------
+    value
+        Zero or more; infinity, also as the word ``"inf"`` of statements, gives ``"inf"``.
+    digits
+        Significant digits.
+
+    Raises
+    ------
+    ValueError
+        If the value is negative or not a number.
+
+    Examples
+    --------
+    >>> rounded_up(7.98012), rounded_up(1.0), rounded_up(2.3, digits=3)
+    ('7.981', '1', '2.3')
+    """
+    number = float(value)
+    if not number >= 0:
+        raise ValueError(f"Expected the figure of a guarantee, zero or more, found {value!r}.")
+    if number in (0, math.inf):
+        return f"{number:g}"
+    # The shortest decimal that stands for the number: the binary fraction behind 1.1 is a little above 1.1.
+    exact = Decimal(repr(number))
+    unit = Decimal((0, (1,), exact.adjusted() - digits + 1))
+    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"
+
+
+def judged(value: float | str) -> str:
+    """Return epsilon of a person rounded up, and above 1000 that it is of no use; ``none`` if infinite or unknown.
+
+    Raises
+    ------
+    ValueError
+        If the value is negative.
+
+    Examples
+    --------
+    >>> judged(631.24), judged(6285.1), judged("inf")
+    ('631.3', '6286 (no useful guarantee)', 'none')
+    """
+    if not math.isfinite(float(value)):
+        return "none"
+    return f"{rounded_up(value)} (no useful guarantee)" if float(value) > USELESS else rounded_up(value)

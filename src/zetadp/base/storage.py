@@ -1,0 +1,302 @@
+"""Files that are written whole or not at all, and the format of image stacks.
+
+Arrays go to HDF5 with axis names, units and provenance as attributes; statements go to JSON. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zetadp.base.validation import UserError
+
+if TYPE_CHECKING:
+    import h5py
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the folder of ``path``; it replaces ``path`` when the block ends without an error.
+
+    The content is synced to disk before the rename, so a reader sees the old file, the new file, and nothing between.
+    A full disk or a read-only folder becomes a `UserError`; the temporary file is removed. A process that is killed
+    leaves its temporary file, which the next one that writes ``path`` on the same machine removes.
+    """
+    with writing(path):
+        make_folder(path.parent)
+        remove_leftovers(path)
+        # The suffix stays last: some writers choose the format by it.
+        temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+        try:
+            yield temporary
+            with temporary.open("rb") as handle:
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a full disk or a read-only folder into a `UserError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
+        ) from error
+
+
+@contextmanager
+def folder_written_whole(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to ``folder``; it replaces ``folder`` when the block ends without an error.
+
+    Raises
+    ------
+    UserError
+        If ``folder`` already contains a file, or the disk is full or read-only. Empty folders in it are allowed,
+        because workflow engines make them in advance.
+    """
+    if folder.exists() and (not folder.is_dir() or any(not path.is_dir() for path in folder.rglob("*"))):
+        raise UserError(
+            f"Expected {folder} to be absent or empty, found files in it. Move them away or choose another folder."
+        )
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+        try:
+            yield temporary
+            # A temporary folder is private to its owner; a folder of data has the usual mode.
+            temporary.chmod(0o755)
+            if folder.exists():
+                shutil.rmtree(folder)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, and sync the names of the new ones."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in new:
+        sync_folder(place.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder: without this, a power failure may lose the name of a new file although its content was synced."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of processes that were killed while they wrote ``path``."""
+    before, after = f".{path.stem}.", f".partial{path.suffix}"
+    for other in path.parent.iterdir() if path.parent.is_dir() else ():
+        process = other.name.removeprefix(before).removesuffix(after)
+        if other.name == f"{before}{process}{after}" and process.isdecimal() and not _alive(int(process)):
+            other.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def content_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object, whole or not at all; as JSON has no infinity, that becomes the string ``"inf"``."""
+    write_text(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, or raise a `UserError` that names the file and the place of the fault."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"Cannot read {path} as JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"Expected a JSON object in {path}, found {type(content).__name__}.")
+    return content
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  (JSON is untyped)
+    """Turn NumPy scalars, paths and non-finite floats into what JSON can hold."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (np.integer, np.bool_)):
+        return value.item()
+    if isinstance(value, (float, np.floating)):
+        return float(value) if np.isfinite(value) else str(float(value))
+    if isinstance(value, Path):
+        return value.as_posix()
+    return value
+
+
+@dataclass(frozen=True)
+class ImageStack:
+    """All images of some patients, as one array.
+
+    Attributes
+    ----------
+    values
+        Array of shape (patient, sequence, slice, row, column): float32 for images, complex64 for k-space.
+    patients
+        Identifier of each patient, in the order of the first axis.
+    sequences
+        Name of each pulse sequence, in the order of the second axis; its index is the class label.
+    axes
+        Name of each axis.
+    units
+        Unit of the values, for readers.
+    provenance
+        How the values were made: settings, versions, source.
+    """
+
+    values: np.ndarray
+    patients: tuple[str, ...]
+    sequences: tuple[str, ...]
+    axes: tuple[str, ...]
+    units: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` if names and array disagree."""
+        expected = (len(self.patients), len(self.sequences))
+        if self.values.ndim != 5 or self.values.shape[:2] != expected or len(self.axes) != 5:
+            raise ValueError(f"Expected values of shape {expected} + (slice, row, column), found {self.values.shape}.")
+
+
+def write_stack(path: Path, stack: ImageStack) -> None:
+    """Write an image stack to HDF5, whole or not at all: ``values`` with axes and units, names, and provenance."""
+    names = {"patients": stack.patients, "sequences": stack.sequences}
+    about = {"axes": list(stack.axes), "units": stack.units}
+    write_arrays(path, {"values": stack.values}, names, about, stack.provenance)
+
+
+def write_arrays(
+    path: Path,
+    arrays: Mapping[str, np.ndarray],
+    names: Mapping[str, Sequence[str]],
+    about: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+) -> None:
+    """Write arrays and lists of names to HDF5.
+
+    Parameters
+    ----------
+    path
+        The file, written whole or not at all.
+    arrays, names
+        Datasets by name: arrays of numbers, and lists of texts.
+    about
+        Attributes of the first array, such as its axes and units.
+    provenance
+        How the values were made.
+    """
+    import h5py
+
+    with hdf5_written_whole(path) as file:
+        data = [file.create_dataset(name, data=values, track_times=False) for name, values in arrays.items()]
+        data[0].attrs.update(about)
+        for name, texts in names.items():
+            file.create_dataset(name, data=list(texts), dtype=h5py.string_dtype(), track_times=False)
+        file.attrs["provenance"] = json.dumps(_plain(dict(provenance)), sort_keys=True)
+
+
+@contextmanager
+def hdf5_written_whole(path: Path) -> Iterator[h5py.File]:
+    """Yield an HDF5 file that is written, whole or not at all, when the block ends without an error.
+
+    It is made in memory and written by Python, because HDF5 ends the process with a segmentation fault if the disk is
+    full.
+    """
+    import h5py
+
+    with h5py.File(path.name, "w", driver="core", backing_store=False) as file:
+        yield file
+        file.flush()
+        content = file.id.get_file_image()
+    with written_whole(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def read_arrays(
+    path: Path, called: str, arrays: Sequence[str], names: Sequence[str]
+) -> tuple[list[np.ndarray], list[tuple[str, ...]]]:
+    """Return arrays and lists of names that `write_arrays` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+    called
+        Content of the file, for error messages.
+    arrays, names
+        Names of the datasets to read: arrays of numbers, and lists of texts.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, damaged, or lacks a dataset.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            return [file[name][()] for name in arrays], [tuple(file[name].asstr()[()]) for name in names]
+    except (OSError, KeyError) as error:
+        raise UserError(f"Cannot read the {called} {path}: {error}. Delete the file and run again.") from error
+
+
+def read_stack(path: Path) -> ImageStack:
+    """Read an image stack that `write_stack` wrote, or raise a `UserError` if the file is missing or damaged."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            data = file["values"]
+            return ImageStack(
+                values=data[()],
+                patients=tuple(file["patients"].asstr()[()]),
+                sequences=tuple(file["sequences"].asstr()[()]),
+                axes=tuple(data.attrs["axes"]),
+                units=str(data.attrs["units"]),
+                provenance=json.loads(file.attrs["provenance"]),
+            )
+    except (OSError, KeyError) as error:
+        raise UserError(f"Cannot read the image stack {path}: {error}. Delete the file and run again.") from error

@@ -1,0 +1,57 @@
+"""Named tensors in safetensors files, which hold tensors and text. Reading them executes no code, unlike pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from zetadp.base.storage import written_whole
+from zetadp.base.validation import UserError
+
+FORMAT = "zetadp-1"
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of named tensors (names, types, shapes and values), in hexadecimal."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON object to a safetensors file, whole or not at all."""
+    # safetensors' own writer leaves a temporary file of its own behind when it is killed.
+    metadata = {"format": FORMAT, "content": json.dumps(content)}
+    packed = save({key: value.clone() for key, value in tensors.items()}, metadata=metadata)
+    with written_whole(path) as temporary:
+        temporary.write_bytes(packed)
+
+
+def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors, on a device, and the JSON object that `save_tensors` wrote.
+
+    Raises
+    ------
+    UserError
+        If the file is missing or damaged, or another program wrote it.
+    """
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise UserError(
+                    f"Expected {path} to be a file written by zetadp ({FORMAT}), found {metadata.get('format')}."
+                )
+            return {key: file.get_tensor(key) for key in file.keys()}, json.loads(metadata["content"])  # noqa: SIM118  (not a dict)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"Cannot read {path}: {error}.") from error

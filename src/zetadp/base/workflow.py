@@ -1,0 +1,176 @@
+"""Connect scripts to Snakemake: arguments, logs, errors, and the hash of code that decides whether a rule runs again.
+
+No other module knows Snakemake. Scripts import this one first, so it needs nothing outside the standard library.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from zetadp.base.validation import UserError
+
+PACKAGE = Path(__file__).parents[1]
+ROOT = PACKAGE.parents[1]
+
+
+def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (injected by Snakemake)
+    """Call a script's ``main`` with what its rule declares.
+
+    The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
+    are passed if ``main`` has arguments of these names. Paths become `pathlib.Path`, several files a list of them.
+    Everything that is logged goes to the rule's log file and to the terminal. A `UserError` ends the job with its
+    message and without a traceback.
+
+    Raises
+    ------
+    TypeError
+        If rule and ``main`` disagree about a name.
+    """
+    _open_log(Path(snakemake.log[0]))
+    parameters = inspect.signature(main).parameters
+    arguments: dict[str, Any] = {}
+    for files in (snakemake.input, snakemake.output):
+        for name, value in files.items():
+            arguments[name] = Path(value) if isinstance(value, str) else [Path(v) for v in value]
+    arguments |= {name: value for name, value in snakemake.params.items() if name != "code"}
+    arguments |= {name: value for name, value in snakemake.wildcards.items() if name in parameters}
+    arguments |= {name: value for name, value in snakemake.resources.items() if name in parameters}
+    if "threads" in parameters:
+        arguments["threads"] = snakemake.threads
+    missing, surplus = sorted(parameters.keys() - arguments.keys()), sorted(arguments.keys() - parameters.keys())
+    missing = [name for name in missing if parameters[name].default is inspect.Parameter.empty]
+    if missing or surplus:
+        raise TypeError(f"Rule {snakemake.rule} and its script's main disagree: missing {missing}, surplus {surplus}.")
+    logging.getLogger("zetadp").info("%s, with the library in %s", snakemake.rule, PACKAGE)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(snakemake.threads)
+    try:
+        main(**arguments)
+    except UserError as error:
+        logging.getLogger("zetadp").error("%s", error)
+        sys.exit(1)
+    except MemoryError:
+        logging.getLogger("zetadp").error(
+            "Out of memory in rule %s: give it more (mem_mb) or fewer jobs at once.", snakemake.rule
+        )
+        sys.exit(1)
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that ignores a full disk, because the terminal shows the same lines."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+def _open_log(path: Path) -> None:
+    """Send log records and warnings to the rule's log file and to the terminal."""
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(_LogFile(path, mode="w", encoding="utf-8"))
+    except OSError as error:
+        sys.stderr.write(f"Cannot write the log {path}: {error.strerror or error}. It goes to the terminal only.\n")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", handlers=handlers
+    )
+    logging.captureWarnings(capture=True)
+    warnings.simplefilter("default")
+    previous = sys.excepthook
+
+    def log_uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:  # noqa: ANN401
+        if not issubclass(kind, KeyboardInterrupt):
+            logging.getLogger("zetadp").critical("uncaught error", exc_info=(kind, error, trace))
+        else:
+            previous(kind, error, trace)
+
+    sys.excepthook = log_uncaught
+
+
+def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
+    """Return a hash of a script and of every module of this package that it imports, directly or not.
+
+    Snakemake sees that a script changed by its modification time, and never looks at imported modules. As a parameter
+    of the rule, these hashes make a job run again exactly when code that it can reach changes in meaning. Comments,
+    docstrings, formatting, a fresh checkout and unrelated modules change nothing.
+
+    Parameters
+    ----------
+    script
+        Path of the script, relative to ``root``.
+    modules
+        Modules of this package that the script finds by name, such as its task.
+    root
+        The repository.
+
+    Returns
+    -------
+    Mapping of file, relative to ``root``, to the first 12 digits of its hash.
+    """
+    package = root / "src" / PACKAGE.name
+    hashes: dict[Path, str] = {}
+    todo = [root / script, *(place for name in modules for place in _files(name, package))]
+    while todo:
+        file = todo.pop()
+        if file not in hashes:
+            hashes[file], imported = _meaning(file, package, file.stat().st_mtime_ns)
+            todo += imported
+    return {file.relative_to(root).as_posix(): hashes[file] for file in sorted(hashes)}
+
+
+@cache
+def _meaning(file: Path, package: Path, _changed: int) -> tuple[str, tuple[Path, ...]]:
+    """Return the hash of a module's syntax tree without docstrings, and the files of this package that it imports.
+
+    The modification time is there for the cache only: many rules reach the same modules. A string that is a statement
+    of its own counts as a docstring, wherever it stands: below a constant it describes that constant.
+    """
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], tuple(_first_party(nodes, package))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is nothing but a string."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _first_party(nodes: Iterable[ast.AST], package: Path) -> Iterable[Path]:
+    """Yield the files of this package that a module imports, at its top or inside functions."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            # `from package import module` and `from package.module import name` look alike: try both.
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            yield from _files(name, package)
+
+
+def _files(name: str, package: Path) -> Iterable[Path]:
+    """Yield the file of a module of this package; nothing for others."""
+    parts = name.split(".")
+    path = package.joinpath(*parts[1:])
+    if parts[0] == package.name and path.with_suffix(".py").is_file():
+        yield path.with_suffix(".py")
+    elif parts[0] == package.name and (path / "__init__.py").is_file():
+        yield path / "__init__.py"

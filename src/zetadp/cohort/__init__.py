@@ -1,1 +1,0 @@
-"""Brain MRI volumes in the layout of the Medical Segmentation Decathlon."""

@@ -1,1 +1,0 @@
-"""Machine-dependent settings, which change results by rounding at most."""

@@ -1,1 +1,0 @@
-"""From volumes to whitened k-space."""

@@ -1,0 +1,267 @@
+"""The table of a cohort (patients, parts and files), and all checks that need no voxels.
+
+The user declares the numbers of patients. They are public constants, for which the privacy guarantee is stated, so they
+are compared with the folder and never counted from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from zetadp.base.storage import content_hash
+from zetadp.base.validation import UserError
+from zetadp.mri.decathlon import check_complete, read_task, read_volume, record_name
+
+COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
+PATIENT_KEY = "patient_key.tsv"
+PARTICIPANTS = "participants.tsv"
+PART_WORDS = {"train": "training", "test": "test"}
+
+
+def index_cohort(
+    task_root: Path,
+    *,
+    train_patients: int,
+    test_patients: int,
+    slices: int,
+    patient_key: Path | None = None,
+    threads: int = 1,
+) -> pd.DataFrame:
+    """Check a cohort in the Decathlon layout and return its table, one row per record.
+
+    Parameters
+    ----------
+    task_root
+        Folder that holds ``dataset.json``.
+    train_patients, test_patients
+        Declared numbers of patients.
+    slices
+        Axial slices that every volume must hold.
+    patient_key
+        Tab-separated table with the columns ``file`` (relative to ``task_root``) and ``patient``. By default,
+        ``patient_key.tsv`` in ``task_root``. Without either, every record counts as a patient of its own.
+    threads
+        Number of files that are checked at the same time.
+
+    Returns
+    -------
+    Table with the columns patient, record, part (``train`` or ``test``), file (relative to ``task_root``), sha256,
+    bytes and scanner, sorted by part (training first), patient and record. ``scanner`` comes from the columns
+    ``participant_id`` and ``scanner`` of ``participants.tsv`` in ``task_root``, and is empty if unknown.
+
+    Raises
+    ------
+    UserError
+        One message that numbers all problems of the cohort.
+    """
+    task = read_task(task_root)
+    problems: list[str] = []
+    listed = [(part, file) for part, files in (("train", task.training), ("test", task.test)) for file in files]
+    problems += _repeated(listed)
+
+    def inspect(file: PurePosixPath) -> _Checked:
+        return _inspect(task_root / file, channels=len(task.sequences), slices=slices)
+
+    files = list(dict.fromkeys(file for _, file in listed))
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        checked = dict(zip(files, pool.map(inspect, files), strict=True))
+    problems += [problem for result in checked.values() for problem in result.problems]
+    problems += _same_content(checked)
+
+    try:
+        patients = _read_patients(task_root, patient_key, files)
+    except UserError as error:
+        problems.append(str(error))
+        patients = {file: record_name(file) for file in files}
+    problems += _wrong_parts(listed, patients, {"train": train_patients, "test": test_patients}, task_root)
+    scanners: dict[str, str] = {}
+    try:
+        scanners = _read_scanners(task_root / PARTICIPANTS)
+    except UserError as error:
+        problems.append(str(error))
+    if problems:
+        numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
+        raise UserError(
+            f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} in the cohort {task_root}:\n{numbered}"
+        )
+    rows = [
+        (
+            patients[file],
+            record_name(file),
+            part,
+            file.as_posix(),
+            checked[file].sha256,
+            checked[file].size,
+            scanners.get(bare(patients[file]), ""),
+        )
+        for part, file in listed
+    ]
+    rows.sort(key=lambda row: (row[2] != "train", row[0], row[1]))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def brought_files(cohort: Mapping[str, Any], root: Path) -> list[str]:
+    """Return the files of a user's own cohort, as inputs of rules, so that the workflow notices changes in them.
+
+    A simulation or a download writes its volumes while the workflow runs, so these cannot be inputs. Rules depend on
+    its settings or its checksum instead.
+
+    Parameters
+    ----------
+    cohort
+        The section of the configuration.
+    root
+        The folder that holds ``dataset.json``.
+    """
+    files = listed_files(root) if cohort["source"] == "folder" else []
+    if cohort["patient_key"]:
+        files.append(Path(cohort["patient_key"]))
+    # `index_cohort` reports missing files, all of them at once.
+    return [file.as_posix() for file in files if file.is_file()]
+
+
+def listed_files(task_root: Path) -> list[Path]:
+    """Return the files that `index_cohort` reads besides ``dataset.json``: volumes, and the tables next to them.
+
+    Nothing is checked: files may be missing, and the result is empty for a folder that is no task.
+    """
+    try:
+        task = read_task(task_root)
+    except UserError:
+        return []
+    volumes = [task_root / file for file in dict.fromkeys((*task.training, *task.test))]
+    return [*volumes, task_root / PATIENT_KEY, task_root / PARTICIPANTS]
+
+
+class _Checked(NamedTuple):
+    """Result of inspecting one file."""
+
+    sha256: str
+    size: int
+    problems: list[str]
+
+
+def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
+    """Hash a file and check its header and its length."""
+    try:
+        check_complete(read_volume(path, channels=channels, slices=slices))
+        return _Checked(content_hash(path), path.stat().st_size, [])
+    except UserError as error:
+        return _Checked("", 0, [str(error)])
+    except OSError as error:
+        return _Checked("", 0, [f"Cannot read {path}: {error.strerror or error}. Check the rights and the disk."])
+
+
+def _repeated(listed: Iterable[tuple[str, PurePosixPath]]) -> list[str]:
+    """Name records that ``dataset.json`` lists twice: the same file, or the same name in both parts."""
+    places: dict[str, list[str]] = {}
+    for part, file in listed:
+        places.setdefault(record_name(file), []).append(f"{file} ({PART_WORDS[part]})")
+    return [
+        f"Expected each record once in dataset.json, found {name} {len(found)} times: {', '.join(found)}. Keep one."
+        for name, found in places.items()
+        if len(found) > 1
+    ]
+
+
+def _same_content(checked: dict[PurePosixPath, _Checked]) -> list[str]:
+    """Name files that are copies of each other, byte for byte."""
+    copies: dict[str, list[str]] = {}
+    for file, result in checked.items():
+        if result.sha256:
+            copies.setdefault(result.sha256, []).append(str(file))
+    return [
+        f"Expected different volumes, found the same content in {' and '.join(names)}. Keep one, correct dataset.json."
+        for names in copies.values()
+        if len(names) > 1
+    ]
+
+
+def _wrong_parts(
+    listed: Iterable[tuple[str, PurePosixPath]],
+    patients: dict[PurePosixPath, str],
+    declared: dict[str, int],
+    root: Path,
+) -> list[str]:
+    """Compare the patients of each part with the declared number and with the other part."""
+    members: dict[str, dict[str, list[str]]] = {part: {} for part in declared}
+    for part, file in listed:
+        members[part].setdefault(patients[file], []).append(str(file))
+    problems = [
+        f"Expected {number} {PART_WORDS[part]} patients as declared, found {len(members[part])} in "
+        f"{root / 'dataset.json'}. Complete the folder, or declare the number of patients that the cohort has."
+        for part, number in declared.items()
+        if len(members[part]) != number
+    ]
+    problems += [
+        f"Expected patient {patient} in one part, found records in both: training "
+        f"{', '.join(members['train'][patient])}; test {', '.join(members['test'][patient])}. "
+        "Move all records of a patient to one part."
+        for patient in sorted(members["train"].keys() & members["test"].keys())
+    ]
+    return problems
+
+
+def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPath]) -> dict[PurePosixPath, str]:
+    """Return the patient of each file."""
+    beside = root / PATIENT_KEY
+    path = patient_key or (beside if beside.is_file() else None)
+    if path is None:
+        return {file: record_name(file) for file in files}
+    table = read_table(path, ("file", "patient"))
+    key: dict[PurePosixPath, str] = {}
+    twice = []
+    for name, patient in zip(table["file"], table["patient"], strict=True):
+        file = PurePosixPath(name)
+        if key.setdefault(file, patient) != patient:
+            twice.append(name)
+    faults = _some(twice, "given to two patients")
+    faults += _some([str(file) for file in files if not key.get(file)], "without a patient")
+    faults += _some([str(file) for file in key if file not in set(files)], "not in dataset.json")
+    if faults:
+        raise UserError(
+            f"Expected one patient for every file of dataset.json in {path}, found {'; '.join(faults)}. "
+            "Correct the table."
+        )
+    return key
+
+
+def _read_scanners(path: Path) -> dict[str, str]:
+    """Return the scanner of each participant whose scanner the table names."""
+    if not path.is_file():
+        return {}
+    table = read_table(path, ("participant_id",))
+    if "scanner" not in table:
+        return {}
+    return {bare(name): scanner for name, scanner in zip(table["participant_id"], table["scanner"], strict=True)}
+
+
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Read a tab-separated table of strings that must have the named columns, or raise a `UserError`."""
+    try:
+        table = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read {path} as a tab-separated table: {error}.") from error
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise UserError(
+            f"Expected the columns {', '.join(columns)} in {path}, found {', '.join(table.columns)}. "
+            "Separate them by tabs."
+        )
+    return table
+
+
+def bare(participant: str) -> str:
+    """Return an identifier without the prefix ``sub-`` of BIDS, which some tables omit."""
+    return participant.removeprefix("sub-")
+
+
+def _some(names: list[str], what: str, most: int = 5) -> list[str]:
+    """Return a message with the number and first names of files that share a fault, if there are any."""
+    shown = ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    return [f"{len(names)} {what} ({shown})"] if names else []

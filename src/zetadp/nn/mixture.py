@@ -1,0 +1,217 @@
+r"""Contributions of units to mixed rows, and the training examples in a released row.
+
+A row is the noisy mean of the contributions of a few units. Every row draws its own units, each independently: Avg-Mix
+of NeuroMixGDP (Li, Cao and Yao, arXiv:2202.06467, Algorithm 1). A contribution is one vector, clipped to norm B, so one
+noise multiplier :math:`\sigma` accounts for features and labels together. Features and labels share the norm B, and
+their shares set the noise on each: :math:`\sigma_x = \sigma \sqrt{\lambda^2 + 1} / \lambda` on features and
+:math:`\sigma_y = \sigma \sqrt{\lambda^2 + 1}` on labels.
+
+There are three kinds of mixtures:
+
+- `OfAllClasses`: each unit has items of every class, such as a patient with all sequences. It contributes the features
+  of all classes, one after the other. The place of each class is public, so labels cost nothing.
+- `Labelled`: each unit has one class. It contributes its features and its class, so the label of a row is a noisy mean
+  as well (Poisson sampling).
+- `OpenToClasses`: each unit has one class, and each row is open to some classes only. The schedule is drawn beforehand
+  and published, so a row's label costs nothing (hierarchical sampling). A unit can only be in the rows that are open to
+  its class, but there with the higher chance R / N / share. The paper instead counts all rows with chance R / N;
+  docs/release_accounting.md refutes this.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from zetadp.base.randomness import Purpose, stream
+from zetadp.nn.closed_form import ClassMeans
+
+
+class RowExamples(NamedTuple):
+    """Training examples from released rows.
+
+    Attributes
+    ----------
+    features
+        Shape (example, component), complex64.
+    labels
+        Shape (example, class): shares of the classes. Noise can make them negative.
+    """
+
+    features: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Mixture(ABC):
+    """A way to mix. Calling it computes the contributions of units.
+
+    Attributes
+    ----------
+    rows
+        Number of rows that each node releases.
+    classes, components
+        Number of classes, and number of complex components. Only the first components of the features are used.
+    norm
+        Norm C to which an item's features are clipped.
+    bound
+        The clipping norm B of the run.
+    clipped
+        Whether features are clipped. Without clipping there is no guarantee.
+    """
+
+    rows: int
+    classes: int
+    components: int
+    norm: float
+    bound: float
+    clipped: bool
+
+    @property
+    def schedule(self) -> np.ndarray | None:
+        """Which rows are open to which class, boolean of shape (row, class); None if all are open to all classes."""
+        return None
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Real numbers in a contribution, and in a row."""
+
+    @abstractmethod
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return contributions of shape (unit, dimension). If clipped, each has norm at most B, up to rounding.
+
+        Parameters
+        ----------
+        images
+            Complex features of shape (unit, item, 1, 1, component).
+        labels
+            Integer class labels of shape (unit, item).
+        """
+
+    @abstractmethod
+    def examples(self, rows: Tensor) -> RowExamples:
+        """Return the training examples in released rows.
+
+        Parameters
+        ----------
+        rows
+            All rows that were released with this mixture, shape (row, dimension), in the order of their release.
+        """
+
+
+@dataclass(frozen=True)
+class OfAllClasses(Mixture):
+    """Features of all classes, one after the other. Every row gives one example per class."""
+
+    @property
+    def _means(self) -> ClassMeans:
+        shares = (1 / self.classes,) * self.classes
+        return ClassMeans(self.components, shares, self.norm, self.bound, self.clipped)
+
+    @property
+    def dimension(self) -> int:
+        """Real numbers in a contribution."""
+        return self._means.dimension
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return contributions of shape (unit, dimension)."""
+        return self._means(images, labels)
+
+    def examples(self, rows: Tensor) -> RowExamples:
+        """Return one example per class and row; the classes of a row follow each other."""
+        scale = self._means.scale / self.classes
+        features = torch.view_as_complex((rows / scale).reshape(len(rows) * self.classes, self.components, 2))
+        return RowExamples(features, torch.eye(self.classes, device=rows.device).repeat(len(rows), 1))
+
+
+@dataclass(frozen=True)
+class Labelled(Mixture):
+    r"""Features and class of units that have one class each. Every row gives one example.
+
+    Attributes
+    ----------
+    share_of_labels
+        Share of the squared norm for the label: :math:`1 / (\lambda^2 + 1)`. Zero contributes features alone.
+    real
+        Whether to leave out imaginary parts, for features whose imaginary parts are zero.
+    """
+
+    share_of_labels: float
+    real: bool
+
+    @property
+    def numbers(self) -> int:
+        """Number of real numbers in the features."""
+        return self.components * (1 if self.real else 2)
+
+    @property
+    def dimension(self) -> int:
+        """Real numbers in a contribution."""
+        return self.numbers + (self.classes if self.share_of_labels else 0)
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return contributions of shape (unit, dimension)."""
+        features = images.flatten(2)[..., : self.components]
+        values = features.real if self.real else torch.view_as_real(features).flatten(2)
+        if self.clipped:
+            norms = torch.linalg.vector_norm(values, dim=2, keepdim=True)
+            values = values * (self.norm / norms.clamp_min(self.norm))
+        found = values.mean(dim=1) * self._scale
+        if not self.share_of_labels:
+            return found
+        classes = functional.one_hot(labels, self.classes).to(found.dtype).mean(dim=1)
+        return torch.cat((found, self._scale_of_labels * classes), dim=1)
+
+    def examples(self, rows: Tensor) -> RowExamples:
+        """Return one example per row."""
+        return RowExamples(self._features(rows), rows[:, self.numbers :] / self._scale_of_labels)
+
+    @property
+    def _scale_of_labels(self) -> float:
+        return self.bound * math.sqrt(self.share_of_labels)
+
+    @property
+    def _scale(self) -> float:
+        return self.bound * math.sqrt(1 - self.share_of_labels) / self.norm
+
+    def _features(self, rows: Tensor) -> Tensor:
+        values = rows[:, : self.numbers] / self._scale
+        if self.real:
+            return torch.complex(values, torch.zeros_like(values))
+        return torch.view_as_complex(values.reshape(len(rows), self.components, 2))
+
+
+@dataclass(frozen=True)
+class OpenToClasses(Labelled):
+    """Features of units that have one class each, mixed into rows that are open to this class.
+
+    Attributes
+    ----------
+    seed, open_rows
+        Seed of the published schedule, and the number of rows that are open to each class.
+    """
+
+    seed: int
+    open_rows: int
+
+    @property
+    def schedule(self) -> np.ndarray:
+        """Which rows are open to which class, boolean of shape (row, class)."""
+        found = np.zeros((self.rows, self.classes), dtype=bool)
+        for number in range(self.classes):
+            order = stream(self.seed, Purpose.SCHEDULE, number).permutation(self.rows)
+            found[order[: self.open_rows], number] = True
+        return found
+
+    def examples(self, rows: Tensor) -> RowExamples:
+        """Return one example per row. Its label has equal shares for all classes that the row is open to."""
+        schedule = torch.from_numpy(np.resize(self.schedule, (len(rows), self.classes))).to(rows.device)
+        return RowExamples(self._features(rows), schedule / (self.classes * self.open_rows / self.rows))

@@ -1,0 +1,1 @@
+"""Simulated patients: brains, lesions and scanners."""

@@ -1,0 +1,280 @@
+"""The simulated cohort: patients with brain tumours, written in the layout of the Decathlon brain task.
+
+Brains are grown from the ICBM 152 tissue maps (`anatomy`), deformed (`deformation`), given tumours (`lesions`), and
+scanned by the signal equation of each sequence (`physics`, `tissues`, `scanners`, `acquisition`). A patient's volume is
+a function of the settings and the patient's number, so shards of the cohort can be written in any order. Other
+populations of patients and scanners are in `populations`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_json, write_text, written_whole
+from zetadp.base.validation import in_range, one_of
+from zetadp.phantom.acquisition import acquire
+from zetadp.phantom.drawn import drawn_population
+from zetadp.phantom.grid import VoxelGrid, check_shape
+from zetadp.phantom.lesions import LABELS, labels
+from zetadp.phantom.populations import DRAWN, POPULATIONS, Population
+from zetadp.phantom.scanners import CHANNELS, Scanner
+from zetadp.phantom.tissues import draw_tissues
+
+
+class CohortStream(IntEnum):
+    """Purpose of a random stream of the cohort; first part of its place."""
+
+    SCANNER = 0
+    ASSIGNMENT = 1
+    SHAPE = 2
+    TUMOUR = 3
+    TISSUES = 4
+    ACQUISITION = 5
+
+
+@dataclass(frozen=True)
+class PhantomSettings:
+    """Size and character of a simulated cohort.
+
+    Attributes
+    ----------
+    train_patients, test_patients
+        Number of patients in each part. Training patients have the numbers 1 to ``train_patients``, test patients the
+        numbers after these.
+    seed
+        Decides everything that is random.
+    grid
+        Voxels along x, y, z over 240 mm x 240 mm; slices are 1 mm thick, around the middle of the brain.
+    scanners
+        Number of scanners, one per centre.
+    scanner_patients
+        Training patients of each scanner, in blocks of consecutive numbers; ``None`` gives every patient a random
+        scanner, as test patients always have.
+    tumour_probability
+        Probability that a patient has a tumour.
+    noise
+        Standard deviation of the noise in each of the two parts of the signal, relative to the mean signal of the
+        brain, on an average scanner, for voxels of 3.75 mm in the plane. Finer voxels hold less signal and are
+        noisier, so that an average over a given area is equally noisy on every grid.
+    population
+        Population of the patients and scanners (`populations.POPULATIONS`): ``standard``; ``vendor``, the same
+        anatomies on scanners of another kind; ``healthy``, adults of any age without tumours, whatever their
+        probability; ``heavy``, with several large lesions; ``procedural``, with brains from implicit shapes, without
+        the atlas; or ``drawn``, whose anatomy, lesions and scanners are drawn from the seed.
+    """
+
+    train_patients: int = 176
+    test_patients: int = 96
+    seed: int = 0
+    grid: tuple[int, int, int] = (64, 64, 24)
+    scanners: int = 11
+    scanner_patients: tuple[int, ...] | None = None
+    tumour_probability: float = 0.9
+    noise: float = 0.03
+    population: str = "standard"
+
+    def __post_init__(self) -> None:
+        """Refuse impossible settings; turn the lists of configuration files into tuples."""
+        object.__setattr__(self, "grid", tuple(self.grid))
+        if self.scanner_patients is not None:
+            object.__setattr__(self, "scanner_patients", tuple(self.scanner_patients))
+        counts = {"train_patients": 1, "test_patients": 0, "seed": 0, "scanners": 1}
+        for name, low in counts.items():
+            value = getattr(self, name)
+            if value < low:
+                raise ValueError(f"Expected {name} >= {low}, found {value}.")
+        check_shape(self.grid)
+        one_of((*POPULATIONS, DRAWN), population=self.population)
+        in_range(0, 1, tumour_probability=self.tumour_probability, noise=self.noise)
+        if self.scanner_patients is not None:
+            found, total = len(self.scanner_patients), sum(self.scanner_patients)
+            if found != self.scanners or total != self.train_patients or min(self.scanner_patients) < 0:
+                raise ValueError(
+                    f"Expected scanner_patients as {self.scanners} counts that add up to {self.train_patients} "
+                    f"(train_patients), found {found} counts that add up to {total}: {self.scanner_patients}."
+                )
+
+    @property
+    def patients(self) -> int:
+        """Number of patients in both parts."""
+        return self.train_patients + self.test_patients
+
+
+@dataclass(frozen=True)
+class Patient:
+    """One simulated examination.
+
+    Attributes
+    ----------
+    volume
+        Intensities (x, y, z, sequence) in arbitrary units, int16, zero outside the brain; sequences as in `CHANNELS`.
+    label
+        Segmentation (x, y, z), uint8, with the values of `lesions.LABELS`.
+    affine
+        Matrix (4, 4) from voxel index to world coordinates in mm.
+    scanner
+        Index of the scanner, from 0.
+    """
+
+    volume: np.ndarray
+    label: np.ndarray
+    affine: np.ndarray
+    scanner: int
+
+
+def patient_name(number: int) -> str:
+    """Return the identifier of a patient, as the Decathlon brain task writes it.
+
+    Examples
+    --------
+    >>> patient_name(7)
+    'BRATS_007'
+    """
+    return f"BRATS_{number:03d}"
+
+
+def scanner_of(settings: PhantomSettings, number: int) -> int:
+    """Return the index, from 0, of the scanner that a patient was examined with."""
+    _check_number(settings, number)
+    if settings.scanner_patients is not None and number <= settings.train_patients:
+        return int(np.searchsorted(np.cumsum(settings.scanner_patients), number))
+    return int(_stream(settings, CohortStream.ASSIGNMENT, number).integers(settings.scanners))
+
+
+def scanner(settings: PhantomSettings, index: int) -> Scanner:
+    """Return a scanner of the cohort by its index, from 0."""
+    return population_of(settings).scanner(_stream(settings, CohortStream.SCANNER, index))
+
+
+def population_of(settings: PhantomSettings) -> Population:
+    """Return the population of a cohort."""
+    return drawn_population(settings.seed) if settings.population == DRAWN else POPULATIONS[settings.population]
+
+
+def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
+    """Simulate the examination of one patient.
+
+    Parameters
+    ----------
+    settings
+        The cohort.
+    number
+        Number of the patient, from 1.
+
+    Returns
+    -------
+    Volume, segmentation and geometry; the same on every call.
+    """
+    index = scanner_of(settings, number)
+    machine = scanner(settings, index)
+    grid = VoxelGrid(settings.grid)
+    population = population_of(settings)
+    brain = population.brain(_stream(settings, CohortStream.SHAPE, number), grid)
+    inside = brain.inside
+    fractions = population.tissue(_stream(settings, CohortStream.TUMOUR, number), brain, settings.tumour_probability)
+    tissues = draw_tissues(_stream(settings, CohortStream.TISSUES, number), machine.field_strength)
+    volume = np.zeros((*grid.shape, len(CHANNELS)), dtype=np.int16)
+    for channel, (name, protocol) in enumerate(zip(CHANNELS, machine.protocols, strict=True)):
+        rng = _stream(settings, CohortStream.ACQUISITION, number, channel)
+        present = tissues.after_contrast() if name == "t1gd" else tissues
+        signal = protocol.jittered(rng, 0.05).signal(present).astype(np.float32) @ fractions
+        volume[inside, channel] = acquire(signal, inside, grid, machine, channel, settings.noise, rng)
+    label = np.zeros(grid.shape, dtype=np.uint8)
+    label[inside] = labels(fractions)
+    return Patient(volume=volume, label=label, affine=grid.affine, scanner=index)
+
+
+def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """Write volumes, and segmentations of training patients, below the task folder.
+
+    Parameters
+    ----------
+    settings
+        The cohort.
+    folder
+        The task folder, which holds ``imagesTr``, ``imagesTs`` and ``labelsTr``.
+    numbers
+        Patients to write; any subset, in any order.
+
+    Returns
+    -------
+    For every file written, by its name relative to the folder, its ``sha256`` and its size in ``bytes``. The bytes
+    depend on the settings and the patient alone.
+    """
+    written: dict[str, dict[str, Any]] = {}
+    for number in numbers:
+        patient = simulate_patient(settings, number)
+        training = number <= settings.train_patients
+        content = {_image_path(settings, number): patient.volume}
+        if training:
+            content[f"labelsTr/{patient_name(number)}.nii.gz"] = patient.label
+        for name, values in content.items():
+            data = _nifti(values, patient.affine)
+            with written_whole(folder / name) as temporary:
+                temporary.write_bytes(data)
+            written[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    return written
+
+
+def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
+    """Write ``dataset.json`` with the official keys, and ``participants.tsv`` with the scanner of each patient."""
+    training = range(1, settings.train_patients + 1)
+    test = range(settings.train_patients + 1, settings.patients + 1)
+    population = population_of(settings)
+    content = {
+        "name": "BRATS",
+        "description": population.description,
+        "reference": population.reference,
+        "licence": population.licence,
+        "release": f"simulated, seed {settings.seed}",
+        "tensorImageSize": "4D",
+        "modality": {str(channel): name for channel, name in enumerate(CHANNELS)},
+        "labels": {str(value): name for value, name in LABELS.items()},
+        "numTraining": settings.train_patients,
+        "numTest": settings.test_patients,
+        "training": [
+            {"image": f"./{_image_path(settings, n)}", "label": f"./labelsTr/{patient_name(n)}.nii.gz"}
+            for n in training
+        ],
+        "test": [f"./{_image_path(settings, n)}" for n in test],
+    }
+    rows = [f"{patient_name(n)}\t{scanner_of(settings, n) + 1}" for n in (*training, *test)]
+    write_text(folder / "participants.tsv", "\n".join(["participant_id\tscanner", *rows]) + "\n")
+    # Written last, because a cohort with this file counts as complete.
+    write_json(folder / "dataset.json", content)
+
+
+def _image_path(settings: PhantomSettings, number: int) -> str:
+    split = "imagesTr" if number <= settings.train_patients else "imagesTs"
+    return f"{split}/{patient_name(number)}.nii.gz"
+
+
+def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
+    """Return a gzipped NIfTI-1 file whose bytes depend on the arguments alone."""
+    image = nib.Nifti1Image(values, affine)  # type: ignore[no-untyped-call]
+    image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
+    packed = io.BytesIO()
+    # The time stamp of gzip would make the bytes differ; level 1 is written and read fast.
+    with gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=1, mtime=0) as archive:
+        archive.write(image.to_bytes())
+    return packed.getvalue()
+
+
+def _check_number(settings: PhantomSettings, number: int) -> None:
+    if not 1 <= number <= settings.patients:
+        raise ValueError(f"Expected a patient number from 1 to {settings.patients}, found {number}.")
+
+
+def _stream(settings: PhantomSettings, purpose: CohortStream, *place: int) -> np.random.Generator:
+    return stream(settings.seed, Purpose.COHORT, int(purpose), *place)

@@ -1,0 +1,275 @@
+"""A brain built from smooth implicit shapes, without an atlas, to test models that were trained on ICBM 152.
+
+Places are in mm, right-anterior-superior, with the origin near the anterior commissure. Positions and sizes are round
+numbers for an adult brain, none of them fitted to an atlas; the thickness of the cortex is about that of Fischl and
+Dale, PNAS 97 (2000) 11050-11055, doi:10.1073/pnas.200033797. Sulci are level sets of a random field, so every brain has
+its own.
+
+Shapes are implicit: functions return the depth of a place below a surface, and the share of a voxel inside it. Places
+are arrays (3, n). Distances are exact, or correct to first order near the surface, where they matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from zetadp.phantom.anatomy import FISSURE
+
+WAVES = 64
+"""Number of plane waves that make up the field whose level sets are the sulci."""
+CHUNK = 100_000
+"""Voxels computed at once, to bound memory."""
+CEREBRUM = (0.0, -17.0, 10.0)
+"""Middle of the cerebrum."""
+TEMPORAL, TEMPORAL_AXES = (42.0, -14.0, -16.0), (22.0, 46.0, 24.0)
+"""Middle and half-axes of the right temporal lobe."""
+CEREBELLUM, CEREBELLUM_AXES = (0.0, -62.0, -38.0), (52.0, 34.0, 24.0)
+STEM = ((0.0, -24.0, -8.0), (0.0, -34.0, -66.0))
+CALLOSUM, CALLOSUM_AXES = (-6.0, 8.0), (46.0, 26.0)
+"""Middle and half-axes, along y and z, of the region where the hemispheres are joined and no fissure parts them."""
+HORNS = (
+    # Frontal horn and body; atrium; occipital horn; temporal horn: points (x, y, z, radius) of the right side.
+    ((7.0, 32.0, 3.0, 2.0), (9.0, 22.0, 9.0, 4.5), (9.0, 4.0, 19.0, 5.0), (12.0, -18.0, 23.0, 5.0)),
+    ((12.0, -18.0, 23.0, 5.0), (22.0, -37.0, 15.0, 6.5)),
+    ((22.0, -37.0, 15.0, 6.5), (25.0, -56.0, 9.0, 4.0), (24.0, -72.0, 7.0, 1.5)),
+    ((22.0, -37.0, 15.0, 6.5), (32.0, -30.0, -4.0, 3.0), (34.0, -16.0, -16.0, 2.0)),
+)
+THIRD_VENTRICLE, THIRD_VENTRICLE_AXES = (0.0, -11.0, 0.0), (2.2, 14.0, 11.0)
+CAUDATE = ((13.0, 18.0, 5.0, 6.0), (15.0, 6.0, 15.0, 5.0), (18.0, -14.0, 22.0, 3.0))
+NUCLEI = (
+    # Centre, half-axes and share of grey matter: putamen, pallidum, thalamus.
+    ((27.0, 3.0, 3.0), (5.0, 16.0, 11.0), 0.95),
+    ((20.0, -2.0, 1.0), (4.0, 9.0, 7.0), 0.5),
+    ((11.0, -18.0, 8.0), (8.5, 13.0, 8.5), 0.75),
+)
+OBLIQUENESS = 0.55
+"""How far toward the surface places are moved before sulci are computed; with 1, all sulci would be flat walls."""
+INSULA = 40.0
+"""Distance of the insula from the midline."""
+
+
+@dataclass(frozen=True)
+class ProceduralBrain:
+    """Shape of one brain; lengths in mm.
+
+    Attributes
+    ----------
+    axes
+        Half-axes (3,) of the cerebrum: right to left, front to back, and up; downward it is about half as long.
+    power, taper
+        Exponent of the superellipsoid (two is an ellipsoid), and how much narrower the front is than the back.
+    frequencies, phases
+        Wave vectors (3, `WAVES`) in radians per mm, and phases (`WAVES`,), of the field that folds the cortex.
+    depth, width, thickness
+        Depth of the sulci, half their width, and thickness of the cortex.
+    ventricles
+        Size of the ventricles relative to the usual one, of the left and of the right side.
+    vessels
+        Share of blood in the fluid between gyri; four times as much in the fissure between the hemispheres.
+    """
+
+    axes: np.ndarray
+    power: float
+    taper: float
+    frequencies: np.ndarray
+    phases: np.ndarray
+    depth: float
+    width: float
+    thickness: float
+    ventricles: tuple[float, float]
+    vessels: float
+
+    def below_surface(self, place: np.ndarray) -> np.ndarray:
+        """Return how deep (mm) places (3, n) lie below the surface of the stripped brain; negative outside."""
+        pieces = [np.max(self._depths(piece), axis=0) for piece in _pieces(place)]
+        return np.concatenate(pieces).astype(np.float32)
+
+    def fractions(self, place: np.ndarray, voxel: float) -> np.ndarray:
+        """Return the fractions of cerebrospinal fluid, grey matter, white matter and blood.
+
+        Parameters
+        ----------
+        place
+            Places (3, n) inside the brain.
+        voxel
+            Size (mm) of the voxels over which fractions are averaged.
+
+        Returns
+        -------
+        Array (4, n) that sums to one over the tissues, float32.
+        """
+        return np.concatenate([self._fractions(piece, voxel) for piece in _pieces(place)], axis=1)
+
+    def _fractions(self, place: np.ndarray, voxel: float) -> np.ndarray:
+        cerebrum, cerebellum, stem = self._depths(place)
+        # Share of a voxel that is not fluid, and share that is neither fluid nor cortex. Every surface reduces both.
+        tissue, deep = np.ones(place.shape[1]), np.ones(place.shape[1])
+        for signed, present, half, ribbon in self._surfaces(place, cerebrum, cerebellum, voxel):
+            tissue *= 1 - present * covered(signed, half, voxel)
+            deep *= 1 - present * covered(signed, half + ribbon, voxel)
+        core = inside(stem, voxel)
+        tissue, deep = np.maximum(tissue, core), np.maximum(deep, 0.8 * core)
+        grey, white = np.clip(tissue - deep, 0, 1), np.minimum(deep, tissue)
+        nuclei = self._nuclei(place, voxel)
+        grey, white = grey + nuclei * white, white * (1 - nuclei)
+        ventricles = self._ventricles(place, voxel)
+        grey, white = grey * (1 - ventricles), white * (1 - ventricles)
+        fluid = np.clip(1 - grey - white, 0, 1)
+        gathered = 1 + 3 * np.exp(-np.square(place[0] / FISSURE) / 2)
+        blood = np.minimum(self.vessels * gathered, 1) * np.clip(fluid - ventricles, 0, 1)
+        return np.stack([fluid - blood, grey, white, blood]).astype(np.float32)
+
+    def _depths(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the depth below the surface of cerebrum, cerebellum and brain stem."""
+        x, y, z = (each - middle for each, middle in zip(place, CEREBRUM, strict=True))
+        wide = self.axes[0] * (1 - self.taper * y / self.axes[1])
+        high = np.where(z > 0, self.axes[2], 0.55 * self.axes[2])
+        cerebrum = superellipsoid((x / wide, y / self.axes[1], z / high), (wide, self.axes[1], high), self.power)
+        mirrored = (np.abs(place[0]), place[1], place[2])
+        cerebrum = np.maximum(cerebrum, ellipsoid(mirrored, TEMPORAL, TEMPORAL_AXES))
+        cerebellum = ellipsoid(place, CEREBELLUM, CEREBELLUM_AXES)
+        stem = -capsule(place, np.array(STEM[0]), np.array(STEM[1]), 13.0, 11.0)
+        return cerebrum, cerebellum, stem
+
+    def _surfaces(
+        self, place: np.ndarray, cerebrum: np.ndarray, cerebellum: np.ndarray, voxel: float
+    ) -> list[tuple[np.ndarray, np.ndarray, float, float]]:
+        """Return the sheets of fluid: signed distance, presence in [0, 1], half thickness, thickness of the cortex."""
+        here = (cerebrum >= cerebellum).astype(float)
+        side, y, z = np.abs(place[0]), place[1], place[2]
+        joined = np.square((y - CALLOSUM[0]) / CALLOSUM_AXES[0]) + np.square((z - CALLOSUM[1]) / CALLOSUM_AXES[1])
+        # Distance into the region where the hemispheres are parted, outside the corpus callosum.
+        parted = (np.sqrt(joined) - 1) * 25
+        opening = inside(side - INSULA, 4.0) * inside(22 - np.abs(y + 6) / 1.4, 4.0)
+        insular = inside(20 - np.abs(y - 2), 4.0) * inside(13 - np.abs(z - 4 + 0.25 * y), 4.0)
+        # The cortex folds on the outer surface and, less deeply, in the fissure between the hemispheres.
+        medial = np.where(parted > 0, 2 * side, np.inf)
+        sulci = here * inside(self.depth - np.minimum(cerebrum, medial), 4.0)
+        folds = zeros_of_waves(self._outward(place, cerebrum), self.frequencies, self.phases)
+        folia = zeros_of_waves(place, 4.0 * self.frequencies, self.phases)
+        return [
+            (cerebrum, here, 2 * self.width, self.thickness),
+            (folds, sulci, self.width, self.thickness),
+            (place[0], here * inside(parted, 4.0), 1.2 * self.width, self.thickness),
+            (side - INSULA, here * insular, 1.5 * self.width, self.thickness),
+            (0.97 * (z - 4 + 0.25 * y), here * opening, 1.5 * self.width, self.thickness),
+            (cerebellum, 1 - here, self.width, 1.5),
+            (folia, (1 - here) * inside(14 - cerebellum, 4.0), 0.3, 1.2),
+        ]
+
+    def _outward(self, place: np.ndarray, depth: np.ndarray) -> np.ndarray:
+        """Move places most of the way to the surface, so that sulci run inward from it at a slight angle."""
+        middle = np.array(CEREBRUM)[:, None]
+        from_middle = place - middle
+        distance = np.maximum(np.linalg.norm(from_middle, axis=0), 1.0)
+        moved = middle + from_middle * (1 + OBLIQUENESS * np.clip(depth, 0, None) / distance)
+        return np.asarray(moved)
+
+    def _nuclei(self, place: np.ndarray, voxel: float) -> np.ndarray:
+        """Return the share of white matter that the deep nuclei replace by grey matter."""
+        mirrored = np.concatenate([np.abs(place[:1]), place[1:]])
+        share = inside(-tube(mirrored, CAUDATE, 1.0), voxel)
+        for centre, axes, grey in NUCLEI:
+            share = np.maximum(share, grey * inside(ellipsoid(mirrored, centre, axes), voxel))
+        return np.asarray(share)
+
+    def _ventricles(self, place: np.ndarray, voxel: float) -> np.ndarray:
+        """Return the share of fluid in the lateral and the third ventricle."""
+        mirrored = np.concatenate([np.abs(place[:1]), place[1:]])
+        size = np.where(place[0] < 0, *self.ventricles)
+        outside = np.min([tube(mirrored, horn, size) for horn in HORNS], axis=0)
+        # A septum of about a millimetre parts the two sides.
+        lateral = inside(-outside, voxel) * (1 - 0.7 * covered(place[0], 0.7, voxel))
+        third = inside(ellipsoid((place[0] / size, *place[1:]), THIRD_VENTRICLE, THIRD_VENTRICLE_AXES), voxel)
+        return np.asarray(np.maximum(lateral, third))
+
+
+def _pieces(place: np.ndarray) -> list[np.ndarray]:
+    return [place[:, first : first + CHUNK] for first in range(0, max(place.shape[1], 1), CHUNK)]
+
+
+def draw_procedural_brain(rng: np.random.Generator) -> ProceduralBrain:
+    """Draw the brain of one adult."""
+    direction = rng.standard_normal((3, WAVES))
+    direction /= np.linalg.norm(direction, axis=0)
+    # There is a sulcus for every half wave, so neighbouring sulci are about 8 to 11 mm apart.
+    wave_length = rng.uniform(17, 22) * np.exp(rng.normal(0, 0.2, WAVES))
+    size = np.exp(rng.normal(0, 0.35))
+    left, right = size * np.exp(rng.normal(0, 0.08, 2))
+    return ProceduralBrain(
+        axes=np.array([65.0, 84.0, 63.0]) * np.exp(rng.normal(0, 0.025, 3)),
+        power=float(rng.uniform(2.1, 2.6)),
+        taper=float(rng.uniform(0.03, 0.14)),
+        frequencies=direction * 2 * np.pi / wave_length,
+        phases=rng.uniform(0, 2 * np.pi, WAVES),
+        depth=float(rng.uniform(20, 27)),
+        width=float(rng.uniform(0.6, 1.05)),
+        thickness=float(rng.uniform(2.7, 3.4)),
+        ventricles=(float(left), float(right)),
+        vessels=float(rng.uniform(0.1, 0.22)),
+    )
+
+
+def inside(depth: np.ndarray, voxel: float) -> np.ndarray:
+    """Return the share of a voxel on the inner side of a plane at the given depth."""
+    return np.asarray(np.clip(depth / voxel + 0.5, 0, 1))
+
+
+def covered(distance: np.ndarray, half: float, voxel: float) -> np.ndarray:
+    """Return the share of a voxel that a sheet covers.
+
+    Parameters
+    ----------
+    distance
+        Signed distance of the voxel's middle from the middle of the sheet.
+    half
+        Half the thickness of the sheet.
+    voxel
+        Size of the voxel, which lies parallel to the sheet.
+    """
+    low, high = distance - voxel / 2, distance + voxel / 2
+    return np.asarray((np.clip(high, -half, half) - np.clip(low, -half, half)) / voxel)
+
+
+def zeros_of_waves(place: np.ndarray, frequencies: np.ndarray, phases: np.ndarray) -> np.ndarray:
+    """Return the signed distance to the zeros of a sum of plane waves, to first order."""
+    angle = frequencies.T.astype(np.float32) @ place.astype(np.float32) + phases.astype(np.float32)[:, None]
+    slope = np.linalg.norm(frequencies.astype(np.float32) @ np.sin(angle), axis=0)
+    # Where the field is flat the zeros are far, however small its value is.
+    least = 0.3 * np.sqrt(np.square(frequencies).sum() / 2)
+    return np.asarray(np.cos(angle).sum(axis=0) / np.maximum(slope, least), dtype=float)
+
+
+def superellipsoid(reduced: tuple[np.ndarray, ...], axes: tuple[np.ndarray | float, ...], power: float) -> np.ndarray:
+    """Return the depth, to first order, below the surface where the coordinates over the half-axes have norm one."""
+    norm = np.maximum(sum(np.abs(each) ** power for each in reduced) ** (1 / power), 0.05)
+    slope = np.sqrt(
+        sum(((np.abs(each) / norm) ** (power - 1) / axis) ** 2 for each, axis in zip(reduced, axes, strict=True))
+    )
+    return np.asarray((1 - norm) / np.maximum(slope, 1e-3))
+
+
+def ellipsoid(place: Iterable[np.ndarray], centre: tuple[float, ...], axes: tuple[float, ...]) -> np.ndarray:
+    """Return the depth, to first order, below the surface of an ellipsoid."""
+    reduced = tuple((each - middle) / axis for each, middle, axis in zip(place, centre, axes, strict=True))
+    return superellipsoid(reduced, axes, 2.0)
+
+
+def capsule(
+    place: np.ndarray, start: np.ndarray, end: np.ndarray, first: np.ndarray | float, last: np.ndarray | float
+) -> np.ndarray:
+    """Return the distance from a rod that tapers from one radius to another; negative within."""
+    along = end - start
+    t = np.clip((place - start[:, None]).T @ along / (along @ along), 0, 1)
+    nearest = start[:, None] + along[:, None] * t
+    return np.asarray(np.linalg.norm(place - nearest, axis=0) - (first + (last - first) * t))
+
+
+def tube(place: np.ndarray, points: tuple[tuple[float, ...], ...], size: np.ndarray | float) -> np.ndarray:
+    """Return the distance from a chain of rods with points (x, y, z, radius); negative within."""
+    rods = [capsule(place, np.array(a[:3]), np.array(b[:3]), a[3] * size, b[3] * size) for a, b in pairwise(points)]
+    return np.asarray(np.min(rods, axis=0))

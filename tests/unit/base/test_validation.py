@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from zetadp.base.validation import UserError, did_you_mean, in_range, one_of, positive, settings_of
+
+
+@pytest.mark.parametrize("value", [0, -1, -0.5, math.nan, math.inf, -math.inf])
+def test_what_is_not_positive_and_finite_is_named(value):
+    with pytest.raises(ValueError, match=f"Expected rounds > 0, found {value}"):
+        positive(clip=1.0, rounds=value)
+    positive(clip=1e-300, rounds=1)
+
+
+@pytest.mark.parametrize("value", [-0.001, 1.001, math.nan])
+def test_what_is_out_of_range_is_named(value):
+    with pytest.raises(ValueError, match=f"Expected 0 <= drop_after <= 1, found {value}"):
+        in_range(0, 1, drop_after=value)
+    in_range(0, 1, smallest=0, largest=1)
+
+
+def test_an_unknown_choice_is_answered_with_the_nearest():
+    with pytest.raises(
+        ValueError, match=r"Expected head to be one of hidden, pooled, found 'poled'. Did you mean 'pooled'\?"
+    ):
+        one_of(("hidden", "pooled"), head="poled")
+    with pytest.raises(ValueError, match=r"found 'xyz'\.$"):
+        one_of(("hidden", "pooled"), head="xyz")
+    one_of(("hidden", "pooled"), head="hidden")
+
+
+def test_a_hint_is_given_only_where_something_is_near():
+    assert did_you_mean("federeted", ["central", "federated"]) == " Did you mean 'federated'?"
+    assert did_you_mean("q", ["central", "federated"]) == ""
+    assert did_you_mean("q", []) == ""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Settings with one that is checked."""
+
+    words: int = 1
+
+    def __post_init__(self) -> None:
+        positive(words=self.words)
+
+
+@pytest.mark.parametrize(
+    ("section", "fault"), [({"words": -1}, "Expected words > 0, found -1"), ({"word": 1}, "'word'")]
+)
+def test_a_setting_of_a_task_that_cannot_be_is_one_message_with_its_section(section, fault):
+    with pytest.raises(UserError, match=rf"^task\.settings\.encoder: .*{fault}\.$"):
+        settings_of(Encoder, section)
+    assert settings_of(Encoder, {"words": 2}) == Encoder(2)

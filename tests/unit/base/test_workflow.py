@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import ROOT, code_of, run
+
+FILES = {
+    "scripts/train.py": "from zetadp.training import train\n\ntrain()\n",
+    "src/zetadp/__init__.py": '"""Package."""\n',
+    "src/zetadp/nn/__init__.py": '"""Networks."""\n',
+    "src/zetadp/training.py": """
+        \"\"\"Training.\"\"\"
+        import os
+        from zetadp.nn import layers
+        import zetadp.privacy
+
+
+        def train():
+            \"\"\"Train.\"\"\"
+            from zetadp.late import now
+            return layers.width + now  # done
+    """,
+    "src/zetadp/nn/layers.py": "from zetadp.nn.deep import width\n",
+    "src/zetadp/nn/deep.py": "from zetadp.training import train\nwidth = 3\n",
+    "src/zetadp/privacy/__init__.py": "clip = 1\n",
+    "src/zetadp/late.py": "now = 1\n",
+    "src/zetadp/unrelated.py": "x = 1\n",
+    "src/zetadp/nn/unrelated.py": "y = 1\n",
+}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return tmp_path
+
+
+def changed(repository: Path, name: str, old: str, new: str) -> bool:
+    """Tell whether an edit changes the code of the script."""
+    before = code_of("scripts/train.py", root=repository)
+    path = repository / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000))
+    return code_of("scripts/train.py", root=repository) != before
+
+
+def test_code_is_the_script_and_all_it_imports(repository):
+    assert sorted(code_of("scripts/train.py", root=repository)) == [
+        "scripts/train.py",
+        "src/zetadp/late.py",
+        "src/zetadp/nn/__init__.py",
+        "src/zetadp/nn/deep.py",
+        "src/zetadp/nn/layers.py",
+        "src/zetadp/privacy/__init__.py",
+        "src/zetadp/training.py",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("scripts/train.py", "train()", "train(2)"),
+        ("src/zetadp/training.py", "layers.width", "2 * layers.width"),
+        ("src/zetadp/nn/deep.py", "width = 3", "width = 4"),
+        ("src/zetadp/privacy/__init__.py", "clip = 1", "clip = 2"),
+        ("src/zetadp/late.py", "now = 1", "now = 1.0"),
+        ("src/zetadp/nn/layers.py", "import width", "import width as breadth"),
+    ],
+)
+def test_code_changes_when_something_reachable_changes_in_meaning(repository, name, old, new):
+    assert changed(repository, name, old, new)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("src/zetadp/training.py", "# done", "# finished"),
+        ("src/zetadp/training.py", '"""Train."""', '"""Train, that is to say learn."""'),
+        ("src/zetadp/training.py", '"""Training."""\n', ""),
+        ("src/zetadp/training.py", "layers.width + now", "(\n        layers.width\n        + now\n    )"),
+        ("src/zetadp/late.py", "now = 1", "now   =  1"),
+        ("src/zetadp/late.py", "now = 1", 'now = 1\n"""The time."""'),
+        ("src/zetadp/unrelated.py", "x = 1", "x = 2"),
+        ("src/zetadp/nn/unrelated.py", "y = 1", "y = 2"),
+        ("src/zetadp/late.py", "now", "now"),
+    ],
+)
+def test_code_does_not_change_for_words_layout_time_or_unrelated_modules(repository, name, old, new):
+    assert not changed(repository, name, old, new)
+
+
+def test_code_does_not_depend_on_where_the_repository_lies(repository, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    for name, text in FILES.items():
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).write_text(textwrap.dedent(text))
+    assert code_of("scripts/train.py", root=repository) == code_of("scripts/train.py", root=other)
+
+
+def test_code_of_every_script_of_this_repository_is_found():
+    scripts = sorted((ROOT / "scripts").glob("*.py"))
+    assert scripts
+    for script in scripts:
+        assert len(code_of(script.relative_to(ROOT).as_posix())) > 1
+    training = code_of("scripts/train_model.py")
+    for module in ("privacy/clipping", "privacy/mechanism", "privacy/ledger", "nn/stacked", "core/records"):
+        assert f"src/zetadp/{module}.py" in training
+
+
+class Named(dict):
+    """Named items, as Snakemake passes them."""
+
+
+def job(folder: Path, **changes: object) -> SimpleNamespace:
+    content = {
+        "input": Named(images=[str(folder / "a.h5"), str(folder / "b.h5")], table=str(folder / "t.csv")),
+        "output": Named(model=str(folder / "model.bin")),
+        "params": Named(settings={"rounds": 3}, code={"scripts/x.py": "abc"}),
+        "wildcards": Named(seed="7", arm="central"),
+        "resources": Named(gpu=1),
+        "threads": 3,
+        "log": [str(folder / "logs" / "x.log")],
+        "rule": "train",
+    }
+    return SimpleNamespace(**(content | changes))
+
+
+@contextmanager
+def untouched_process():
+    """Give the block a process without log handlers, and undo what it sets up."""
+    root = logging.getLogger()
+    kept = root.handlers[:], root.level, sys.excepthook
+    root.handlers[:] = []
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            for handler in root.handlers:
+                handler.close()
+            logging.captureWarnings(capture=False)
+            root.handlers[:], root.level, sys.excepthook = kept
+
+
+def call(main, snakemake) -> str:
+    """Run a job and return its log."""
+    with untouched_process():
+        run(main, snakemake)
+    return Path(snakemake.log[0]).read_text()
+
+
+def test_arguments_are_bound_by_name(tmp_path):
+    seen = {}
+
+    def main(*, images, table, model, settings, seed, threads, optional=5):
+        seen.update(locals())
+
+    call(main, job(tmp_path))
+    assert seen["images"] == [tmp_path / "a.h5", tmp_path / "b.h5"]
+    assert seen["table"] == tmp_path / "t.csv"
+    assert seen["model"] == tmp_path / "model.bin"
+    assert seen["settings"] == {"rounds": 3}
+    assert seen["seed"] == "7"
+    assert seen["threads"] == 3
+    assert seen["optional"] == 5
+    assert "arm" not in seen
+
+
+def test_names_that_disagree_are_said(tmp_path):
+    def misspelt(*, images, tabel, model, settings):
+        pytest.fail("called")
+
+    def narrow(*, images, model, settings):
+        pytest.fail("called")
+
+    def wide(*, images, table, model, settings, more):
+        pytest.fail("called")
+
+    said = {
+        misspelt: r"missing \['tabel'\], surplus \['table'\]",
+        narrow: r"missing \[\], surplus \['table'\]",
+        wide: r"missing \['more'\], surplus \[\]",
+    }
+    for main, message in said.items():
+        with pytest.raises(TypeError, match=rf"Rule train .* {message}"):
+            call(main, job(tmp_path))
+
+
+def accepting(body):
+    def main(*, images, table, model, settings):
+        body()
+
+    return main
+
+
+def test_a_users_error_ends_the_job_with_its_message_alone(tmp_path):
+    def body() -> None:
+        message = "Expected four channels in a.nii.gz, found three."
+        raise UserError(message)
+
+    snakemake = job(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        call(accepting(body), snakemake)
+    assert end.value.code == 1
+    log = Path(snakemake.log[0]).read_text()
+    assert "ERROR Expected four channels in a.nii.gz, found three." in log
+    assert "Traceback" not in log
+
+
+def test_too_little_memory_is_said_without_a_traceback(tmp_path):
+    def body() -> None:
+        raise MemoryError
+
+    snakemake = job(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        call(accepting(body), snakemake)
+    assert end.value.code == 1
+    log = Path(snakemake.log[0]).read_text()
+    assert "Out of memory in rule train: give it more (mem_mb)" in log
+    assert "Traceback" not in log
+
+
+def test_other_errors_are_not_swallowed(tmp_path):
+    def body() -> None:
+        message = "a fault of ours"
+        raise ValueError(message)
+
+    with pytest.raises(ValueError, match="a fault of ours"):
+        call(accepting(body), job(tmp_path))
+
+
+def test_the_log_holds_what_is_logged_and_warned(tmp_path, capfd):
+    def body() -> None:
+        logging.getLogger("zetadp.training").info("round %d", 5)
+        warnings.warn("odd number", UserWarning, stacklevel=1)
+
+    log = call(accepting(body), job(tmp_path))
+    assert "INFO round 5" in log
+    assert "odd number" in log
+    assert "INFO round 5" in capfd.readouterr().err
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, {source!r})
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import run
+
+def main(*, kind):
+    raise {{"user": UserError("the message"), "ours": ValueError("our fault")}}[kind]
+
+run(main, SimpleNamespace(input={{}}, output={{}}, params={{"kind": {kind!r}}}, wildcards={{}}, resources={{}},
+                          threads=1, log=[{log!r}], rule="x"))
+"""
+
+
+@pytest.mark.parametrize("kind", ["user", "ours"])
+def test_a_job_ends_with_exit_code_1_and_only_our_faults_leave_a_traceback_in_the_log(tmp_path, kind):
+    log = tmp_path / "x.log"
+    code = SCRIPT.format(source=str(ROOT / "src"), kind=kind, log=str(log))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    for text in (done.stderr, log.read_text()):
+        assert ("the message" if kind == "user" else "our fault") in text
+        assert ("Traceback" in text) == (kind == "ours")
+
+
+def test_the_seam_imports_nothing_but_the_standard_library():
+    heavy = ("numpy", "torch", "pandas", "snakemake")
+    code = f"import sys; import zetadp.base.workflow; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path, PurePosixPath
+
+import nibabel as nib
+import numpy as np
+import pytest
+from decathlon_builder import CHANNELS, real_sample, volume, write_dataset_json, write_tiny_task, write_volume
+
+from zetadp.base.validation import UserError
+from zetadp.mri.decathlon import SEQUENCES, canonical_sequence, read_task, read_volume, record_name, write_task
+
+
+def test_task_keeps_the_channel_order_of_the_file_under_canonical_names(tmp_path):
+    root = write_tiny_task(tmp_path, 2, 1, channels=("T2", "t1ce", "flair", "T1"))
+    task = read_task(root)
+    assert task.sequences == ("T2w", "T1gd", "FLAIR", "T1w")
+    assert task.training == (PurePosixPath("imagesTr/BRATS_001.nii.gz"), PurePosixPath("imagesTr/BRATS_002.nii.gz"))
+    assert task.test == (PurePosixPath("imagesTs/BRATS_003.nii.gz"),)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "sequence"),
+    [
+        *[(name, "FLAIR") for name in ("FLAIR", "flair", "T2-FLAIR", "t2f")],
+        *[(name, "T1w") for name in ("T1w", "t1", "T1", "t1n")],
+        *[(name, "T1gd") for name in ("t1gd", "T1ce", "T1wgd", "T1Gd", "t1c")],
+        *[(name, "T2w") for name in ("T2w", "T2", "t2")],
+        *[(name, None) for name in ("", "DWI", "T1wT2w", "T")],
+    ],
+)
+def test_spellings(spelling, sequence):
+    assert canonical_sequence(spelling) == sequence
+
+
+def test_modality_is_ordered_by_number_not_by_place_in_the_file(tmp_path):
+    modality = {"3": "FLAIR", "1": "T1w", "0": "t1gd", "2": "T2w"}
+    write_dataset_json(tmp_path, [], [], modality=modality)
+    assert read_task(tmp_path).sequences == ("T1gd", "T1w", "T2w", "FLAIR")
+
+
+@pytest.mark.parametrize(
+    ("channels", "found"),
+    [
+        (("FLAIR", "T1w", "t1gd"), "T2w is missing"),
+        (("FLAIR", "T1w", "t1gd", "T2w", "flair"), "FLAIR appears 2 times"),
+        (("FLAIR", "T1w", "T1", "T2w"), "T1gd is missing; T1w appears 2 times"),
+        (("FLAIR", "T1w", "t1gd", "T2w", "ADC"), "'ADC' is unknown"),
+    ],
+)
+def test_missing_doubled_and_unknown_channels(tmp_path, channels, found):
+    path = write_dataset_json(tmp_path, [], [], channels)
+    with pytest.raises(UserError) as error:
+        read_task(tmp_path)
+    assert found in str(error.value)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"modality": None},
+        {"modality": ["FLAIR", "T1w", "t1gd", "T2w"]},
+        {"modality": {"0": "FLAIR", "2": "T1w", "3": "t1gd", "4": "T2w"}},
+        {"training": "imagesTr"},
+        {"test": None},
+        {"test": ["/etc/passwd"]},
+        {"test": ["../elsewhere/BRATS_001.nii.gz"]},
+        {"training": [{"label": "./labelsTr/BRATS_001.nii.gz"}]},
+    ],
+)
+def test_malformed_dataset_json_is_one_error_that_names_the_file(tmp_path, changes):
+    path = write_dataset_json(tmp_path, [], [], **changes)
+    with pytest.raises(UserError, match="Expected") as error:
+        read_task(tmp_path)
+    assert str(path) in str(error.value)
+
+
+def test_test_entries_may_be_mappings(tmp_path):
+    write_dataset_json(tmp_path, [], [], test=[{"image": "./imagesTs/a.nii.gz"}])
+    assert read_task(tmp_path).test == (PurePosixPath("imagesTs/a.nii.gz"),)
+
+
+def test_absent_and_broken_dataset_json(tmp_path):
+    with pytest.raises(UserError, match="found no such file"):
+        read_task(tmp_path)
+    (tmp_path / "dataset.json").write_text("{")
+    with pytest.raises(UserError, match="as JSON"):
+        read_task(tmp_path)
+
+
+def test_what_is_written_reads_back_with_the_official_keys(tmp_path):
+    train, test = [PurePosixPath("imagesTr/a.nii.gz")], [PurePosixPath("imagesTs/b.nii.gz")]
+    write_task(tmp_path, name="n", description="d", sequences=SEQUENCES[::-1], training=train, test=test)
+    task = read_task(tmp_path)
+    assert (task.sequences, task.training, task.test) == (SEQUENCES[::-1], tuple(train), tuple(test))
+    content = json.loads((tmp_path / "dataset.json").read_text())
+    assert content["tensorImageSize"] == "4D"
+    assert (content["numTraining"], content["numTest"]) == (1, 1)
+
+
+def test_record_name():
+    assert record_name(Path("imagesTr/BRATS_001.nii.gz")) == record_name(Path("BRATS_001.nii")) == "BRATS_001"
+
+
+def test_volume_tells_what_the_header_holds(tmp_path):
+    array = volume((6, 7, 8), 4, np.random.default_rng(0))
+    found = read_volume(write_volume(tmp_path / "a.nii.gz", array, "SPL", slope=0.5, inter=-3.0))
+    assert found.shape == (8, 7, 6, 4)
+    assert found.axial_slices == 8
+    assert (found.slope, found.intercept) == (0.5, -3.0)
+    assert found.dtype == np.int16
+    with found.open() as stream:
+        stream.read(found.offset)
+        assert stream.read() == nib.load(found.path).dataobj.get_unscaled().tobytes(order="F")
+
+
+def _good(path: Path) -> bytes:
+    return write_volume(path, volume((6, 7, 8), 4, np.random.default_rng(0))).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "found no such file"),
+        (lambda path: path.write_bytes(b""), "gzip-compressed"),
+        (lambda path: path.write_bytes(gzip.decompress(_good(path))), "gzip-compressed"),
+        (lambda path: path.write_bytes(_good(path)[:100]), "Cannot read the NIfTI header"),
+        (lambda path: path.write_bytes(gzip.compress(b"no image" * 100)), "Cannot read the NIfTI header"),
+        (lambda path: write_volume(path, np.ones((6, 7, 8), np.int16)), "Expected a 4-D NIfTI volume"),
+        (lambda path: write_volume(path, np.ones((6, 7, 8, 1, 4), np.int16)), "found 5-D"),
+        (lambda path: write_volume(path, np.ones((6, 7, 8, 3), np.int16)), "Expected 4 channels"),
+        (lambda path: write_volume(path, np.ones((6, 7, 8, 5), np.int16)), "Expected 4 channels"),
+        (lambda path: write_volume(path, np.ones((9, 9, 4, 4), np.int16), "SAR"), "Expected at least 5 axial slices"),
+        (lambda path: write_volume(path, np.ones((6, 7, 8, 4), np.complex64)), "Expected real voxels"),
+    ],
+)
+def test_unusable_volumes_are_one_error_that_names_the_file(tmp_path, make, message):
+    path = tmp_path / "BRATS_001.nii.gz"
+    make(path)
+    with pytest.raises(UserError, match=message) as error:
+        read_volume(path, channels=4, slices=5)
+    assert str(path) in str(error.value)
+    assert str(error.value).rstrip().endswith(".")
+
+
+def test_affine_without_an_axis(tmp_path):
+    affine = np.diag([1.0, 1.0, 0.0, 1.0])
+    image = nib.Nifti1Image(np.ones((6, 7, 8, 4), np.int16), None)
+    image.header.set_sform(affine, code=1)
+    nib.save(image, tmp_path / "a.nii.gz")
+    with pytest.raises(UserError, match="full rank"):
+        read_volume(tmp_path / "a.nii.gz")
+
+
+def test_real_sample_declares_the_four_sequences():
+    task = read_task(real_sample())
+    assert task.sequences == SEQUENCES
+    for file in task.training + task.test:
+        found = read_volume(task.root / file, channels=4, slices=20)
+        assert (found.shape, found.axial_slices) == ((240, 240, 155, 4), 155)
+    assert [canonical_sequence(name) for name in CHANNELS] == list(SEQUENCES)

@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from zetadp.base.validation import UserError
+from zetadp.mri.download import OFFICIAL_MD5, OFFICIAL_URL, download, extract
+
+CONTENT = np.random.default_rng(0).bytes(3_000_000)
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+@contextmanager
+def serving(*answers, ranges: bool = True, content: bytes = CONTENT):
+    """Serve ``content`` on 127.0.0.1; each request takes the next answer, the last one stays.
+
+    An answer is ``good``, a status code, ``corrupt`` (one byte altered), ``silent`` (no answer), or the number of bytes
+    after which the connection is dropped. Yields the address and the list of requested ranges.
+    """
+    queue, requests = list(answers or ["good"]), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            answer = queue.pop(0) if len(queue) > 1 else queue[0]
+            requests.append(self.headers.get("Range"))
+            if answer == "silent":
+                self.server.stop.wait(5)
+                return
+            if answer not in ("good", "corrupt") and answer in (404, 500, 503):
+                self.send_error(answer)
+                return
+            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-")) if requests[-1] else 0
+            if not ranges:
+                start = 0
+            if start >= len(content):
+                self.send_error(416)
+                return
+            body = content[start:]
+            if answer == "corrupt":
+                body = bytes([body[0] ^ 1]) + body[1:]
+            self.send_response(206 if start else 200)
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[:answer] if isinstance(answer, int) else body)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.stop = threading.Event()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/task.tar", requests
+    finally:
+        server.stop.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def fetch(url, target, md5=MD5, **options):
+    download(url, target, md5, **({"pause": 0.001, "timeout": 5} | options))
+
+
+def only(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_official_address_is_encrypted_and_has_a_checksum():
+    assert OFFICIAL_URL.startswith("https://")
+    assert len(bytes.fromhex(OFFICIAL_MD5)) == 16
+
+
+def test_download_reports_its_progress(tmp_path):
+    seen = []
+    with serving() as (url, requests):
+        fetch(url, tmp_path / "new" / "task.tar", progress=lambda *state: seen.append(state))
+    assert (tmp_path / "new" / "task.tar").read_bytes() == CONTENT
+    assert only(tmp_path / "new") == ["task.tar"]
+    assert requests == [None]
+    arrived, totals, rates = zip(*seen, strict=True)
+    assert list(arrived) == sorted(arrived)
+    assert arrived[-1] == len(CONTENT)
+    assert set(totals) == {len(CONTENT)}
+    assert min(rates) > 0
+
+
+def test_a_file_that_is_there_is_not_fetched_again_unless_it_is_wrong(tmp_path):
+    target = tmp_path / "task.tar"
+    target.write_bytes(CONTENT)
+    with serving() as (url, requests):
+        fetch(url, target, MD5.upper())
+        assert requests == []
+        target.write_bytes(CONTENT[:-1])
+        fetch(url, target)
+        assert requests == [None]
+    assert target.read_bytes() == CONTENT
+
+
+def test_a_broken_download_goes_on_where_it_broke(tmp_path):
+    with serving(1_000_000, 500_000, "good") as (url, requests):
+        fetch(url, tmp_path / "task.tar")
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+    assert requests == [None, "bytes=1000000-", "bytes=1500000-"]
+
+
+def test_another_process_goes_on_too(tmp_path):
+    with serving(1_000_000, 503) as (url, _), pytest.raises(UserError):
+        fetch(url, tmp_path / "task.tar", retries=1)
+    assert only(tmp_path) == ["task.tar.part"]
+    with serving() as (url, requests):
+        fetch(url, tmp_path / "task.tar")
+    assert requests == ["bytes=1000000-"]
+    assert only(tmp_path) == ["task.tar"]
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_is_read_from_the_beginning(tmp_path):
+    with serving(1_000_000, "good", ranges=False) as (url, requests):
+        fetch(url, tmp_path / "task.tar")
+    assert requests == [None, "bytes=1000000-"]
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("status", [404, 500, 503])
+def test_a_server_that_fails_for_a_while(tmp_path, status):
+    with serving(status, status, "good") as (url, requests):
+        fetch(url, tmp_path / "task.tar")
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+    assert len(requests) == 3
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_server_that_fails_for_good(tmp_path, status):
+    with serving(status) as (url, requests), pytest.raises(UserError) as error:
+        fetch(url, tmp_path / "task.tar", retries=3)
+    assert len(requests) == 4
+    for words in (url, str(tmp_path / "task.tar"), str(status), "after 3 retries"):
+        assert words in str(error.value)
+
+
+def test_corrupted_content_is_deleted_and_fetched_again_from_the_beginning(tmp_path):
+    with serving("corrupt", "good") as (url, requests):
+        fetch(url, tmp_path / "task.tar")
+    assert requests == [None, None]
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+
+
+def test_corruption_before_a_break_is_not_carried_on_for_ever(tmp_path):
+    (tmp_path / "task.tar.part").write_bytes(bytes(1000))
+    with serving() as (url, requests):
+        fetch(url, tmp_path / "task.tar")
+    assert requests == ["bytes=1000-", None]
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("length", [len(CONTENT), len(CONTENT) + 7])
+def test_a_partial_file_that_is_complete_or_too_long(tmp_path, length):
+    (tmp_path / "task.tar.part").write_bytes((CONTENT + bytes(7))[:length])
+    with serving() as (url, requests):
+        fetch(url, tmp_path / "task.tar")
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+    assert len(requests) == (1 if length == len(CONTENT) else 2)
+
+
+def test_wrong_content_never_takes_the_place_of_the_target(tmp_path):
+    with serving("corrupt") as (url, requests), pytest.raises(UserError, match=f"expected the MD5 checksum {MD5}"):
+        fetch(url, tmp_path / "task.tar", retries=2)
+    assert only(tmp_path) == []
+    assert len(requests) <= 4  # the first attempt brings something new, whatever it is worth
+
+
+def test_progress_of_any_size_earns_new_retries(tmp_path):
+    with serving(*[400_000] * 7, "good") as (url, requests):
+        fetch(url, tmp_path / "task.tar", retries=1)
+    assert len(requests) == 8
+
+
+def test_a_server_that_says_nothing_times_out(tmp_path):
+    with serving("silent", "good") as (url, _):
+        fetch(url, tmp_path / "task.tar", timeout=0.2)
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+
+
+def test_nobody_listens(tmp_path):
+    with serving() as (url, _):
+        pass
+    with pytest.raises(UserError, match="connection failed"):
+        fetch(url, tmp_path / "task.tar", retries=1)
+
+
+def test_other_addresses_are_refused(tmp_path):
+    with pytest.raises(UserError, match="https://"):
+        fetch(f"file://{tmp_path}/task.tar", tmp_path / "task.tar")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with serving() as (url, _), pytest.raises(UserError, match="Cannot write"):
+        fetch(url, tmp_path / "file" / "task.tar")
+
+
+def archive(path, *members) -> object:
+    """Write a tar of members: a name for a file, or a name and changes to its header."""
+    with tarfile.open(path, "w") as tar:
+        for name, changes in ((member, {}) if isinstance(member, str) else member for member in members):
+            info = tarfile.TarInfo(name)
+            data = f"content of {name}".encode()
+            if name.endswith("/"):
+                info.type = tarfile.DIRTYPE
+            for key, value in changes.items():
+                setattr(info, key, value)
+            info.size = len(data) if info.isreg() else 0
+            tar.addfile(info, io.BytesIO(data) if info.isreg() else None)
+    return path
+
+
+GOOD = ("Task/", "Task/dataset.json", "Task/imagesTr/", "Task/imagesTr/BRATS_001.nii.gz")
+
+
+def test_the_top_folder_becomes_the_folder(tmp_path):
+    path = archive(tmp_path / "task.tar", *GOOD, "._Task", "Task/imagesTr/._BRATS_001.nii.gz")
+    extract(path, tmp_path / "data" / "Task01_BrainTumour")
+    folder = tmp_path / "data" / "Task01_BrainTumour"
+    files = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    assert files == {
+        "dataset.json": "content of Task/dataset.json",
+        "imagesTr/BRATS_001.nii.gz": "content of Task/imagesTr/BRATS_001.nii.gz",
+    }
+    assert only(tmp_path / "data") == ["Task01_BrainTumour"]
+
+
+def test_archives_with_a_leading_dot_and_without_folder_entries(tmp_path):
+    extract(archive(tmp_path / "task.tar", "./Task/imagesTr/a.nii.gz", "./Task/Task"), tmp_path / "out")
+    assert only(tmp_path / "out") == ["Task", "imagesTr"]
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "/etc/evil",
+        "../evil",
+        "Task/../../evil",
+        "Task/sub/../../../evil",
+        ("Task/link", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}),
+        ("Task/link", {"type": tarfile.SYMTYPE, "linkname": "../../evil"}),
+        ("Task/link", {"type": tarfile.LNKTYPE, "linkname": "/etc/passwd"}),
+        ("Task/link", {"type": tarfile.LNKTYPE, "linkname": "../../evil"}),
+        ("Task/device", {"type": tarfile.CHRTYPE}),
+        ("Task/device", {"type": tarfile.BLKTYPE}),
+        ("Task/pipe", {"type": tarfile.FIFOTYPE}),
+        "Task\\..\\evil",
+    ],
+)
+def test_an_unsafe_member_stops_everything(tmp_path, member):
+    name = member if isinstance(member, str) else member[0]
+    path = archive(tmp_path / "task.tar", *GOOD, member)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(UserError) as error:
+        extract(path, tmp_path / "data" / "task")
+    assert repr(name) in str(error.value)
+    assert str(path) in str(error.value)
+    assert only(tmp_path / "data") == []
+    assert only(tmp_path) == ["data", "task.tar"]
+
+
+def test_a_write_through_a_link_is_stopped_at_the_link(tmp_path):
+    (tmp_path / "outside").mkdir()
+    link = ("Task/link", {"type": tarfile.SYMTYPE, "linkname": str(tmp_path / "outside")})
+    with pytest.raises(UserError, match="a link to"):
+        extract(archive(tmp_path / "task.tar", *GOOD, link, "Task/link/evil"), tmp_path / "task")
+    assert only(tmp_path / "outside") == []
+
+
+def test_permissions_of_the_archive_do_not_matter(tmp_path):
+    wild = ("Task/run", {"mode": 0o6777})
+    extract(archive(tmp_path / "task.tar", *GOOD, wild), tmp_path / "task")
+    assert (tmp_path / "task" / "run").stat().st_mode & 0o6022 == 0
+
+
+def test_truncated_and_alien_archives_leave_nothing(tmp_path):
+    path = archive(tmp_path / "task.tar", *GOOD)
+    whole = path.read_bytes()
+    for data in (
+        *(whole[:size] for size in (600, 1100, 1700, 2300)),
+        b"",
+        os.urandom(5000),
+        os.urandom(5000) + bytes(1024),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(UserError, match="Cannot unpack"):
+            extract(path, tmp_path / "task")
+        assert only(tmp_path) == ["task.tar"]
+
+
+def test_an_archive_without_one_top_folder(tmp_path):
+    for members in ((*GOOD, "Other/a"), (*GOOD, "README"), ("dataset.json",)):
+        with pytest.raises(UserError, match="Expected one folder at the top"):
+            extract(archive(tmp_path / "task.tar", *members), tmp_path / "task")
+        assert only(tmp_path) == ["task.tar"]
+
+
+def test_absent_archive(tmp_path):
+    with pytest.raises(UserError, match="found no such file"):
+        extract(tmp_path / "task.tar", tmp_path / "task")
+
+
+def test_a_folder_with_files_is_kept_and_one_without_is_replaced(tmp_path):
+    path = archive(tmp_path / "task.tar", *GOOD)
+    (tmp_path / "task" / "imagesTr").mkdir(parents=True)
+    mine = tmp_path / "task" / "imagesTr" / "mine.txt"
+    mine.write_text("mine")
+    with pytest.raises(UserError, match="absent or empty"):
+        extract(path, tmp_path / "task")
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    extract(path, tmp_path / "task")
+    assert only(tmp_path / "task") == ["dataset.json", "imagesTr"]

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+from decathlon_builder import real_sample, write_dataset_json, write_tiny_task, write_volume
+
+from zetadp.base.validation import UserError
+from zetadp.mri.index import COLUMNS, PARTICIPANTS, PATIENT_KEY, index_cohort, listed_files
+
+
+@pytest.fixture
+def task(tmp_path):
+    return write_tiny_task(tmp_path / "Task01_BrainTumour", 3, 2)
+
+
+def index(root, train=3, test=2, slices=5, **options):
+    return index_cohort(root, train_patients=train, test_patients=test, slices=slices, **options)
+
+
+def problems(root, *args, **options) -> list[str]:
+    """Return the numbered problems of a cohort, without their numbers."""
+    with pytest.raises(UserError) as error:
+        index(root, *args, **options)
+    head, *lines = str(error.value).splitlines()
+    assert head.startswith(f"Found {len(lines)} problem")
+    assert str(root) in head
+    assert [line.split(". ", 1)[0] for line in lines] == [str(number + 1) for number in range(len(lines))]
+    return [line.split(". ", 1)[1] for line in lines]
+
+
+def test_listed_files_are_all_that_the_table_is_made_of(task):
+    """Found before anything runs, also of a folder in which something is missing or wrong."""
+    volumes = [task / file for file in index(task)["file"]]
+    assert listed_files(task) == [*volumes, task / PATIENT_KEY, task / PARTICIPANTS]
+    volumes[0].unlink()
+    assert listed_files(task)[:-2] == volumes
+    (task / "dataset.json").write_text("{}")
+    assert listed_files(task) == listed_files(task / "nowhere") == []
+
+
+def test_table_describes_every_file(task):
+    table = index(task)
+    assert tuple(table.columns) == COLUMNS
+    assert table["patient"].tolist() == table["record"].tolist() == [f"BRATS_{n:03d}" for n in range(1, 6)]
+    assert table["part"].tolist() == ["train"] * 3 + ["test"] * 2
+    for row in table.itertuples():
+        content = (task / row.file).read_bytes()
+        assert row.sha256 == hashlib.sha256(content).hexdigest()
+        assert row.bytes == len(content)
+    assert table["scanner"].tolist() == [""] * 5
+
+
+def test_order_of_the_list_and_number_of_threads_do_not_matter(task):
+    table = index(task)
+    content = json.loads((task / "dataset.json").read_text())
+    content["training"].reverse()
+    content["test"].reverse()
+    (task / "dataset.json").write_text(json.dumps(content))
+    assert index(task, threads=3).equals(table)
+
+
+def test_scanners_come_from_participants_with_or_without_the_bids_prefix(task):
+    rows = "participant_id\tage\tscanner\nBRATS_001\t60\tA\nsub-BRATS_004\t70\tB\n"
+    (task / "participants.tsv").write_text(rows)
+    assert index(task)["scanner"].tolist() == ["A", "", "", "B", ""]
+    (task / "participants.tsv").write_text("participant_id\nBRATS_001\n")
+    assert index(task)["scanner"].tolist() == [""] * 5
+    (task / "participants.tsv").write_text("name,scanner\nBRATS_001,A\n")
+    (found,) = problems(task)
+    assert "Expected the columns participant_id" in found
+
+
+def test_other_numbers_of_patients_name_both(task):
+    found = problems(task, train=484, test=266)
+    assert len(found) == 2
+    assert "Expected 484 training patients as declared, found 3" in found[0]
+    assert "Expected 266 test patients as declared, found 2" in found[1]
+
+
+def test_all_problems_are_in_one_message(task):
+    (task / "imagesTr/BRATS_001.nii.gz").unlink()
+    write_volume(task / "imagesTr/BRATS_002.nii.gz", np.ones((12, 14, 9), np.int16))
+    write_volume(task / "imagesTr/BRATS_003.nii.gz", np.ones((12, 14, 9, 3), np.int16))
+    write_volume(task / "imagesTs/BRATS_004.nii.gz", np.ones((12, 14, 4, 4), np.int16))
+    cut = task / "imagesTs/BRATS_005.nii.gz"
+    cut.write_bytes(cut.read_bytes()[:-500])
+    (task / "participants.tsv").write_text("nothing\n")
+    found = problems(task, test=7)
+    expected = [
+        ("BRATS_001.nii.gz", "no such file"),
+        ("BRATS_002.nii.gz", "4-D"),
+        ("BRATS_003.nii.gz", "Expected 4 channels"),
+        ("BRATS_004.nii.gz", "at least 5 axial slices"),
+        ("BRATS_005.nii.gz", "truncated"),
+        ("dataset.json", "Expected 7 test patients"),
+        ("participants.tsv", "Expected the columns"),
+    ]
+    assert len(found) == len(expected)
+    for problem, words in zip(found, expected, strict=True):
+        assert all(word in problem for word in words)
+
+
+def test_copies_are_found_by_content(task):
+    shutil.copy(task / "imagesTr/BRATS_002.nii.gz", task / "imagesTs/BRATS_005.nii.gz")
+    (found,) = problems(task)
+    assert "same content in imagesTr/BRATS_002.nii.gz and imagesTs/BRATS_005.nii.gz" in found
+
+
+def test_a_name_in_both_parts_is_a_patient_in_both(task):
+    (task / "imagesTs/BRATS_004.nii.gz").rename(task / "imagesTs/BRATS_001.nii.gz")
+    training = [f"./imagesTr/BRATS_00{n}.nii.gz" for n in (1, 2, 3)]
+    write_dataset_json(task, training, ["./imagesTs/BRATS_001.nii.gz", "./imagesTs/BRATS_005.nii.gz"])
+    twice, both = problems(task)
+    assert "each record once" in twice
+    assert "BRATS_001 2 times" in twice
+    assert "patient BRATS_001 in one part" in both
+
+
+def test_a_file_that_is_listed_twice(task):
+    training = [f"./imagesTr/BRATS_00{n}.nii.gz" for n in (1, 2, 2)]
+    write_dataset_json(task, training, [f"./imagesTs/BRATS_00{n}.nii.gz" for n in (4, 5)])
+    twice, number = problems(task)
+    assert "BRATS_002 2 times" in twice
+    assert "Expected 3 training patients as declared, found 2" in number
+
+
+def write_key(path, patients):
+    files = [f"imagesTr/BRATS_00{n}.nii.gz" for n in (1, 2, 3)] + [f"imagesTs/BRATS_00{n}.nii.gz" for n in (4, 5)]
+    lines = "".join(f"{file}\t{patient}\n" for file, patient in zip(files, patients, strict=True) if patient)
+    path.write_text(f"file\tpatient\n{lines}")
+    return path
+
+
+def test_records_of_one_person_are_one_patient(task, tmp_path):
+    key = write_key(tmp_path / "key.tsv", ["ann", "bob", "ann", "cyd", "cyd"])
+    table = index(task, train=2, test=1, patient_key=key)
+    assert table["patient"].tolist() == ["ann", "ann", "bob", "cyd", "cyd"]
+    assert table["record"].tolist() == [f"BRATS_00{n}" for n in (1, 3, 2, 4, 5)]
+    (found,) = problems(task, train=3, test=1, patient_key=key)
+    assert "Expected 3 training patients as declared, found 2" in found
+
+
+def test_a_key_beside_the_cohort_is_never_overlooked(task, tmp_path):
+    write_key(task / "patient_key.tsv", ["ann", "bob", "ann", "cyd", "cyd"])
+    assert index(task, train=2, test=1)["patient"].nunique() == 3
+    other = write_key(tmp_path / "other.tsv", ["a", "b", "c", "d", "e"])
+    assert index(task, patient_key=other)["patient"].nunique() == 5
+
+
+def test_a_person_in_both_parts_is_an_error(task, tmp_path):
+    key = write_key(tmp_path / "key.tsv", ["ann", "bob", "cyd", "dan", "ann"])
+    (found,) = problems(task, patient_key=key)
+    assert "patient ann in one part" in found
+    assert "training imagesTr/BRATS_001.nii.gz; test imagesTs/BRATS_005.nii.gz" in found
+
+
+def test_a_key_must_know_every_file_and_no_other(task, tmp_path):
+    key = write_key(tmp_path / "key.tsv", ["ann", None, "cyd", "dan", "eve"])
+    key.write_text(key.read_text() + "imagesTr/BRATS_009.nii.gz\tzoe\nimagesTr/BRATS_001.nii.gz\tbob\n")
+    (found,) = problems(task, patient_key=key)
+    assert str(key) in found
+    assert "1 given to two patients (imagesTr/BRATS_001.nii.gz)" in found
+    assert "1 without a patient (imagesTr/BRATS_002.nii.gz)" in found
+    assert "1 not in dataset.json (imagesTr/BRATS_009.nii.gz)" in found
+    (found,) = problems(task, patient_key=tmp_path / "absent.tsv")
+    assert "absent.tsv" in found
+
+
+def test_real_sample():
+    table = index(real_sample(), train=2, test=1, slices=20, threads=2)
+    assert table["patient"].tolist() == ["BRATS_001", "BRATS_002", "BRATS_003"]
+    assert table["part"].tolist() == ["train", "train", "test"]

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from functools import partial
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from zetadp.phantom.anatomy import HEALTHY, Tissue, healthy_fractions, load_atlas, sample
+from zetadp.phantom.cohort import (
+    PhantomSettings,
+    patient_name,
+    scanner,
+    scanner_of,
+    simulate_patient,
+    write_dataset_json,
+    write_patients,
+)
+from zetadp.phantom.deformation import smooth_field, spline_weights
+from zetadp.phantom.grid import VoxelGrid
+from zetadp.phantom.lesions import LABELS, add_tumour, draw_tumour, labels, with_no_lesion
+from zetadp.phantom.scanners import CHANNELS
+
+SETTINGS = PhantomSettings(train_patients=6, test_patients=3, seed=5)
+FLAIR, T1W, T1GD, T2W = range(4)
+
+
+@pytest.fixture(scope="module")
+def patients():
+    return [simulate_patient(SETTINGS, number) for number in range(1, 10)]
+
+
+def brain(patient):
+    return (patient.volume > 0).all(axis=-1)
+
+
+def same(a, b) -> bool:
+    return np.array_equal(a.volume, b.volume) and np.array_equal(a.label, b.label)
+
+
+def test_patient_is_a_function_of_seed_and_number(patients):
+    assert same(simulate_patient(SETTINGS, 4), patients[3])
+    assert not same(patients[3], patients[4])
+    assert not np.array_equal(brain(patients[3]), brain(patients[4]))
+    assert not same(simulate_patient(replace(SETTINGS, seed=6), 4), patients[3])
+
+
+def test_patient_does_not_depend_on_how_many_others_there_are(patients):
+    larger = replace(SETTINGS, train_patients=60, test_patients=0)
+    assert same(simulate_patient(larger, 4), patients[3])
+
+
+def test_other_seed_has_other_scanners():
+    assert scanner(SETTINGS, 0) == scanner(SETTINGS, 0)
+    assert scanner(SETTINGS, 0) != scanner(SETTINGS, 1)
+    assert scanner(SETTINGS, 0) != scanner(replace(SETTINGS, seed=6), 0)
+
+
+def test_volume_is_a_stripped_brain(patients):
+    for patient in patients:
+        assert patient.volume.shape == (64, 64, 24, 4)
+        assert patient.volume.dtype == np.int16
+        inside = brain(patient)
+        assert np.array_equal(inside, (patient.volume > 0).any(axis=-1))
+        # Through its middle an adult brain is near an ellipse of 14 cm by 17 cm: 187 square centimetres.
+        area = inside.sum(axis=(0, 1)) * 0.375**2
+        assert 130 < area.min() <= area.max() < 260
+        assert not inside[:, [0, -1]].any()
+        assert not inside[[0, -1]].any()
+        assert patient.label.dtype == np.uint8
+        assert set(np.unique(patient.label)) <= set(LABELS)
+        assert not patient.label[~inside].any()
+
+
+def test_tissue_contrasts_of_the_sequences():
+    """Fluid, the brightest of T2w, is darker than tissue in FLAIR and T1w."""
+    for number in range(1, 10):
+        patient = simulate_patient(replace(SETTINGS, tumour_probability=0.0), number)
+        inside = brain(patient)
+        t2 = patient.volume[..., T2W].astype(float)
+        fluid, rest = (inside & (t2 > np.quantile(t2[inside], 0.98)), inside & (t2 < np.quantile(t2[inside], 0.7)))
+        for channel, share in ((FLAIR, 0.8), (T1W, 0.9)):
+            values = patient.volume[..., channel].astype(float)
+            assert values[fluid].mean() < share * values[rest].mean(), (number, channel)
+
+
+def test_oedema_is_bright_and_rim_takes_up_contrast():
+    settings = replace(SETTINGS, tumour_probability=1.0)
+    seen = 0
+    for number in range(1, 10):
+        patient = simulate_patient(settings, number)
+        healthy = brain(patient) & (patient.label == 0)
+        oedema, rim = patient.label == 1, patient.label == 3
+        if oedema.sum() < 100 or rim.sum() < 100:
+            continue
+        seen += 1
+        level = {c: patient.volume[..., c][healthy].mean() for c in range(4)}
+        assert patient.volume[..., FLAIR][oedema].mean() > 1.15 * level[FLAIR]
+        assert patient.volume[..., T2W][oedema].mean() > 1.05 * level[T2W]
+        before, after = (patient.volume[..., c][rim].mean() / level[c] for c in (T1W, T1GD))
+        assert after > 1.15 * before
+    assert seen >= 3
+
+
+def test_tumour_probability_is_honoured():
+    none = replace(SETTINGS, tumour_probability=0.0)
+    assert not any(simulate_patient(none, number).label.any() for number in range(1, 6))
+
+
+def test_fractions_sum_to_one_and_atrophy_turns_grey_matter_to_fluid():
+    place = np.stack(np.meshgrid(*[np.arange(-40, 41, 4, dtype=np.float32)] * 3, indexing="ij")).reshape(3, -1)
+    young, old = (healthy_fractions(load_atlas(), place, atrophy, vessels=0.2) for atrophy in (0.0, 0.8))
+    for fractions in (young, old):
+        assert fractions.min() >= 0
+        np.testing.assert_allclose(fractions.sum(axis=0), 1, atol=1e-5)
+    np.testing.assert_allclose(old[Tissue.WHITE], young[Tissue.WHITE], atol=1e-5)
+    assert (old[Tissue.GREY] <= young[Tissue.GREY] + 1e-6).all()
+    assert old[Tissue.CSF].sum() > 1.1 * young[Tissue.CSF].sum()
+    deep = healthy_fractions(load_atlas(), np.array([[28.0], [-20.0], [28.0]], dtype=np.float32), 0.0, 0.2)
+    assert deep[Tissue.WHITE, 0] > 0.9
+    ventricle = healthy_fractions(load_atlas(), np.array([[10.0], [-5.0], [22.0]], dtype=np.float32), 0.0, 0.2)
+    assert ventricle[Tissue.CSF, 0] > 0.9
+    fissure = healthy_fractions(load_atlas(), np.array([[0.0], [45.0], [10.0]], dtype=np.float32), 0.0, 0.2)
+    assert fissure[Tissue.BLOOD, 0] > 0.2 * fissure[Tissue.CSF, 0] > 0
+
+
+def test_low_grade_tumours_have_no_enhancing_rim():
+    atlas = load_atlas()
+    place = np.stack(np.meshgrid(*[np.arange(-60, 61, 4, dtype=np.float32)] * 3, indexing="ij")).reshape(3, -1)
+    healthy = np.zeros((HEALTHY, place.shape[1]), dtype=np.float32)
+    healthy[Tissue.WHITE] = 1
+    kinds = set()
+    for seed in range(12):
+        tumour = draw_tumour(np.random.default_rng(seed), partial(sample, atlas.white, atlas))
+        fractions = add_tumour(healthy, place, tumour)
+        np.testing.assert_allclose(fractions.sum(axis=0), 1, atol=1e-5)
+        assert fractions.min() >= 0
+        far = np.square(place - tumour.centre[:, None]).sum(axis=0) > tumour.reach**2
+        np.testing.assert_array_equal(fractions[:, far], with_no_lesion(healthy)[:, far])
+        edge = np.square(place - tumour.centre[:, None]).sum(axis=0) > (0.9 * tumour.reach) ** 2
+        np.testing.assert_allclose(fractions[HEALTHY:, edge], 0, atol=0.01)
+        assert (labels(fractions) == 3).any() == tumour.enhancing
+        kinds.add(tumour.enhancing)
+    assert kinds == {True, False}
+
+
+def test_finer_grid_shows_the_same_patient():
+    """Anatomy is drawn in space, not in voxels: averaging the fine label map gives the coarse one."""
+    coarse = simulate_patient(SETTINGS, 2)
+    fine = simulate_patient(replace(SETTINGS, grid=(128, 128, 24)), 2)
+    averaged = brain(fine).reshape(64, 2, 64, 2, 24).mean(axis=(1, 3))
+    assert np.mean((averaged > 0.5) == brain(coarse)) > 0.99
+    deep = simulate_patient(replace(SETTINGS, grid=(64, 64, 48)), 2)
+    assert np.array_equal(brain(deep)[:, :, 12:36], brain(coarse))
+
+
+def test_affine_places_the_first_voxel_left_to_right_front_to_back():
+    affine = VoxelGrid((64, 48, 24)).affine
+    assert nib.aff2axcodes(affine) == ("L", "P", "S")
+    np.testing.assert_allclose(nib.affines.voxel_sizes(affine), (240 / 64, 240 / 48, 1))
+    middle = affine @ [31.5, 23.5, 11.5, 1]
+    np.testing.assert_allclose(middle, [0, -17, 10, 1])
+
+
+def test_noise_of_an_area_is_the_same_on_every_grid():
+    spread = []
+    for size in (64, 128):
+        noisy, clean = (simulate_patient(replace(SETTINGS, grid=(size, size, 4), noise=n), 1) for n in (0.05, 0.0))
+        inside = brain(clean)
+        white = inside & (clean.volume[..., T1W] > np.quantile(clean.volume[..., T1W][inside], 0.6))
+        ratio = noisy.volume[..., T1W][white] / clean.volume[..., T1W][white].astype(float)
+        spread.append(ratio.std() * 64 / size)
+    assert spread[0] == pytest.approx(spread[1], rel=0.1)
+
+
+def test_splines_sum_to_one_and_fields_have_unit_variance():
+    weights = spline_weights(np.linspace(-100, 100, 37), 200.0, 30.0)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
+    field = smooth_field(np.random.default_rng(0), VoxelGrid((48, 48, 155)), 12.0)
+    assert field.std() == pytest.approx(1, rel=0.05)
+    assert np.abs(np.diff(field, axis=2)).max() < 0.5
+
+
+def test_written_files_are_the_layout_and_do_not_depend_on_shards(tmp_path):
+    whole = write_patients(SETTINGS, tmp_path / "a", range(1, 10))
+    shards = write_patients(SETTINGS, tmp_path / "b", [9, 3, 1]) | write_patients(
+        SETTINGS, tmp_path / "b", [8, 2, 7, 4]
+    )
+    shards |= write_patients(SETTINGS, tmp_path / "b", [6, 5])
+    assert whole == shards
+    assert len(whole) == 9 + 6
+    for name, facts in whole.items():
+        data = (tmp_path / "a" / name).read_bytes()
+        assert data == (tmp_path / "b" / name).read_bytes()
+        assert facts == {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        image = nib.load(tmp_path / "a" / name)
+        assert image.shape[:3] == (64, 64, 24)
+        np.testing.assert_allclose(image.header.get_zooms()[:3], (3.75, 3.75, 1))
+        np.testing.assert_allclose(image.affine, VoxelGrid((64, 64, 24)).affine)
+    image = nib.load(tmp_path / "a" / "imagesTr" / "BRATS_002.nii.gz")
+    assert image.get_data_dtype() == np.int16
+    assert image.header.get_xyzt_units()[0] == "mm"
+    patient = simulate_patient(SETTINGS, 2)
+    assert np.array_equal(np.asarray(image.dataobj), patient.volume)
+    segmentation = nib.load(tmp_path / "a" / "labelsTr" / "BRATS_002.nii.gz")
+    assert np.array_equal(np.asarray(segmentation.dataobj), patient.label)
+
+
+def test_dataset_json_names_every_file_and_participants_every_scanner(tmp_path):
+    files = write_patients(SETTINGS, tmp_path, range(1, 10))
+    write_dataset_json(SETTINGS, tmp_path)
+    content = json.loads((tmp_path / "dataset.json").read_text())
+    assert (
+        content["modality"]
+        == {"0": "FLAIR", "1": "T1w", "2": "t1gd", "3": "T2w"}
+        == dict(zip("0123", CHANNELS, strict=True))
+    )
+    assert content["labels"] == {"0": "background", "1": "edema", "2": "non-enhancing tumor", "3": "enhancing tumour"}
+    assert (content["numTraining"], content["numTest"], content["tensorImageSize"]) == (6, 3, "4D")
+    named = [entry[key] for entry in content["training"] for key in ("image", "label")] + content["test"]
+    assert sorted(named) == sorted(f"./{name}" for name in files)
+    head, *rows = (tmp_path / "participants.tsv").read_text().splitlines()
+    assert head == "participant_id\tscanner"
+    assert rows == [f"{patient_name(n)}\t{scanner_of(SETTINGS, n) + 1}" for n in range(1, 10)]
+
+
+def test_scanner_patients_are_honoured():
+    settings = PhantomSettings(train_patients=20, test_patients=200, scanners=4, scanner_patients=(9, 0, 10, 1))
+    training = [scanner_of(settings, number) for number in range(1, 21)]
+    assert training == [0] * 9 + [2] * 10 + [3]
+    test = [scanner_of(settings, number) for number in range(21, 221)]
+    assert min(np.bincount(test, minlength=4)) > 25
+
+
+def test_scanner_changes_the_scan_and_not_the_anatomy():
+    first = PhantomSettings(train_patients=1, test_patients=0, scanners=2, scanner_patients=(1, 0))
+    a, b = simulate_patient(first, 1), simulate_patient(replace(first, scanner_patients=(0, 1)), 1)
+    assert (a.scanner, b.scanner) == (0, 1)
+    assert np.array_equal(a.label, b.label)
+    assert np.array_equal(brain(a), brain(b))
+    assert not np.array_equal(a.volume, b.volume)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"train_patients": 0}, "train_patients"),
+        ({"test_patients": -1}, "test_patients"),
+        ({"seed": -1}, "seed"),
+        ({"scanners": 0}, "scanners"),
+        ({"grid": (64, 64)}, "grid"),
+        ({"grid": (64, 4, 24)}, "grid"),
+        ({"grid": (64, 64, 156)}, "grid"),
+        ({"noise": float("nan")}, "noise"),
+        ({"tumour_probability": 1.5}, "tumour_probability"),
+        ({"scanners": 2, "scanner_patients": (1, 2, 3)}, "scanner_patients"),
+        ({"scanners": 2, "scanner_patients": (1, 2)}, "scanner_patients"),
+        ({"scanners": 2, "scanner_patients": (-1, 7)}, "scanner_patients"),
+    ],
+)
+def test_impossible_settings_are_refused(change, named):
+    with pytest.raises(ValueError, match=named):
+        replace(SETTINGS, **change)
+
+
+def test_lists_from_a_configuration_file_are_accepted():
+    given = PhantomSettings(train_patients=3, scanners=2, grid=[64, 64, 24], scanner_patients=[1, 2])
+    assert given == PhantomSettings(train_patients=3, scanners=2, grid=(64, 64, 24), scanner_patients=(1, 2))
+    assert hash(given) is not None
+
+
+@pytest.mark.parametrize("number", [0, 10])
+def test_unknown_patient_is_refused(number):
+    with pytest.raises(ValueError, match="from 1 to 9"):
+        simulate_patient(SETTINGS, number)
+
+
+FROZEN = {
+    1: ((892698, -364248, -144337, 130504), "5b75baf36f9a5cb4"),
+    2: ((166332, -311693, -172428, 447909), "abb61c4e08bab1c5"),
+    180: ((870109, -248673, -133570, 205189), "3ceec09fcc5056b2"),
+}
+"""Projections of the volume of each sequence on fixed noise, and first digits of the hash of the segmentation."""
+
+
+@pytest.mark.parametrize("number", FROZEN)
+def test_default_cohort_is_frozen(number):
+    """Results are compared across versions, and public data were made without looking at this cohort: it stays.
+
+    The last bits of a matrix product depend on the processor, and with them the rounding of some tens among the
+    400 000 integers of a volume, by one each; so hashes of volumes would differ between machines. A projection on
+    noise of unit variance moves by about the square root of that number, and by thousands where a draw changes.
+    """
+    patient = simulate_patient(PhantomSettings(seed=2026, scanners=5), number)
+    noise = np.random.default_rng(0).standard_normal(patient.volume.shape)
+    projections, digest = FROZEN[number]
+    np.testing.assert_allclose((patient.volume * noise).sum(axis=(0, 1, 2)), projections, rtol=0, atol=40)
+    assert hashlib.sha256(patient.label.tobytes()).hexdigest()[:16] == digest

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from zetadp.base.randomness import Purpose, stream
+from zetadp.phantom import populations
+from zetadp.phantom.anatomy import Tissue
+from zetadp.phantom.cohort import (
+    CohortStream,
+    PhantomSettings,
+    scanner,
+    simulate_patient,
+    write_dataset_json,
+    write_patients,
+)
+from zetadp.phantom.drawn import draw_character, drawn_population
+from zetadp.phantom.grid import VoxelGrid
+from zetadp.phantom.lesions import LABELS, draw_tumour
+from zetadp.phantom.populations import DRAWN, POPULATIONS
+from zetadp.phantom.procedural import draw_procedural_brain
+from zetadp.phantom.protocols import GradientEcho, PreparedFlair, Protocol
+from zetadp.phantom.scanners import draw_scanner, draw_vendor_scanner
+from zetadp.phantom.tissues import DENSITY, T1, T2, UPTAKE, Tissues
+
+SETTINGS = PhantomSettings(train_patients=12, test_patients=0, seed=5)
+FLAIR, T1W, T1GD, T2W = range(4)
+
+
+def of(population, **changes):
+    return replace(SETTINGS, population=population, **changes)
+
+
+def brain(patient):
+    return (patient.volume > 0).all(axis=-1)
+
+
+def test_default_is_the_standard_population():
+    assert SETTINGS.population == "standard"
+
+
+def test_unknown_population_is_refused_with_the_nearest_name():
+    with pytest.raises(ValueError, match=r"population .* 'healhty'\. Did you mean 'healthy'"):
+        of("healhty")
+
+
+@pytest.mark.parametrize("population", [*POPULATIONS, DRAWN])
+def test_patient_is_a_function_of_seed_and_number(population):
+    settings = of(population)
+    first, second = simulate_patient(settings, 3), simulate_patient(settings, 4)
+    again = simulate_patient(replace(settings, train_patients=4), 3)
+    assert np.array_equal(first.volume, again.volume)
+    assert np.array_equal(first.label, again.label)
+    assert not np.array_equal(first.volume, second.volume)
+    assert not np.array_equal(first.volume, simulate_patient(replace(settings, seed=6), 3).volume)
+
+
+@pytest.mark.parametrize("population", sorted(set(POPULATIONS) - {"standard"}))
+def test_populations_differ_from_the_standard_and_are_stripped_brains(population):
+    patient = simulate_patient(of(population), 3)
+    assert not np.array_equal(patient.volume, simulate_patient(SETTINGS, 3).volume)
+    inside = brain(patient)
+    assert np.array_equal(inside, (patient.volume > 0).any(axis=-1))
+    area = inside.sum(axis=(0, 1)) * 0.375**2
+    assert 110 < area.min() <= area.max() < 260
+    assert set(np.unique(patient.label)) <= set(LABELS)
+
+
+@pytest.mark.parametrize("population", POPULATIONS)
+def test_tissue_contrasts_hold(population):
+    """Fluid is bright in T2w and dark in FLAIR and T1w, where grey matter is darker than white."""
+    settings = of(population, tumour_probability=0.0, noise=0.01)
+    for number in range(1, 7):
+        volume = simulate_patient(settings, number).volume.astype(float)
+        whole = POPULATIONS[population].brain(
+            stream(5, Purpose.COHORT, CohortStream.SHAPE, number), VoxelGrid(settings.grid)
+        )
+        # Away from the surface, where receive fields are steep and the largest vessels lie.
+        deep = ndimage.binary_erosion(whole.inside, np.ones((5, 5, 1)))[whole.inside]
+        fluid, grey, white = (
+            volume[whole.inside][deep & (whole.healthy[tissue] > 0.9)].mean(axis=0)
+            for tissue in (Tissue.CSF, Tissue.GREY, Tissue.WHITE)
+        )
+        assert fluid[T2W] > 1.5 * white[T2W], number
+        assert fluid[FLAIR] < 0.8 * white[FLAIR], number
+        assert fluid[T1W] < 0.8 * white[T1W], number
+        assert grey[T1W] < white[T1W], number
+
+
+# Another vendor
+
+
+def test_vendor_scans_the_same_patients():
+    standard, vendor = simulate_patient(SETTINGS, 2), simulate_patient(of("vendor"), 2)
+    assert np.array_equal(standard.label, vendor.label)
+    assert np.array_equal(brain(standard), brain(vendor))
+
+
+def test_vendor_protocols_lie_outside_the_ranges_of_the_standard():
+    ours = [draw_scanner(np.random.default_rng(seed)).protocols for seed in range(300)]
+    theirs = [draw_vendor_scanner(np.random.default_rng(seed)).protocols for seed in range(300)]
+    for channel, times in ((FLAIR, ("tr", "te", "ti")), (T1W, ("tr",)), (T1GD, ("tr",)), (T2W, ("tr", "te"))):
+        for time in times:
+            known = [getattr(protocols[channel], time) for protocols in ours]
+            other = np.array([getattr(protocols[channel], time) for protocols in theirs])
+            assert ((other < min(known)) | (other > max(known))).all(), (channel, time)
+    assert {type(protocols[T1W]) for protocols in ours} == {Protocol}
+    assert {type(protocols[T1W]) for protocols in theirs} == {GradientEcho}
+    assert {type(protocols[FLAIR]) for protocols in theirs} == {PreparedFlair}
+
+
+def test_vendor_has_coils_slices_and_noise_of_its_own():
+    vendor, standard = scanner(of("vendor"), 0), scanner(SETTINGS, 0)
+    assert standard.array == standard.acceleration == 0
+    assert standard.thickness is None
+    assert vendor.array > 0
+    assert vendor.acceleration > 0
+    assert vendor.thickness[T2W] >= 3 > vendor.thickness[FLAIR]
+
+
+@pytest.mark.parametrize("field_strength", [1.5, 3.0])
+def test_vendor_protocols_give_the_contrasts_that_radiologists_know(field_strength):
+    tissues = Tissues(DENSITY, T1[field_strength], T2[field_strength], UPTAKE, relaxivity=4.0)
+    for seed in range(40):
+        protocols = draw_vendor_scanner(np.random.default_rng(seed)).protocols
+        flair, t1, t2 = (np.abs(protocols[channel].signal(tissues)) for channel in (FLAIR, T1W, T2W))
+        assert flair[Tissue.CSF] < flair[Tissue.WHITE] < flair[Tissue.GREY] < flair[Tissue.OEDEMA]
+        assert t1[Tissue.CSF] < t1[Tissue.GREY] < t1[Tissue.WHITE]
+        assert t2[Tissue.WHITE] < t2[Tissue.GREY] < t2[Tissue.OEDEMA] < t2[Tissue.CSF]
+        enhanced = protocols[T1GD].signal(tissues.after_contrast())
+        assert enhanced[Tissue.RIM] > enhanced[Tissue.WHITE]
+        assert t1[Tissue.RIM] < t1[Tissue.WHITE]
+
+
+# Healthy and heavy
+
+
+def test_healthy_brains_have_no_tumour_whatever_the_probability():
+    settings = of("healthy", tumour_probability=1.0)
+    assert not any(simulate_patient(settings, number).label.any() for number in range(1, 9))
+
+
+def test_healthy_brains_are_of_all_ages():
+    grid = VoxelGrid((32, 32, 24))
+    shares = {}
+    for population in ("standard", "healthy"):
+        draw = POPULATIONS[population].brain
+        brains = [draw(np.random.default_rng(seed), grid) for seed in range(40)]
+        shares[population] = np.array([brain.healthy[Tissue.CSF].mean() for brain in brains])
+    assert shares["healthy"].max() > 2 * shares["healthy"].min()
+    assert shares["healthy"].std() > 1.2 * shares["standard"].std()
+
+
+def test_heavy_patients_have_several_times_the_lesions():
+    volumes = {}
+    for population in ("standard", "heavy"):
+        settings = of(population, tumour_probability=1.0)
+        patients = [simulate_patient(settings, number) for number in range(1, 13)]
+        volumes[population] = np.mean([(patient.label > 0).sum() for patient in patients])
+    assert volumes["heavy"] > 2 * volumes["standard"]
+
+
+def test_some_heavy_patients_have_cavities():
+    whole = POPULATIONS["standard"].brain(np.random.default_rng(0), VoxelGrid((32, 32, 24)))
+    drawn = [POPULATIONS["heavy"].tissue(np.random.default_rng(seed), whole, 1.0) for seed in range(30)]
+    cavities = [not fractions[Tissue.CORE].any() for fractions in drawn if fractions[Tissue.RIM].max() > 0.3]
+    assert 0.15 < np.mean(cavities) < 0.7
+    for fractions in drawn:
+        assert fractions.min() >= 0
+        np.testing.assert_allclose(fractions.sum(axis=0), 1, atol=1e-4)
+
+
+def test_heavy_honours_the_probability():
+    settings = of("heavy", tumour_probability=0.0)
+    assert not any(simulate_patient(settings, number).label.any() for number in range(1, 4))
+
+
+# No atlas
+
+
+def test_procedural_brains_do_not_read_the_atlas(monkeypatch):
+    def refuse(*_):
+        pytest.fail("the atlas was read")
+
+    expected = simulate_patient(of("procedural"), 2)
+    monkeypatch.setattr(populations, "load_atlas", refuse)
+    monkeypatch.setattr("zetadp.phantom.anatomy.load_atlas", refuse)
+    monkeypatch.setattr("nibabel.Nifti1Image.from_filename", refuse)
+    assert np.array_equal(simulate_patient(of("procedural"), 2).volume, expected.volume)
+    with pytest.raises(pytest.fail.Exception, match="atlas was read"):
+        simulate_patient(SETTINGS, 2)
+
+
+def test_procedural_tissue_volumes_are_those_of_adults():
+    grid = VoxelGrid((60, 60, 155))
+    shares = []
+    for seed in range(8):
+        whole = POPULATIONS["procedural"].brain(np.random.default_rng(seed), grid)
+        np.testing.assert_allclose(whole.healthy.sum(axis=0), 1, atol=1e-5)
+        assert whole.healthy.min() >= 0
+        # Stripped brains of adults hold 1 to 2 litres, fluid included.
+        assert 1.0 < whole.inside.sum() * np.prod(grid.voxel) / 1e6 < 2.1
+        shares.append(whole.healthy.mean(axis=1))
+    fluid, grey, white, blood = np.array(shares).T
+    assert 0.10 < fluid.min() <= fluid.max() < 0.30
+    assert 0.35 < grey.min() <= grey.max() < 0.60
+    assert 0.25 < white.min() <= white.max() < 0.50
+    assert 0 < blood.min() <= blood.max() < 0.15
+
+
+def test_procedural_brains_have_the_parts_of_a_brain():
+    shape = draw_procedural_brain(np.random.default_rng(3))
+    at = np.array([[10.0, 0.0, 21.0], [0.0, -11.0, 0.0], [27.0, 3.0, 3.0], [30.0, -20.0, 30.0], [0.0, 60.0, 15.0]]).T
+    lateral, third, putamen, deep, fissure = shape.fractions(at, 1.0).T
+    assert lateral[Tissue.CSF] > 0.9
+    assert third[Tissue.CSF] > 0.9
+    assert putamen[Tissue.GREY] > 0.8
+    assert deep[Tissue.WHITE] > 0.9
+    assert fissure[Tissue.CSF] + fissure[Tissue.BLOOD] > 0.6
+    # Both sides have ventricles, and nothing lies outside the head.
+    mirrored = at * np.array([[-1.0], [1.0], [1.0]])
+    assert shape.fractions(mirrored, 1.0)[Tissue.CSF, 0] > 0.9
+    assert (shape.below_surface(at) > 0).all()
+    assert (shape.below_surface(np.array([[0.0, 75.0, 0, 0], [90.0, 0, -110, 0], [0, 0, 0, 85.0]])) < 0).all()
+
+
+@pytest.mark.parametrize("population", ["standard", "procedural"])
+def test_tumours_start_in_white_matter_of_the_brain(population):
+    whole = POPULATIONS[population].brain(np.random.default_rng(1), VoxelGrid((48, 48, 155)))
+    shares = []
+    for seed in range(30):
+        centre = draw_tumour(np.random.default_rng(seed), whole.white).centre
+        nearest = np.square(whole.place - centre[:, None]).sum(axis=0).argmin()
+        # Within the voxels of the brain, which are 5 mm x 5 mm x 1 mm and a little deformed.
+        assert np.linalg.norm(whole.place[:, nearest] - centre) < 5
+        shares.append(whole.healthy[Tissue.WHITE, nearest])
+    assert np.mean(shares) > 1.3 * whole.healthy[Tissue.WHITE].mean()
+
+
+def test_procedural_cortex_lies_between_fluid_and_white_matter():
+    """From the surface inward: fluid, then grey matter, then mostly white matter."""
+    shape = draw_procedural_brain(np.random.default_rng(0))
+    place = np.stack(np.meshgrid(*[np.arange(-80.0, 80, 2)] * 2, [20.0], indexing="ij")).reshape(3, -1)
+    depth = shape.below_surface(place)
+    fractions = shape.fractions(place, 1.0)
+    shares = [fractions[:, (depth > low) & (depth < high)].mean(axis=1) for low, high in ((0, 1), (2.5, 4.5), (20, 60))]
+    assert [Tissue(int(layer.argmax())) for layer in shares] == [Tissue.CSF, Tissue.GREY, Tissue.WHITE]
+
+
+def test_sulci_of_two_procedural_brains_are_unlike():
+    place = np.stack(np.meshgrid(*[np.arange(-50.0, 50, 3)] * 2, [40.0], indexing="ij")).reshape(3, -1)
+    first, second = (draw_procedural_brain(np.random.default_rng(seed)).fractions(place, 1.0)[1] for seed in (0, 1))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.4
+
+
+def test_finer_grid_shows_the_same_procedural_patient():
+    coarse = simulate_patient(of("procedural"), 2)
+    fine = simulate_patient(of("procedural", grid=(128, 128, 24)), 2)
+    averaged = brain(fine).reshape(64, 2, 64, 2, 24).mean(axis=(1, 3))
+    assert np.mean((averaged > 0.5) == brain(coarse)) > 0.99
+
+
+def test_dataset_json_says_what_the_patients_are(tmp_path):
+    said = {}
+    for population in POPULATIONS:
+        settings = PhantomSettings(train_patients=1, test_patients=0, population=population)
+        write_patients(settings, tmp_path / population, [1])
+        write_dataset_json(settings, tmp_path / population)
+        said[population] = json.loads((tmp_path / population / "dataset.json").read_text())
+    assert "glioma" not in said["healthy"]["description"]
+    for key in ("reference", "licence"):
+        assert "ICBM" in said["vendor"][key]
+        assert "ICBM" not in said["procedural"][key]
+
+
+def test_the_seed_alone_decides_the_character_of_a_drawn_population():
+    ones = [draw_character(np.random.default_rng(seed)) for seed in range(40)]
+    assert ones[3] == draw_character(np.random.default_rng(3))
+    assert len(set(ones)) == len(ones)
+    for one in ones:
+        assert one.radius[0] < one.radius[1]
+        assert one.oedema[0] < one.oedema[1]
+    # Neither the other vendor nor brains without the atlas are the rule.
+    assert min(one.vendor for one in ones) < 0.2 < 0.8 < max(one.vendor for one in ones)
+    assert min(one.without_atlas for one in ones) < 0.4 < 0.9 < max(one.without_atlas for one in ones)
+
+
+def test_patients_of_a_drawn_population_are_of_both_anatomies_and_both_vendors(monkeypatch):
+    read = []
+    atlas = populations.load_atlas
+    monkeypatch.setattr(populations, "load_atlas", lambda blur: read.append(1) or atlas(blur))
+    of_atlas, machines = [], []
+    for seed in range(6):
+        population = drawn_population(seed)
+        for number in range(4):
+            read.clear()
+            population.brain(np.random.default_rng([seed, number]), VoxelGrid((16, 16, 8)))
+            of_atlas.append(bool(read))
+            machines.append(population.scanner(np.random.default_rng([seed, number])))
+    assert 2 < sum(of_atlas) < 22
+    assert {machine.array > 0 for machine in machines} == {True, False}
+    assert all(machine.protocols[1] == machine.protocols[2] for machine in machines)
+
+
+def test_a_cohort_of_a_drawn_population_says_what_it_is(tmp_path):
+    settings = of(DRAWN, grid=(16, 16, 8))
+    assert scanner(settings, 0) == scanner(settings, 0) != scanner(replace(settings, seed=8), 0)
+    write_dataset_json(settings, tmp_path)
+    assert "seed decides" in json.loads((tmp_path / "dataset.json").read_text())["description"]

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+import zetadp.phantom.public
+from zetadp.base.randomness import Purpose, stream
+from zetadp.mri.slicing import centre_slices, resize_area
+from zetadp.phantom.anatomy import HEALTHY, Tissue, load_atlas, sample
+from zetadp.phantom.cohort import CohortStream, PhantomSettings, simulate_patient
+from zetadp.phantom.grid import VoxelGrid
+from zetadp.phantom.lesions import draw_lesions
+from zetadp.phantom.protocols import GradientEcho
+from zetadp.phantom.public import (
+    PublicSettings,
+    draw_anatomy,
+    public_name,
+    public_stream,
+    simulate_public_patient,
+)
+from zetadp.phantom.public_protocols import (
+    FIELD_STRENGTHS,
+    draw_field_strength,
+    draw_public_tissues,
+    draw_signals,
+    draw_t1_weighted,
+)
+from zetadp.phantom.scanners import CHANNELS
+from zetadp.phantom.tissues import T1, T2
+
+SETTINGS = PublicSettings(seed=3, patients=16)
+GRID = VoxelGrid(SETTINGS.grid)
+FLAIR, T1W, T1GD, T2W = range(len(CHANNELS))
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.stack([simulate_public_patient(SETTINGS, number) for number in range(SETTINGS.patients)])
+
+
+def as_images(inside, values):
+    """Return voxels of the brain as images in the orientation of `simulate_public_patient`."""
+    volume = np.zeros(inside.shape, dtype=np.float32)
+    volume[inside] = values
+    return resize_area(np.transpose(volume[::-1, :, centre_slices(24, 20)], (2, 1, 0)), 32)
+
+
+def test_brains_of_another_kind_are_shown_where_they_lie():
+    def ball(rng, grid):
+        x, y, z = np.meshgrid(*grid.axes(), indexing="ij")
+        inside = np.square(x - 30) + np.square(y) + 0 * z < 20**2
+        fractions = np.zeros((len(Tissue), inside.sum()), dtype=np.float32)
+        fractions[Tissue.WHITE] = 1
+        return inside, fractions
+
+    inside, fractions = ball(None, GRID)
+    lit = as_images(inside, fractions[Tissue.WHITE]) > 0
+    images = [simulate_public_patient(SETTINGS, number, anatomy=ball) for number in range(4)]
+    # One image in ten keeps noise around the brain, and some keep remnants of the skull; most of them neither.
+    alone = [np.array_equal(image > 1e-3, lit) for patient in images for image in patient]
+    assert sum(alone) >= len(alone) / 4
+    assert all((image[lit] > 0).all() for patient in images for image in patient)
+
+
+def test_patient_is_a_function_of_seed_and_number_alone(images):
+    # In another order, and among another number of patients.
+    for number in (9, 2):
+        again = simulate_public_patient(replace(SETTINGS, patients=1000), number)
+        assert np.array_equal(again, images[number])
+    assert not np.array_equal(images[2], images[9])
+    assert not np.array_equal(simulate_public_patient(replace(SETTINGS, seed=4), 2), images[2])
+    # Seed and number are not added up.
+    assert not np.array_equal(simulate_public_patient(replace(SETTINGS, seed=4), 1), images[2])
+
+
+def test_images_are_magnitudes_of_a_brain_in_the_middle(images):
+    assert images.shape == (16, 4, 20, 32, 32)
+    assert images.dtype == np.float32
+    assert np.isfinite(images).all()
+    assert (images >= 0).all()
+    assert (images.max(axis=(3, 4)) > images.min(axis=(3, 4))).all()
+    middle, corner = images[..., 8:24, 8:24].mean(axis=(2, 3, 4)), images[..., :4, :4].mean(axis=(2, 3, 4))
+    assert (corner < 0.3 * middle).all()
+    # One image in ten keeps the noise around the brain; in the others nothing is there.
+    assert 0.01 < (corner > 0).mean() < 0.4
+
+
+def test_images_lie_as_those_of_the_cohort_do(images):
+    for number in range(4):
+        inside, fractions = draw_anatomy(public_stream(SETTINGS, number), GRID)
+        brain = as_images(inside, fractions.sum(axis=0))
+        seen = images[number, T2W] > 0.3
+        assert np.mean((brain > 0.5) == seen) > 0.9
+        assert np.mean((brain[:, ::-1] > 0.5) == seen) < np.mean((brain > 0.5) == seen)
+
+
+def test_sequences_show_the_contrasts_that_name_them(images):
+    """On average over patients: fluid is bright in T2w and dark in FLAIR and T1w; white matter is bright in T1w."""
+    ratios = []
+    for number in range(SETTINGS.patients):
+        inside, fractions = draw_anatomy(public_stream(SETTINGS, number), GRID)
+        fluid, grey, white = (as_images(inside, fractions[tissue]) for tissue in Tissue if tissue < Tissue.BLOOD)
+        if (fluid > 0.7).sum() > 20:
+            level = [images[number][:, share > 0.7].mean(axis=1) for share in (fluid, grey, white)]
+            ratios.append([level[0] / level[2], level[1] / level[2]])
+    fluid, grey = np.median(ratios, axis=0)
+    assert len(ratios) > 8
+    assert fluid[T2W] > 1.5
+    assert max(fluid[FLAIR], fluid[T1W], fluid[T1GD]) < 0.8
+    assert grey[T1W] < 0.95
+    assert min(grey[FLAIR], grey[T2W]) > 1.0
+
+
+def test_contrast_agent_brightens_the_rim_of_tumours():
+    gains = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        tissues = draw_public_tissues(rng, 1.5)
+        signals = np.abs(draw_signals(rng, tissues))
+        gains.append(signals[T1GD, Tissue.RIM] / signals[T1GD, Tissue.WHITE])
+        gains[-1] /= signals[T1W, Tissue.RIM] / signals[T1W, Tissue.WHITE]
+    assert np.median(gains) > 1.3
+
+
+def test_lesions_of_several_kinds_and_none_occur():
+    atlas = load_atlas()
+    white = partial(sample, atlas.white, atlas)
+    patients = [draw_lesions(np.random.default_rng(seed), white) for seed in range(300)]
+    counts = np.array([len(lesions) for lesions in patients])
+    small = np.array([all(lesion.radius <= 6 for lesion in lesions) and len(lesions) >= 2 for lesions in patients])
+    # Shares of 25 %, 55 % (a fifth of them with two) and 20 %; five standard deviations are 12.5 to 14.4 points.
+    assert 0.12 < (counts == 0).mean() < 0.38
+    assert 0.08 < small.mean() < 0.32
+    assert 0.40 < (~small & (counts > 0)).mean() < 0.70
+    assert counts.max() > 8
+    radii = [lesion.radius for lesions, few in zip(patients, small, strict=True) if not few for lesion in lesions]
+    assert 5 <= min(radii) < 8
+    assert 28 < max(radii) <= 32
+
+
+def test_fractions_sum_to_one_and_cavities_hold_fluid():
+    hollow = solid = 0
+    for number in range(60):
+        inside, fractions = draw_anatomy(public_stream(replace(SETTINGS, patients=60), number), VoxelGrid((32, 32, 8)))
+        assert fractions.shape == (len(Tissue), inside.sum())
+        assert fractions.min() >= 0
+        np.testing.assert_allclose(fractions.sum(axis=0), 1, atol=1e-4)
+        if fractions[Tissue.RIM].max() > 0.5:
+            hollow += not fractions[Tissue.CORE].any()
+            solid += bool(fractions[Tissue.CORE].any())
+    assert solid > hollow > 0
+
+
+def test_field_strengths_fill_their_range():
+    drawn = np.array([draw_field_strength(np.random.default_rng(seed)) for seed in range(400)])
+    assert (drawn >= FIELD_STRENGTHS[0]).all()
+    assert (drawn <= FIELD_STRENGTHS[1]).all()
+    # Evenly over the logarithm: the median is the geometric mean, 1.41 T.
+    assert 1.2 < np.median(drawn) < 1.7
+    assert drawn.min() < 0.53
+    assert drawn.max() > 3.8
+
+
+@pytest.mark.parametrize("field_strength", [1.5, 3.0])
+def test_tissues_scatter_around_published_times_at_published_fields(field_strength):
+    drawn = [draw_public_tissues(np.random.default_rng(seed), field_strength) for seed in range(600)]
+    for times, published in (("t1", T1), ("t2", T2)):
+        logs = np.log([getattr(tissues, times) for tissues in drawn])
+        np.testing.assert_allclose(np.exp(logs.mean(axis=0)), published[field_strength], rtol=0.06)
+        assert 0.11 < logs[:, Tissue.GREY].std() < 0.145
+        assert logs[:, HEALTHY:].std(axis=0).min() > 0.22
+    later = draw_public_tissues(np.random.default_rng(0), 3.0)
+    earlier = draw_public_tissues(np.random.default_rng(0), 0.7)
+    assert (later.t1[1:] > earlier.t1[1:]).all()
+
+
+def test_t1_weighted_protocols_are_of_three_kinds():
+    tissues = draw_public_tissues(np.random.default_rng(0), 1.5)
+    drawn = [draw_t1_weighted(np.random.default_rng(seed), tissues) for seed in range(300)]
+    gradient = [protocol for protocol in drawn if isinstance(protocol, GradientEcho)]
+    inverted = [protocol for protocol in drawn if not isinstance(protocol, GradientEcho) and protocol.ti is not None]
+    assert 0.12 < len(gradient) / 300 < 0.38
+    assert 0.21 < len(inverted) / 300 < 0.49
+    for protocol in drawn:
+        signal = np.abs(protocol.signal(tissues))
+        assert signal[Tissue.CSF] < signal[Tissue.WHITE]
+        assert signal[Tissue.GREY] < 1.05 * signal[Tissue.WHITE]
+
+
+def test_streams_are_not_those_of_the_private_cohort():
+    settings = PublicSettings(seed=5, patients=10)
+    public = public_stream(settings, 4).random(8)
+    for purpose in CohortStream:
+        for place in ((4,), (4, 0), (4, 1), (4, 2), (4, 3)):
+            assert not np.isin(public, stream(5, Purpose.COHORT, purpose, *place).random(200)).any()
+    private = simulate_patient(PhantomSettings(train_patients=9, test_patients=1, seed=5, tumour_probability=0), 4)
+    mask = (private.volume > 0).all(axis=-1)
+    inside, _ = draw_anatomy(public_stream(settings, 4), GRID)
+    other, _ = draw_anatomy(public_stream(settings, 5), GRID)
+    # As unlike each other as two public patients are, give or take.
+    assert np.mean(mask != inside) > 0.3 * np.mean(other != inside) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": -1}, "seed"),
+        ({"patients": 0}, "patients"),
+        ({"grid": (64, 64)}, "grid"),
+        ({"grid": (64, 4, 24)}, "grid"),
+        ({"grid": (64, 64, 156)}, "grid"),
+    ],
+)
+def test_impossible_settings_are_refused(change, named):
+    with pytest.raises(ValueError, match=named):
+        replace(SETTINGS, **change)
+
+
+@pytest.mark.parametrize("number", [-1, 16])
+def test_unknown_patient_is_refused(number):
+    with pytest.raises(ValueError, match="from 0 to 15"):
+        simulate_public_patient(SETTINGS, number)
+
+
+def test_lists_from_a_configuration_file_are_accepted():
+    assert PublicSettings(grid=[64, 64, 24]) == PublicSettings()
+    assert public_name(12) == "public-0012"
+
+
+def test_patients_of_one_hospital_share_its_scanner_and_no_anatomy(monkeypatch):
+    """The protocol decides the signals of the tissues; it is drawn once a hospital."""
+    seen = []
+    drawn = zetadp.phantom.public.draw_signals
+
+    def noted(rng, tissues):
+        seen.append(np.concatenate(drawn(rng, tissues)))
+        return [*np.split(seen[-1], 4)]
+
+    monkeypatch.setattr(zetadp.phantom.public, "draw_signals", noted)
+    shared = PublicSettings(seed=3, patients=6, grid=(16, 16, 4), hospitals=2)
+    images = [simulate_public_patient(shared, number, 4, 16) for number in (0, 1, 2)]
+    assert np.array_equal(seen[0], seen[2])
+    assert not np.array_equal(seen[0], seen[1])
+    assert not np.allclose(images[0], images[2])
+    for number in (0, 2):
+        simulate_public_patient(PublicSettings(seed=3, patients=6, grid=(16, 16, 4)), number, 4, 16)
+    assert not np.array_equal(seen[3], seen[4])

@@ -1,0 +1,214 @@
+"""Mixed rows, from units to what a node releases."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from training_builder import Held, plan_for, train_run
+
+from zetadp.base.validation import UserError
+from zetadp.core.assembly import Assembly
+from zetadp.core.messages import MessageStore
+from zetadp.core.plan import Plan, RunName
+from zetadp.core.records import Node, Records
+from zetadp.core.round import Site, do_round
+from zetadp.core.settings import MixingSettings, TrainingSettings
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy import accounting
+from zetadp.privacy.calibration import noise_of_plan
+from zetadp.privacy.exposure import declared_run, run_of
+from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.statement import Terms, run_statement
+
+CLASSES, COMPONENTS, ROWS, DEGREE = 3, 4, 12, 6.0
+SIZES = (30, 36)
+HEAD = NetworkSettings("head", "features", components=COMPONENTS)
+KINDS = ["labelled", "open", "all classes"]
+
+
+def mixing(kind: str, rows: int = ROWS) -> MixingSettings:
+    return MixingSettings(rows, active=1 / 4 if kind == "open" else 1.0, balance=2.0)
+
+
+def plan(kind: str, *, sigma: float = 0.0, noise: str = "seeded", epsilon: str = "inf", rows: int = ROWS) -> Plan:
+    balanced = kind == "all classes"
+    settings = TrainingSettings(
+        1,
+        images_per_patient=CLASSES if balanced else 1,
+        clip=2.0,
+        estimator="mixed_rows",
+        feature_norm=0.9,
+        noise=noise,
+        mixing=mixing(kind, rows),
+    )
+    task = {"name": "classification", "classes": CLASSES, "balanced": balanced}
+    nodes = [Held(f"node-{i}", [[]] * size, size, DEGREE, sigma) for i, size in enumerate(SIZES)]
+    return plan_for(RunName("head", "federated", epsilon, 0), HEAD, settings, nodes, task=task)
+
+
+def data(kind: str) -> tuple[Records, list[list[list[int]]]]:
+    """Return features, of which a class is the place of the largest, and whose they are."""
+    each = CLASSES if kind == "all classes" else 1
+    random = np.random.default_rng(5)
+    labels = np.tile(np.arange(CLASSES), sum(SIZES))[: sum(SIZES) * each]
+    values = 0.3 * random.standard_normal((len(labels), 1, 1, COMPONENTS, 2))
+    values[np.arange(len(labels)), 0, 0, labels, 0] += 1
+    inputs = torch.view_as_complex(torch.from_numpy(values).float())
+    units = [[each * unit + place for place in range(each)] for unit in range(sum(SIZES))]
+    records = Records(inputs, torch.from_numpy(labels), labels if each > 1 else np.zeros(0, dtype=np.int64))
+    return records, [units[: SIZES[0]], units[SIZES[0] :]]
+
+
+def released(of: Plan, kind: str, folder, *, store: bool = False) -> tuple[torch.Tensor, Assembly, list]:
+    """Return the rows of a round, shape (node, row, dimension), with the draws that made them."""
+    records, units = data(kind)
+    parts = Assembly.of(of, records)
+    with Ledger(folder / "ledger.jsonl") as ledger:
+        if not ledger.attempts:
+            ledger.start(parts.header())
+        nodes = [Node(parts.mechanism(node.name, 7, ledger), own) for node, own in zip(of.nodes, units, strict=True)]
+        kept = MessageStore(folder / "messages", ledger.identity) if store else None
+        draws = [node.mechanism.draw(0) for node in nodes]
+        messages, bad = do_round(parts.phase, Site(nodes, records, ledger, kept), 0)
+    assert bad == 0
+    return messages.view(len(nodes), of.training.mixing.rows, -1), parts, draws
+
+
+def vector(kind: str, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return what a unit contributes, by the formulas: features clipped to norm C, all of norm B at most."""
+    bound, share = 2.0, (0.8 if kind == "labelled" else 1.0)  # lambda^2 / (lambda^2 + 1)
+    if kind == "all classes":
+        norm = 0.9 * (2 * COMPONENTS) ** 0.5
+        own = features * (norm / features.abs().square().sum(dim=1, keepdim=True).sqrt().clamp_min(norm))
+        flat = torch.view_as_real(own[labels.argsort()]).flatten()
+        return flat * bound / (norm * CLASSES**0.5)
+    norm = 0.9
+    own = features[0] * (norm / features[0].abs().square().sum().sqrt().clamp_min(norm))
+    found = torch.view_as_real(own).flatten() * bound * share**0.5 / norm
+    if kind == "open":
+        return found
+    return torch.cat((found, bound * (1 - share) ** 0.5 * torch.eye(CLASSES)[labels[0]]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_is_the_mean_of_those_drawn_for_it_over_the_degree(kind, tmp_path):
+    rows, parts, draws = released(plan(kind), kind, tmp_path)
+    records, units = data(kind)
+    for place, draw in enumerate(draws):
+        expected = torch.zeros_like(rows[place])
+        for row, member in zip(draw.rows, draw.members, strict=True):
+            own = units[place][member]
+            label = records.targets[own]
+            if kind == "open" and not parts.phase.schedule[row, label[0]]:
+                continue
+            expected[row] += vector(kind, records.inputs[own, 0, 0], label)
+        torch.testing.assert_close(rows[place], expected / DEGREE, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+def test_every_real_number_of_every_row_has_the_noise_of_the_plan(kind, noise, tmp_path):
+    sigma = 50.0  # beside which contributions, of norm 2 at most, are nothing
+    rows, _, _ = released(plan(kind, sigma=sigma, noise=noise, rows=400), kind, tmp_path, store=noise == "os")
+    spread = rows * DEGREE / (2.0 * sigma)
+    deviations = spread.flatten(0, 1).std(dim=0)
+    assert abs(float(spread.std()) - 1) < 0.03
+    assert ((deviations - 1).abs() < 5 / (2 * rows.shape[0] * rows.shape[1]) ** 0.5).all()
+
+
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+def test_units_are_drawn_for_each_row_apart_at_the_declared_rate(noise, tmp_path):
+    of = plan("open", sigma=1.0, noise=noise, rows=4000)
+    _, parts, draws = released(of, "open", tmp_path, store=noise == "os")
+    rate = DEGREE / SIZES[0] * 4
+    assert of.event("node-0", 0).sampling_probability == pytest.approx(rate)
+    hits = np.zeros((4000, SIZES[0]), dtype=bool)
+    hits[draws[0].rows, draws[0].members] = True
+    assert abs(hits.mean() - rate) < 5 * (rate * (1 - rate) / hits.size) ** 0.5
+    pairs = hits[:, 0] & hits[:, 1]
+    assert abs(pairs.mean() - rate**2) < 5 * (rate**2 / len(pairs)) ** 0.5
+    assert (parts.phase.schedule.sum(axis=0) == 1000).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ledger_counts_the_rows_that_a_unit_can_be_in(kind, tmp_path):
+    of = plan(kind, sigma=3.0)
+    released(of, kind, tmp_path)
+    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
+    rows, rate = (3, 4 * DEGREE / SIZES[0]) if kind == "open" else (ROWS, DEGREE / SIZES[0])
+    assert [event.count for event in attempt.events] == [rows, rows]
+    assert of.mechanisms("node-0") == {(rate, 3.0): rows}
+    happened = run_of("rows", attempt)
+    assert happened.nodes["node-0"].mechanisms == {(rate, 3.0): rows}
+    assert declared_run("rows", attempt.header).nodes == happened.nodes
+
+
+def test_no_audience_is_told_that_other_nodes_hide_a_row(tmp_path):
+    """Rows are released one by one, so readers and other nodes see what the server sees."""
+    of = plan("labelled", sigma=3.0)
+    released(of, "labelled", tmp_path)
+    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
+    run = run_of("rows", attempt)
+    statement = run_statement(
+        run, Terms(of.delta, "patient", "seeded"), weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=1.0
+    )
+    figures = {each["epsilon"] for each in statement["audiences"].values() if each is not None}
+    assert figures == {statement["epsilon"]}
+    assert statement["epsilon"] == accounting.epsilon({(DEGREE / SIZES[0], 3.0): ROWS}, of.delta)
+
+
+def test_noise_is_calibrated_for_the_rows_of_one_unit():
+    of = plan("open", epsilon="2")
+    sigma = noise_of_plan(of)
+    assert 1.9 < accounting.epsilon({(4 * DEGREE / SIZES[0], sigma): 3}, of.delta) <= 2
+    assert noise_of_plan(plan("labelled", epsilon="2")) != sigma
+
+
+def test_rows_that_were_kept_are_sent_again_byte_for_byte(tmp_path):
+    of = plan("labelled", sigma=3.0, noise="os")
+    first, _, _ = released(of, "labelled", tmp_path, store=True)
+    again, _, _ = released(of, "labelled", tmp_path, store=True)
+    assert torch.equal(first, again)
+    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
+    assert len(attempt.events) == len(SIZES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_learns_the_classes_from_rows(kind, tmp_path):
+    records, units = data(kind)
+    of = plan(kind, rows=400)
+    nodes = [Held(n.name, own, n.population, n.expected, 0.0) for n, own in zip(of.nodes, units, strict=True)]
+    trained = train_run(
+        of.run,
+        HEAD,
+        of.training,
+        [Held(n.name, [[i] for i in range(n.population)], n.population, n.expected, 0.0) for n in nodes],
+        Records(records.inputs[: sum(SIZES)], records.targets[: sum(SIZES)]) if kind != "all classes" else records,
+        None,
+        ledger_path=tmp_path / "ledger.jsonl",
+        checkpoint_path=tmp_path / "checkpoint.safetensors",
+        of_plan={"task": dict(of.task)},
+    )
+    scores = trained.model(records.inputs)
+    assert (scores.argmax(dim=1) == records.targets).float().mean() > 0.9
+
+
+def test_a_plan_of_rows_is_read_as_it_was_written(tmp_path):
+    of = plan("open", sigma=3.0)
+    of.write(tmp_path / "plan.json")
+    assert Plan.read(tmp_path / "plan.json") == of
+    assert of.bare().mechanisms("node-0") == of.mechanisms("node-0")
+    assert of.seeding != plan("labelled", sigma=3.0).seeding
+
+
+def test_more_patients_than_a_row_is_open_to_are_refused():
+    settings = TrainingSettings(1, estimator="mixed_rows", mixing=MixingSettings(4, active=0.25))
+    held = [Held("a", [[0]] * 10, 10, 5.0, 0.0)]
+    with pytest.raises(UserError, match="Lower the degree"):
+        plan_for(RunName("head", "central", "inf", 0), HEAD, settings, held)
+    with pytest.raises(UserError, match="multiple of 4"):
+        MixingSettings(5, active=0.25)
+    assert MixingSettings(10, active=0.3).share == Fraction(3, 10)
