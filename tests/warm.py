@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LOADED = (
     *("dp_accounting", "h5py", "nibabel", "pandas", "safetensors.torch", "scipy.optimize", "scipy.stats", "yaml"),
-    *("matplotlib.backends.backend_svg", "matplotlib.figure", "torch.func", "torch.nn.functional"),
+    *("matplotlib.backends.backend_svg", "matplotlib.figure", "torch._dynamo", "torch.func", "torch.nn.functional"),
     *("fastapi", "httpx", "snakemake.cli", "sqlalchemy.orm", "uvicorn"),
 )
 """What jobs, Snakemake and Flower take longest to import."""

@@ -1,8 +1,6 @@
 """The server's part of a round: average the nodes' messages, then take an optimiser step or solve for a head.
 
-All of it is post-processing of what the nodes released, so none of it costs privacy. The optimisers are our own and
-give the same numbers as PyTorch's. To create one of PyTorch's imports its compiler, which takes longer than the rounds
-of a small head.
+All of it is post-processing of what the nodes released, so none of it costs privacy.
 """
 
 from __future__ import annotations
@@ -64,7 +62,13 @@ class Server:
     def __init__(self, weights: Tensor, settings: OptimiserSettings, rounds: int) -> None:
         self.settings, self.rounds = settings, rounds
         self.weights = torch.nn.Parameter(weights.clone())
-        self.optimiser = NAdam() if settings.name == "nadam" else Descent(settings.momentum)
+        momentum = settings.momentum
+        self.optimiser: torch.optim.Optimizer
+        if settings.name == "nadam":
+            self.optimiser = torch.optim.NAdam([self.weights])
+        else:
+            # With this dampening the momentum is a running mean, so the rate means the same for every momentum.
+            self.optimiser = torch.optim.SGD([self.weights], momentum=momentum, dampening=momentum)
         self._average = torch.zeros_like(self.weights.data) if settings.averaged else None
 
     def learning_rate(self, round_number: int) -> float:
@@ -78,7 +82,8 @@ class Server:
         All nodes have the same weight: weights by the numbers of drawn patients would reveal private information.
         """
         self.weights.grad = messages.mean(dim=0)
-        self.optimiser.step(self.weights.data, self.weights.grad, self.learning_rate(round_number))
+        self.optimiser.param_groups[0]["lr"] = self.learning_rate(round_number)
+        self.optimiser.step()
         if self._average is None:
             return
         count = round_number + 1 - (self.rounds - max(1, round(self.settings.averaged * self.rounds)))
@@ -89,7 +94,8 @@ class Server:
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed server needs, as tensors."""
-        tensors = {f"optimiser.{key}": value for key, value in self.optimiser.state.items()}
+        moments = self.optimiser.state[self.weights]
+        tensors = {f"optimiser.{key}": value for key, value in moments.items() if isinstance(value, Tensor)}
         if self._average is not None:
             tensors["average"] = self._average
         return {"weights": self.weights.detach(), **tensors}
@@ -100,68 +106,11 @@ class Server:
             self.weights.copy_(state["weights"])
             if self._average is not None:
                 self._average.copy_(state["average"])
-        self.optimiser.state = {
+        self.optimiser.state[self.weights] = {
             key.removeprefix("optimiser."): value.clone()
             for key, value in state.items()
             if key.startswith("optimiser.")
         }
-
-
-class Descent:
-    """Plain steps with momentum, as `torch.optim.SGD` with ``dampening`` equal to ``momentum``.
-
-    Attributes
-    ----------
-    state
-        Momentum buffer, under PyTorch's name; empty before the first step.
-    """
-
-    def __init__(self, momentum: float) -> None:
-        self.momentum = momentum
-        self.state: dict[str, Tensor] = {}
-
-    def step(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
-        """Move the weights."""
-        if self.momentum and self.state:
-            gradient = self.state["momentum_buffer"].mul_(self.momentum).add_(gradient, alpha=1 - self.momentum)
-        elif self.momentum:
-            gradient = self.state["momentum_buffer"] = gradient.clone()
-        weights.add_(gradient, alpha=-rate)
-
-
-class NAdam:
-    """Adam with Nesterov momentum (Dozat 2016), as `torch.optim.NAdam`.
-
-    Attributes
-    ----------
-    state
-        Moments and counters, under PyTorch's names; empty before the first step.
-    """
-
-    betas = (0.9, 0.999)
-    epsilon = 1e-8
-    decay = 4e-3
-
-    def __init__(self) -> None:
-        self.state: dict[str, Tensor] = {}
-
-    def step(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
-        """Move the weights."""
-        if not self.state:
-            self.state = {"step": torch.tensor(0.0), "mu_product": torch.tensor(1.0)}
-            self.state |= {name: torch.zeros_like(weights) for name in ("exp_avg", "exp_avg_sq")}
-        step, product, first, second = (self.state[name] for name in ("step", "mu_product", "exp_avg", "exp_avg_sq"))
-        step += 1
-        mu, following = (self._momentum(step.item() + ahead) for ahead in (0, 1))
-        product *= mu
-        first.lerp_(gradient, 1 - self.betas[0])
-        second.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
-        size = second.div(1 - self.betas[1] ** step.item()).sqrt_().add_(self.epsilon)
-        weights.addcdiv_(gradient, size, value=-rate * (1 - mu) / (1 - product.item()))
-        weights.addcdiv_(first, size, value=-rate * following / (1 - product.item() * following))
-
-    def _momentum(self, step: float) -> float:
-        return self.betas[0] * float(1 - 0.5 * 0.96 ** (step * self.decay))
 
 
 class HeadReceiver(ABC):

@@ -25,23 +25,6 @@ def test_the_flat_vector_moves_as_pytorchs_complex_parameters_do():
     assert (found - start).abs().min() > 1e-3
 
 
-@pytest.mark.parametrize("momentum", [None, 0.0, 0.6])
-def test_every_bit_is_that_of_pytorchs_optimiser(momentum):
-    name = "nadam" if momentum is None else "sgd"
-    server = Server(torch.ones(10), OptimiserSettings(0.03, 0.5, 4, name, momentum or 0.0), rounds=60)
-    weights = torch.nn.Parameter(torch.ones(10))
-    if momentum is None:
-        optimiser = torch.optim.NAdam([weights])
-    else:
-        optimiser = torch.optim.SGD([weights], momentum=momentum, dampening=momentum)
-    for number, sent in enumerate(messages(60)):
-        server.step(sent, number)
-        optimiser.param_groups[0]["lr"] = server.learning_rate(number)
-        weights.grad = sent.mean(dim=0)
-        optimiser.step()
-        assert torch.equal(server.weights, weights)
-
-
 def test_nodes_weigh_the_same():
     one, other = (Server(torch.zeros(10), OptimiserSettings(), 5) for _ in range(2))
     (sent,) = messages(1)
