@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=str)
 Settings = TypeVar("Settings")
+
+LONGEST_NAME = 100
+"""Most characters of a name that another party gives; it becomes part of file names, which have at most 255."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class UserError(Exception):
@@ -61,3 +68,132 @@ def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str = "e
         return kind(**section)
     except (TypeError, ValueError) as error:
         raise UserError(f"task.settings.{name}: {str(error).rstrip('.')}.") from error
+
+
+def checked_name(name: object, what: str) -> str:
+    """Return a name that another party gave: of a cohort, run, node, file or attempt.
+
+    Such a name becomes part of paths, commands, tables and pages. It has ASCII letters, digits, ``.``, ``_`` and ``-``,
+    begins with none of ``.`` and ``-``, and has at most 100 characters. So it is never a path, a hidden file, an option
+    of a command, a formula of a spreadsheet or markup.
+
+    Parameters
+    ----------
+    name
+        What was given, of any type.
+    what
+        The key or file that gave it, for the message: ``cohort.name``, ``the plan's run``.
+
+    Raises
+    ------
+    UserError
+        If it is another text, or no text.
+
+    Examples
+    --------
+    >>> checked_name("eps-8_v1.2", "run")
+    'eps-8_v1.2'
+    """
+    if isinstance(name, str) and len(name) <= LONGEST_NAME and _NAME.fullmatch(name):
+        return name
+    found = shown(name[:LONGEST_NAME]) if isinstance(name, str) else shown(repr(name)[:LONGEST_NAME])
+    raise UserError(
+        f"{what}: Expected a name of at most {LONGEST_NAME} letters (a to z), digits, '.', '_' and '-' that begins "
+        f"with a letter, a digit or '_', found '{found}'. Choose another name."
+    )
+
+
+def shown(text: str) -> str:
+    r"""Return any text with every character escaped that a terminal would not print: line breaks, colours, directions.
+
+    Use it where a message holds a text that may be anything, such as the name of a patient or of a file. A page in HTML
+    or Markdown escapes its own characters in addition.
+
+    Examples
+    --------
+    >>> print(shown("A\x1b[2J\nB"))
+    A\x1b[2J\nB
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in text
+    )
+
+
+def name_key(name: str) -> str:
+    """Return the form in which names of persons and records are compared: without spaces, case and Unicode variants.
+
+    Two different names with one key are probably one name, written twice. They are never merged silently:
+    `check_distinct` refuses them.
+
+    Examples
+    --------
+    >>> name_key("Pat A ") == name_key("PAT\u00a0a"), name_key("007") == name_key("7")
+    (True, False)
+    """
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return "".join(character for character in folded if character.isprintable() and not character.isspace())
+
+
+def check_distinct(names: Iterable[str], where: str) -> dict[str, str]:
+    """Return the names of persons or records by their `name_key`.
+
+    Parameters
+    ----------
+    names
+        The names, as often as they occur.
+    where
+        The file or key that gave them, for the message.
+
+    Raises
+    ------
+    UserError
+        If a name is empty, or two of them have one key.
+    """
+    spellings: dict[str, set[str]] = {}
+    for name in names:
+        spellings.setdefault(name_key(name), set()).add(name)
+    if "" in spellings:
+        raise UserError(f"Expected a name in every line of {where}, found an empty one. Complete it.")
+    alike = [" and ".join(f"'{shown(name)}'" for name in sorted(them)) for them in spellings.values() if len(them) > 1]
+    if alike:
+        raise UserError(
+            f"Expected names in {where} that differ in more than spaces, capitals and Unicode forms, found "
+            f"{'; '.join(alike)}. Write each name in one way, or give different persons different names."
+        )
+    return {key: them.pop() for key, them in spellings.items()}
+
+
+def without(names: Iterable[str], left_out: Sequence[str], where: str) -> list[str]:
+    """Return the names that are not left out, in their order; names are compared by `name_key`.
+
+    Parameters
+    ----------
+    names
+        Names of persons or records, distinct as `check_distinct` demands.
+    left_out
+        Names to leave out.
+    where
+        The key that gives them, for the message.
+
+    Raises
+    ------
+    UserError
+        If ``left_out`` is one text instead of a list, has something other than texts, or a name that does not occur:
+        somebody who withdrew consent would stay.
+    """
+    given = list(names)
+    keys = check_distinct(given, where)
+    if not isinstance(left_out, list | tuple) or not all(isinstance(name, str) for name in left_out):
+        raise UserError(
+            f"{where}: Expected a list of names in quotation marks, such as ['12', '34'], found "
+            f"{shown(repr(left_out))}."
+        )
+    leaving = {name_key(name): name for name in left_out}
+    missing = [name for key, name in leaving.items() if key not in keys]
+    if missing:
+        raise UserError(
+            f"{where}: Expected names that occur in the cohort, found {', '.join(map(repr, missing))}."
+            + did_you_mean(missing[0], given)
+        )
+    return [name for name in given if name_key(name) not in leaving]

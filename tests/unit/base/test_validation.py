@@ -5,7 +5,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from zetadp.base.validation import UserError, did_you_mean, in_range, one_of, positive, settings_of
+from zetadp.base.validation import (
+    UserError,
+    check_distinct,
+    checked_name,
+    did_you_mean,
+    in_range,
+    one_of,
+    positive,
+    settings_of,
+    without,
+)
 
 
 @pytest.mark.parametrize("value", [0, -1, -0.5, math.nan, math.inf, -math.inf])
@@ -55,3 +65,49 @@ def test_a_setting_of_a_task_that_cannot_be_is_one_message_with_its_section(sect
     with pytest.raises(UserError, match=rf"^task\.settings\.encoder: .*{fault}\.$"):
         settings_of(Encoder, section)
     assert settings_of(Encoder, {"words": 2}) == Encoder(2)
+
+
+FOREIGN = [
+    "", ".", "..", "../x", "a/b", "a\\b", "/a", ".hidden", "-rf", "a b", " a", "a\n", "a\nb", "a\x1b[2J", "a\u202eb",
+    "m\u00fcller", "\u0661", "=1+1", "#a", "<b>", "a:b", "a\x00", "a" * 101, None, 7, True, ["a"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_name_of_another_party_that_is_more_than_a_name_is_refused_in_one_printable_line(name):
+    with pytest.raises(UserError, match=r"^plan\.run: ") as caught:
+        checked_name(name, "plan.run")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["a", "7", "_x", "eps-8", "BRATS_001.nii.gz", "a..b", "a" * 100])
+def test_a_plain_name_of_another_party_stays_as_it_is(name):
+    assert checked_name(name, "plan.run") == name
+
+
+ALIKE = [("A", "A "), ("pat-a", "PAT-A"), ("M\u00fcller", "Mu\u0308ller"), ("A\u00a0", "A"), ("P\u200b1", "P1"),
+         ("stra\u00dfe", "STRASSE"), ("pat 1", "pat1"), ("\uff21", "A")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_names_that_differ_only_in_writing_are_one_name_for_exclusions_and_no_two_for_persons(one, other):
+    with pytest.raises(UserError, match=r"key\.tsv"):
+        check_distinct([one, "B", other], "key.tsv")
+    assert without([one, "B"], [other], "left_out") == ["B"]
+
+
+@pytest.mark.parametrize("names", [("007", "7"), ("NA", "nan"), ("sub-01", "01"), ("1e5", "100000")])
+def test_names_that_differ_in_a_character_are_two(names):
+    assert set(check_distinct(names, "key.tsv").values()) == set(names)
+    assert without(names, [names[1]], "left_out") == [names[0]]
+
+
+@pytest.mark.parametrize("left_out", ["12", [12], [None], ["3"], {"12": 1, 2: 1}])
+def test_an_exclusion_that_would_leave_somebody_in_is_refused(left_out):
+    with pytest.raises(UserError, match=r"^settings\.left_out: "):
+        without(["1", "2", "12"], left_out, "settings.left_out")
+
+
+def test_a_person_without_a_name_is_refused():
+    with pytest.raises(UserError, match=r"key\.tsv"):
+        check_distinct(["A", "\u00a0 "], "key.tsv")
