@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.base.storage import written_whole
+from zetadp.base.tables import write_table
 from zetadp.base.workflow import run
 from zetadp.tasks.ecg.collection import Choice, Cohort, collect
 
@@ -29,8 +29,7 @@ def main(
     found = collect(Cohort(folder and Path(folder), seed, sizes["train"], sizes["test"]), Choice(**choice))
     rows = found.table.assign(sha256=[hashlib.sha256(each.tobytes()).hexdigest() for each in found.beats])
     found.write(spectrum, signal, beats)
-    with written_whole(table) as temporary:
-        rows.to_csv(temporary, index=False)
+    write_table(table, rows)
     logging.getLogger(__name__).info("%d recordings of %d patients", len(rows), rows["patient"].nunique())
 
 

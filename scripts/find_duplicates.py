@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.base.storage import read_stack, written_whole
+from zetadp.base.storage import read_stack
+from zetadp.base.tables import write_table
 from zetadp.base.workflow import run
 from zetadp.federation.partition import read_partition
 from zetadp.mri.duplicates import near_duplicates
@@ -24,8 +25,7 @@ def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
     for side in ("a", "b"):
         pairs[f"role_{side}"] = rows["role"].reindex(pairs[f"patient_{side}"]).to_numpy()
         pairs[f"node_{side}"] = rows["node"].reindex(pairs[f"patient_{side}"]).to_numpy()
-    with written_whole(duplicates) as temporary:
-        pairs.to_csv(temporary, index=False)
+    write_table(duplicates, pairs)
     if len(pairs):
         logging.getLogger(__name__).warning("%d pairs of records look nearly the same: see %s", len(pairs), duplicates)
 

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zetadp.base.storage import written_whole
+from zetadp.base.tables import write_table
 from zetadp.base.workflow import run
 from zetadp.tasks.speech_commands.clips import read_clips
 from zetadp.tasks.speech_commands.cohort import chosen, index, write_clips
@@ -18,8 +18,7 @@ def main(*, clips: Path, table: Path, source: str, unit: str, clips_of_a_speaker
     found = chosen(read_clips(Path(source)), clips_of_a_speaker)
     rows = index(found, unit, sizes)
     write_clips(clips, found)
-    with written_whole(table) as temporary:
-        rows.to_csv(temporary, index=False)
+    write_table(table, rows)
     logging.getLogger(__name__).info("%d clips in %d units", len(found.names), len(rows))
 
 

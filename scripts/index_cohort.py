@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from zetadp.base.storage import read_json, written_whole
+from zetadp.base.storage import read_json
+from zetadp.base.tables import write_table
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.index import index_cohort
@@ -42,8 +43,7 @@ def main(
         threads=threads,
     )
     check_receipts(records, receipts)
-    with written_whole(table) as temporary:
-        records.to_csv(temporary, index=False)
+    write_table(table, records)
     logging.getLogger(__name__).info("%d records of %d patients", len(records), records["patient"].nunique())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from zetadp.base.storage import written_whole
+from zetadp.base.tables import write_table
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.tasks.phase_mnist.digits import read_digits
@@ -45,8 +45,7 @@ def main(*, files: list[Path], examples: Path, table: Path, composite: str, seed
             "sha256": [hashlib.sha256(value.tobytes()).hexdigest() for value in values],
         }
     )
-    with written_whole(table) as temporary:
-        rows.to_csv(temporary, index=False)
+    write_table(table, rows)
     logging.getLogger(__name__).info("made %d examples", len(rows))
 
 

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from zetadp.base.storage import written_whole
+from zetadp.base.tables import read_table, write_table
 from zetadp.base.workflow import run
 from zetadp.federation import partition as federation
 
@@ -15,10 +13,9 @@ if TYPE_CHECKING:
 
 def main(*, table: Path, partition: Path, settings: dict[str, Any], sizes: list[int]) -> None:
     """Write one row for each record: patient, record, role, node."""
-    records = pd.read_csv(table, dtype=str, keep_default_na=False)
+    records = read_table(table)
     assigned = federation.partition(records, federation.PartitionSettings(**settings), sizes)
-    with written_whole(partition) as temporary:
-        assigned.to_csv(temporary, index=False)
+    write_table(partition, assigned)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from zetadp.base.storage import ImageStack, content_hash, write_stack
+from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import SEQUENCES, read_task
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def main(*, dataset: Path, table: Path, slices: Path, shard: str, shards: int, slice_count: int, size: int) -> None:
     """Write the slices of a shard's records, one volume in memory at a time."""
-    records = pd.read_csv(table, dtype=str)
+    records = read_table(table)
     rows = records.iloc[np.array_split(np.arange(len(records)), shards)[int(shard)]]
     order = read_task(dataset.parent).sequences
     values = np.empty((len(rows), len(SEQUENCES), slice_count, size, size), dtype=np.float32)

@@ -6,10 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from zetadp.backbone.start import with_public
 from zetadp.base.storage import read_json
+from zetadp.base.tables import read_table
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.progress import wait_for_tick
@@ -65,7 +64,7 @@ def main(
     shutil.rmtree(work, ignore_errors=True)
     credentials: Credentials = make_credentials(work / "keys", names)
     declared.write(work / "plan.json")
-    rows = read_partition(partition).merge(pd.read_csv(table, dtype=str)[["record", "file"]], on="record")
+    rows = read_partition(partition).merge(read_table(table)[["record", "file"]], on="record")
     watched = rows[rows["role"] == "validation"]
     write_site_folder(work / "images/server", dataset.parent, watched, "test")
     patience = ("missing", "least_nodes", "round_seconds", "give_up_seconds")

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.base.storage import written_whole
+from zetadp.base.tables import write_table
 from zetadp.base.workflow import run
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.slices import Slices
@@ -25,8 +25,7 @@ def main(*, volumes: Path, slices: Path, table: Path, mask: dict[str, Any], size
     }
     index = index.assign(scanner="", sha256=index["record"].map(hashes))
     found.write(slices)
-    with written_whole(table) as temporary:
-        index.to_csv(temporary, index=False)
+    write_table(table, index)
     logging.getLogger(__name__).info("%d slices of %d patients", len(found.table), index["patient"].nunique())
 
 

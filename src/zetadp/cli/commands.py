@@ -135,8 +135,9 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(given: argparse.Namespace) -> None:
+    from zetadp.base.tables import read_table
     from zetadp.mri.convert import convert_folder
-    from zetadp.mri.index import PATIENT_KEY, read_table
+    from zetadp.mri.index import PATIENT_KEY
     from zetadp.mri.naming import read_rules
 
     rules = read_rules(given.sequence)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError, one_of, positive
 
 SERVER = "server"
@@ -152,7 +153,7 @@ def partition(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[
 
 def read_partition(path: Path) -> pd.DataFrame:
     """Read a table that `partition` made: one row a record, identifiers as text."""
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
+    return read_table(path, ("patient", "record", "role", "node"))
 
 
 def _nodes_by_scanner(train: pd.DataFrame, names: Sequence[str], sizes: Sequence[int]) -> dict[str, str]:

@@ -17,9 +17,10 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import folder_written_whole, write_text
+from zetadp.base.tables import read_table, write_table
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import DAMAGED, SEQUENCES, Listing, read_task, record_name, write_task
-from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare, read_table
+from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare
 from zetadp.mri.naming import bids_readings, readings, told
 
 FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
@@ -151,7 +152,7 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
         train, test = (files, []) if part == "train" else ([], files)
         about = {"name": target.name, "description": "One site's part of a cohort"}
         write_task(folder, **about, sequences=sequences, training=train, test=test)
-        records[["file", "patient"]].sort_values("file").to_csv(folder / PATIENT_KEY, sep="\t", index=False)
+        write_table(folder / PATIENT_KEY, records[["file", "patient"]].sort_values("file"))
 
 
 def part_of(patient: str, test_fraction: float) -> str:

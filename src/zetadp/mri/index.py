@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from zetadp.base.storage import content_hash
+from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import check_complete, read_task, read_volume, record_name
 
@@ -239,21 +240,6 @@ def _read_scanners(path: Path) -> dict[str, str]:
     if "scanner" not in table:
         return {}
     return {bare(name): scanner for name, scanner in zip(table["participant_id"], table["scanner"], strict=True)}
-
-
-def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Read a tab-separated table of strings that must have the named columns, or raise a `UserError`."""
-    try:
-        table = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise UserError(f"Cannot read {path} as a tab-separated table: {error}.") from error
-    missing = [column for column in columns if column not in table]
-    if missing:
-        raise UserError(
-            f"Expected the columns {', '.join(columns)} in {path}, found {', '.join(table.columns)}. "
-            "Separate them by tabs."
-        )
-    return table
 
 
 def bare(participant: str) -> str:

@@ -1,0 +1,114 @@
+"""Tables and folders from outside: tables are read as text, and hidden files do not exist.
+
+A patient may be called ``NA``, ``007`` or ``1e5``. A reader that guesses types changes such names or loses them, so
+every value stays the text that the file holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import unicodedata
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from pathlib import Path, PurePath
+
+import pandas as pd
+
+from zetadp.base.storage import written_whole
+from zetadp.base.validation import UserError
+
+SEPARATORS = "\t;,"
+"""Characters that may separate columns. The first of them that the header contains does."""
+HIDDEN_FOLDERS = ("__MACOSX", "@eaDir")
+"""Folders that archives and network drives add to those of a user."""
+
+
+def read_table(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Read a table whose values are all text.
+
+    Parameters
+    ----------
+    path
+        UTF-8 file with a header. Columns are separated by tabs, semicolons or commas.
+    columns
+        Columns that the table must have.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be read, a column is missing or occurs twice, or a row has more or fewer values than the
+        header.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        separator = next((mark for mark in SEPARATORS if mark in text.partition("\n")[0]), ",")
+        names, *rows = [row for row in csv.reader(StringIO(text), delimiter=separator, strict=True) if row] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"Cannot read {path} as a table in UTF-8: {error}.") from error
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise UserError(
+            f"Expected the columns {', '.join(columns)} in {path}, found {', '.join(names) or 'an empty file'}. "
+            "Separate columns by tabs, semicolons or commas."
+        )
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"Expected each column of {path} once, found {twice[0]!r} twice.")
+    for row in rows:
+        if len(row) != len(names):
+            raise UserError(
+                f"Expected {len(names)} values in each row of {path}, found {len(row)} in {', '.join(row)}."
+            )
+    return pd.DataFrame(rows, columns=names, dtype=str)
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a table without row names, completely or not at all. A ``.tsv`` file has tabs, others have commas."""
+    with written_whole(path) as temporary:
+        table.to_csv(temporary, index=False, sep="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+
+
+def visible(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return the files and folders of a folder that match a pattern and are not hidden, sorted by name."""
+    return sorted(path for path in folder.glob(pattern) if not is_hidden(path.relative_to(folder)))
+
+
+def is_hidden(path: PurePath) -> bool:
+    """Return whether a path, relative to the user's folder, leads to or through a hidden file or folder."""
+    return any(part.startswith(".") or part in HIDDEN_FOLDERS for part in path.parts)
+
+
+def check_names(names: Iterable[str], of: str, source: Path) -> None:
+    """Refuse empty names, and different names that a reader would take for the same.
+
+    Parameters
+    ----------
+    names
+        Names of patients, records or the like. A name may occur several times.
+    of
+        What the names are of, such as ``patient``, for the message.
+    source
+        File or folder with the names, for the message.
+
+    Raises
+    ------
+    UserError
+        If a name is empty, or two names differ only in spaces, case or Unicode form.
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        form = _bare(name)
+        if not form:
+            raise UserError(f"Expected the name of each {of} in {source}, found an empty one.")
+        other = first.setdefault(form, name)
+        if other != name:
+            raise UserError(
+                f"Expected the names of each {of} in {source} to differ in more than spaces, case or Unicode form, "
+                f"found {other!r} and {name!r}. Write one name in one way, or give two persons two names."
+            )
+
+
+def _bare(name: str) -> str:
+    """Return a name without spaces, invisible characters, case and Unicode form."""
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return "".join(each for each in plain if not each.isspace() and unicodedata.category(each)[0] != "C")

@@ -1,0 +1,93 @@
+"""Tables are read as text, hidden files do not exist, and names that look the same are refused."""
+
+from pathlib import Path, PurePath
+
+import pandas as pd
+import pytest
+
+from zetadp.base.tables import check_names, is_hidden, read_table, visible, write_table
+from zetadp.base.validation import UserError
+
+NAMES = [
+    "NA",
+    "None",
+    "nan",
+    "null",
+    "007",
+    "1e5",
+    "12",
+    "12.0",
+    "True",
+    "",
+    " x ",
+    "#7",
+    '"q"',
+    "ä",
+    "-1",
+    "a\nb",
+    "x\u2028y",
+]
+
+
+def test_every_name_comes_back_as_it_was_written(tmp_path):
+    write_table(tmp_path / "t.csv", pd.DataFrame({"name": NAMES, "n": range(len(NAMES))}))
+    assert read_table(tmp_path / "t.csv")["name"].tolist() == NAMES
+
+
+@pytest.mark.parametrize("separator", ["\t", ";", ","])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_spreadsheets_may_choose_separator_mark_and_line_ends(tmp_path, separator, mark, end):
+    rows = ["a{0}b", "1{0}2", "", "3{0}"]
+    (tmp_path / "t").write_text(mark + end.join(rows).format(separator) + end, encoding="utf-8", newline="")
+    table = read_table(tmp_path / "t", ("a", "b"))
+    assert table.to_dict("list") == {"a": ["1", "3"], "b": ["2", ""]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"a,c\n1,2\n",
+        b"a,b\n1\n",
+        b"a,b\n1,2,3\n4,5,6\n",
+        b"a,b,a\n1,2,3\n",
+        "a,b\nKöln,1\n".encode("latin-1"),
+        "a,b\n1,2\n".encode("utf-16"),
+        b'a,b\n"1,2\n',
+    ],
+)
+def test_a_table_that_cannot_be_trusted_is_refused_by_name(tmp_path, content):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(UserError, match=r"t\.csv"):
+        read_table(tmp_path / "t.csv", ("a", "b"))
+
+
+def test_hidden_files_and_folders_do_not_exist(tmp_path):
+    for name in ("b.nii", "a.nii", "._a.nii", ".DS_Store", "__MACOSX/a.nii", "@eaDir/a.nii", "p/c.nii", ".git/d.nii"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [path.name for path in visible(tmp_path)] == ["a.nii", "b.nii", "p"]
+    assert [path.name for path in visible(tmp_path, "**/*.nii")] == ["a.nii", "b.nii", "c.nii"]
+    assert is_hidden(PurePath("__MACOSX/P1/x.nii"))
+    assert not is_hidden(PurePath("a/b.nii"))
+
+
+def test_the_users_own_folder_may_be_hidden(tmp_path):
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache/a.nii").touch()
+    assert len(visible(tmp_path / ".cache", "*.nii")) == 1
+
+
+@pytest.mark.parametrize(
+    "pair", [("p0", "p0 "), ("P1", "p1"), ("M\u00fcller", "Mu\u0308ller"), ("a b", "a\u00a0b"), ("x", "x\u200b")]
+)
+def test_names_that_look_the_same_are_refused(pair):
+    with pytest.raises(UserError, match="patient"):
+        check_names(pair, "patient", Path("t.csv"))
+
+
+def test_a_name_may_repeat_but_not_be_empty():
+    check_names(["a", "b", "a", "NA", "7", "07"], "patient", Path("t.csv"))
+    with pytest.raises(UserError, match="empty"):
+        check_names(["a", " "], "patient", Path("t.csv"))
