@@ -297,6 +297,37 @@ def test_a_node_that_is_away_for_long_is_not_waited_for_again_and_may_come_back(
     assert sum(found["node-01"].unshielded.values()) == 6 - found["node-03"].rounds
 
 
+@pytest.mark.xfail(strict=True, reason="kind A: the first round waits for all")
+@pytest.mark.parametrize("policy", [QUICK, GO_ON])
+def test_nobody_is_asked_for_the_first_round_before_everybody_is_there(policy, tmp_path, monkeypatch):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path))
+    line.away = {"node-03"}
+    waited = []
+
+    def sleep(_: float) -> None:
+        waited.append(list(line.requests))
+        if len(waited) == 5:
+            line.away = set()
+
+    monkeypatch.setattr("zetadp.federation.flower.coordinator.time.sleep", sleep)
+    coordinator(plan, line, tmp_path, replace(policy, give_up_seconds=60, round_seconds=60)).run()
+    assert waited[:5] == [[]] * 5
+    assert not any(history.unshielded for history in histories(account(tmp_path).releases()).values())
+
+
+@pytest.mark.xfail(strict=True, reason="kind D: a dead node is named to all")
+def test_who_is_missing_is_told_to_all_others(tmp_path, caplog):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path))
+    line.tamper = lambda request, reply: line.away.add("node-02") or reply if request.round == 1 else reply
+    with pytest.raises(UserError, match="no answer from node-02"):
+        coordinator(plan, line, tmp_path).run()
+    assert "node-02 is not connected any more" in caplog.text
+    assert ("node-01", ("node-02",)) in line.notices
+    assert ("node-03", ("node-02",)) in line.notices
+
+
 def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
     plan = make_plan()
     line = DirectLine(hospitals(plan, tmp_path))

@@ -7,15 +7,20 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.training import TrainingFiles
-from zetadp.federation.flower.certificates import Credentials, make_credentials
+from zetadp.federation.flower.certificates import Credentials, _host, make_credentials
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.receipts import check_receipt, write_receipts
 from zetadp.federation.flower.settings import Patience, ServerSettings
@@ -63,6 +68,47 @@ def site(finished, tmp_path):
 def verify(site: Path, name: str = NAME) -> int:
     where = ["--receipt", site / f"out/receipts/{name}.json", "--authority", site / "keys/authority.pem"]
     return main(["verify", *map(str, where), "--ledgers", str(site / NAME / "ledgers")])
+
+
+def forged_by(site: Path, *, host: str = "127.0.0.1", days: tuple[int, int] = (-1, 1), signs: bool = False) -> None:
+    """Sign the receipt again, with another certificate of the same authority."""
+    now = datetime.now(UTC)
+    authority, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of an institution")])
+
+    def certificate(key: ec.EllipticCurvePrivateKey, first: int, last: int, *, signs: bool) -> bytes:
+        made = x509.CertificateBuilder().subject_name(issuer).issuer_name(issuer).public_key(key.public_key())
+        made = made.serial_number(1).not_valid_before(now + timedelta(first)).not_valid_after(now + timedelta(last))
+        made = made.add_extension(x509.BasicConstraints(ca=signs, path_length=None), critical=True)
+        made = made.add_extension(x509.SubjectAlternativeName([_host(host)]), critical=False)
+        return made.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    (site / "keys/authority.pem").write_bytes(certificate(authority, -99, 99, signs=True))
+    (site / "keys/server.pem").write_bytes(certificate(own, *days, signs=signs))
+    private = own.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (site / "keys/server.key").write_bytes(private)
+    write_receipts(settings(site), Credentials(site / "keys"))
+
+
+@pytest.mark.xfail(strict=True, reason="kind C: certificates")
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"days": (-9, -8)}, "not in force"),
+        ({"days": (8, 9)}, "not in force"),
+        ({"host": "canteen.example"}, "not for 127.0.0.1"),
+        ({"host": "127.0.0.2"}, "not for 127.0.0.1"),
+        ({"signs": True}, "of an authority"),
+    ],
+)
+def test_a_receipt_by_another_certificate_than_the_servers_is_wrong(how, words, site, capsys):
+    forged_by(site)
+    assert verify(site) == 0
+    forged_by(site, **how)
+    assert verify(site) == 1
+    assert words in capsys.readouterr().out
 
 
 def test_a_receipt_names_the_last_line_of_a_hospitals_own_ledger(site, capsys):
