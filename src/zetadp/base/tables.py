@@ -7,8 +7,7 @@ every value stays the text that the file holds.
 from __future__ import annotations
 
 import csv
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path, PurePath
 
@@ -76,39 +75,3 @@ def visible(folder: Path, pattern: str = "*") -> list[Path]:
 def is_hidden(path: PurePath) -> bool:
     """Return whether a path, relative to the user's folder, leads to or through a hidden file or folder."""
     return any(part.startswith(".") or part in HIDDEN_FOLDERS for part in path.parts)
-
-
-def check_names(names: Iterable[str], of: str, source: Path) -> None:
-    """Refuse empty names, and different names that a reader would take for the same.
-
-    Parameters
-    ----------
-    names
-        Names of patients, records or the like. A name may occur several times.
-    of
-        What the names are of, such as ``patient``, for the message.
-    source
-        File or folder with the names, for the message.
-
-    Raises
-    ------
-    UserError
-        If a name is empty, or two names differ only in spaces, case or Unicode form.
-    """
-    first: dict[str, str] = {}
-    for name in names:
-        form = _bare(name)
-        if not form:
-            raise UserError(f"Expected the name of each {of} in {source}, found an empty one.")
-        other = first.setdefault(form, name)
-        if other != name:
-            raise UserError(
-                f"Expected the names of each {of} in {source} to differ in more than spaces, case or Unicode form, "
-                f"found {other!r} and {name!r}. Write one name in one way, or give two persons two names."
-            )
-
-
-def _bare(name: str) -> str:
-    """Return a name without spaces, invisible characters, case and Unicode form."""
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return "".join(each for each in plain if not each.isspace() and unicodedata.category(each)[0] != "C")

@@ -1,11 +1,11 @@
-"""Tables are read as text, hidden files do not exist, and names that look the same are refused."""
+"""Tables are read as text, and hidden files do not exist."""
 
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 import pandas as pd
 import pytest
 
-from zetadp.base.tables import check_names, is_hidden, read_table, visible, write_table
+from zetadp.base.tables import is_hidden, read_table, visible, write_table
 from zetadp.base.validation import UserError
 
 NAMES = [
@@ -77,17 +77,3 @@ def test_the_users_own_folder_may_be_hidden(tmp_path):
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache/a.nii").touch()
     assert len(visible(tmp_path / ".cache", "*.nii")) == 1
-
-
-@pytest.mark.parametrize(
-    "pair", [("p0", "p0 "), ("P1", "p1"), ("M\u00fcller", "Mu\u0308ller"), ("a b", "a\u00a0b"), ("x", "x\u200b")]
-)
-def test_names_that_look_the_same_are_refused(pair):
-    with pytest.raises(UserError, match="patient"):
-        check_names(pair, "patient", Path("t.csv"))
-
-
-def test_a_name_may_repeat_but_not_be_empty():
-    check_names(["a", "b", "a", "NA", "7", "07"], "patient", Path("t.csv"))
-    with pytest.raises(UserError, match="empty"):
-        check_names(["a", " "], "patient", Path("t.csv"))

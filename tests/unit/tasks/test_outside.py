@@ -1,0 +1,323 @@
+"""What comes from outside is checked where it is read: recordings, clips and examinations of other programs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from zetadp.base.validation import UserError
+from zetadp.mri.fourier import to_kspace
+from zetadp.tasks.ecg.collection import Choice, Cohort, Collection, collect
+from zetadp.tasks.ecg.recordings import LEADS
+from zetadp.tasks.ecg.simulated import simulated_recordings
+from zetadp.tasks.reconstruction.volumes import header, read_volume
+from zetadp.tasks.speech_commands.clips import WORDS, read_clips
+
+C = "C: what comes from outside is checked where it is read"
+HEARTS = [recording for recording, _ in simulated_recordings(8, seed=0, share=0.5, several=0, rate=100)]
+SIGNALS = np.stack([each.signal.T for each in HEARTS])
+FOLDS = dict(zip(sorted(range(8), key=lambda n: (HEARTS[n].label, n)), [1, 1, 10, 10] * 2, strict=True))
+
+
+def collected(folder: Path, left_out: object = (), train: int = 4) -> Collection:
+    """Return the recordings of a folder, of which the patients of fold 10 test."""
+    choice = Choice(10, "", left_out, "standard", {"samples": 64, "rate": 100})  # type: ignore[arg-type]
+    return collect(Cohort(folder, 0, train, 4), choice)
+
+
+def recordings(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table, **arrays) -> Path:
+    """Write eight recordings in the layout of arrays."""
+    folder.mkdir(exist_ok=True)
+    signals = {"x": SIGNALS, "ecg_id": np.arange(8)}
+    np.savez(folder / "all.npz", **signals | arrays)
+    table = pd.DataFrame({"ecg_id": range(8), "patient_id": [f"p{n}" for n in range(8)]})
+    table["label"] = [("NORM", "LBBB")[each.label] for each in HEARTS]
+    change(table.assign(strat_fold=[FOLDS[n] for n in range(8)])).to_csv(folder / "labels.csv", index=False)
+    return folder
+
+
+def with_patient(name: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Give the first healthy patient of fold 10 another name."""
+
+    def change(table: pd.DataFrame) -> pd.DataFrame:
+        own = table.index[(table["label"] == "NORM") & (table["strat_fold"] == 10)][0]
+        return table.assign(patient_id=table["patient_id"].mask(table.index == own, name))
+
+    return change
+
+
+def first_patient() -> str:
+    """Return the first healthy patient of fold 1."""
+    return f"p{min(n for n in range(8) if FOLDS[n] == 1 and HEARTS[n].label == 0)}"
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize("space", ["", " "])
+def test_a_patient_in_two_folds_is_refused(tmp_path, space):
+    with pytest.raises(UserError, match=first_patient()):
+        collected(recordings(tmp_path / "a", with_patient(first_patient() + space)))
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+def test_folds_may_be_written_as_a_spreadsheet_writes_numbers(tmp_path):
+    as_number = recordings(tmp_path / "a", lambda table: table.assign(strat_fold=table["strat_fold"].astype(float)))
+    assert collected(as_number).table["fold"].tolist() == collected(recordings(tmp_path / "b")).table["fold"].tolist()
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize("fold", ["", "1.5", "0", "11", "NA"])
+def test_a_fold_that_is_none_of_ten_is_refused(tmp_path, fold):
+    def change(table: pd.DataFrame) -> pd.DataFrame:
+        return table.assign(strat_fold=table["strat_fold"].astype(str).where(table.index > 0, fold))
+
+    with pytest.raises(UserError, match="strat_fold"):
+        collected(recordings(tmp_path, change))
+
+
+@pytest.mark.parametrize("name", ["NA", "None", "nan", "007", "1e5"])
+def test_a_patient_may_have_any_name(tmp_path, name):
+    assert name in collected(recordings(tmp_path, with_patient(name))).table["patient"].tolist()
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize("left_out", [[12], "12", [2, 3], ["99"], ["2.0"]])
+def test_a_recording_that_cannot_be_left_out_is_an_error(tmp_path, left_out):
+    with pytest.raises(UserError, match="left_out"):
+        collected(recordings(tmp_path), left_out)
+
+
+def test_a_recording_is_left_out_by_its_whole_name(tmp_path):
+    gone = first_patient().removeprefix("p")
+    found = collected(recordings(tmp_path), [gone], train=3)
+    assert sorted(found.table["record"]) == sorted(set(map(str, range(8))) - {gone})
+
+
+def damaged(change: Callable[[bytearray], bytes]) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_bytes(change(bytearray(path.read_bytes())))
+
+    return write
+
+
+def flipped(content: bytearray) -> bytes:
+    content[2000] ^= 255
+    return bytes(content)
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize("change", [lambda all_: bytes(all_[: len(all_) // 2]), lambda _: b"", flipped])
+def test_a_damaged_array_is_refused_by_name(tmp_path, change):
+    damaged(change)(recordings(tmp_path) / "all.npz")
+    with pytest.raises(UserError, match=r"all\.npz"):
+        collected(tmp_path)
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"ecg_id": np.array([0, 1, 2, 3, 4, 5, 6, 7, 7]), "x": np.stack([*SIGNALS, SIGNALS[0]])},
+        {"rate": np.array(0.0)},
+        {"rate": np.array(np.nan)},
+        {"rate": np.array([100, 100])},
+        {"x": SIGNALS.astype(complex)},
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(tmp_path, arrays):
+    with pytest.raises(UserError):
+        collected(recordings(tmp_path, **arrays))
+
+
+def test_arrays_that_are_no_signals_are_refused(tmp_path):
+    with pytest.raises(UserError):
+        collected(recordings(tmp_path, x=np.zeros((8, 1000, 12), dtype=[("real", "f4"), ("imag", "f4")])))
+    with pytest.raises(UserError):
+        collected(recordings(tmp_path, ecg_id=np.arange(7)))
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize("factor", [1000.0, 1e-3, 1e6])
+def test_a_recording_that_cannot_be_in_millivolts_is_refused(tmp_path, factor):
+    with pytest.raises(UserError, match="mV"):
+        collected(recordings(tmp_path, x=factor * SIGNALS))
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+def test_hidden_files_beside_an_array_do_not_exist(tmp_path):
+    (recordings(tmp_path) / "._all.npz").write_bytes(b"\0\5\x16\7")
+    assert len(collected(tmp_path).table) == 8
+
+
+UNITS = {"mV": 1.0, "uV": 1e3, "V": 1e-3, "nV": 1e6}
+
+
+def wfdb_folder(folder: Path, units: list[str]) -> Path:
+    """Write the recordings with WFDB, each lead in a unit of its own."""
+    wfdb = pytest.importorskip("wfdb")
+    rows = []
+    for n, each in enumerate(HEARTS):
+        signal = each.signal.T.astype(float) * [UNITS.get(unit, 1.0) for unit in units]
+        wfdb.wrsamp(f"r{n}", 100, units, list(LEADS), signal, fmt=["16"] * 12, write_dir=str(folder))
+        code = "NORM" if each.label == 0 else "CLBBB"
+        rows.append((n, float(n), f"{{'{code}': 100.0}}", FOLDS[n], f"r{n}"))
+    columns = ["ecg_id", "patient_id", "scp_codes", "strat_fold", "filename_lr"]
+    pd.DataFrame(rows, columns=columns).to_csv(folder / "ptbxl_database.csv", index=False)
+    return folder
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize("units", [["uV"] * 12, ["V"] * 12, ["nV"] * 12, ["mV", "uV", "V"] * 4])
+def test_wfdb_signals_are_in_millivolts_whatever_their_unit(tmp_path, units):
+    found = collected(wfdb_folder(tmp_path, units)).signals
+    expected = collected(recordings(tmp_path / "arrays")).signals
+    assert np.abs(found - expected).max() < 0.01
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize("fault", ["unit", "gain", "codes"])
+def test_wfdb_recordings_without_a_known_scale_are_refused(tmp_path, fault):
+    wfdb_folder(tmp_path, ["mmHg" if fault == "unit" else "mV"] * 12)
+    if fault == "gain":
+        for path in tmp_path.glob("*.hea"):
+            lines = [line.split() for line in path.read_text().splitlines()]
+            path.write_text("".join(" ".join([*w[:2], "0/mV", *w[3:]] if ".dat" in w[0] else w) + "\n" for w in lines))
+    if fault == "codes":
+        table = tmp_path / "ptbxl_database.csv"
+        table.write_text(table.read_text().replace("{'NORM': 100.0}", "NORM: 100", 1))
+    with pytest.raises(UserError, match={"unit": "mmHg", "gain": "gain", "codes": "scp_codes"}[fault]):
+        collected(tmp_path)
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+def test_no_fold_depends_on_other_patients():
+    from zetadp.tasks.ecg.recordings import fold_of
+
+    names = [f"A{n:04d}" for n in range(2000)]
+    dealt = [fold_of(name) for name in names]
+    assert all(170 < dealt.count(fold) < 230 for fold in range(1, 11))
+
+
+TONE = (8000 * np.sin(np.arange(16000) / 9)).astype("<i2")
+
+
+def wav(samples: bytes, declared: int | None = None, after: bytes = b"") -> bytes:
+    """Return a wav file with some samples, and a size in its header that may be wrong."""
+    form = struct.pack("<HHIIHH", 1, 1, 16000, 32000, 2, 16)
+    data = struct.pack("<I", len(samples) if declared is None else declared) + samples
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + data + after
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def clips(folder: Path, name: str, content: bytes) -> Path:
+    """Write a good clip of each word, and another file among them."""
+    for word in WORDS:
+        (folder / word).mkdir(parents=True)
+        (folder / word / "aa11_nohash_0.wav").write_bytes(wav(TONE.tobytes()))
+    (folder / "yes" / name).write_bytes(content)
+    return folder
+
+
+WHOLE = wav(TONE.tobytes())
+INFO = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize(
+    "content",
+    [
+        WHOLE[: len(WHOLE) // 2],
+        WHOLE[:60],
+        WHOLE[:-2],
+        wav(TONE.tobytes(), declared=0xFFFFFFFF),
+        wav(TONE[:9000].tobytes(), declared=0xFFFFFFFF, after=INFO),
+        wav(TONE.tobytes()[:-1]),
+    ],
+)
+def test_a_clip_that_is_not_whole_is_refused(tmp_path, content):
+    with pytest.raises(UserError, match="bb22_nohash_0"):
+        read_clips(clips(tmp_path, "bb22_nohash_0.wav", content))
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+def test_one_clip_never_replaces_another(tmp_path):
+    with pytest.raises(UserError, match="aa11"):
+        read_clips(clips(tmp_path, "aa11_nohash_00.wav", WHOLE))
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+def test_hidden_files_beside_clips_do_not_exist(tmp_path):
+    assert len(read_clips(clips(tmp_path, "._aa11_nohash_0.wav", b"\0\5\x16\7")).names) == len(WORDS)
+
+
+Y, X = np.mgrid[-1:1:64j, -1:1:32j]
+HEAD = ((Y / 0.8) ** 2 + (X / 0.6) ** 2 < 1).astype(float)
+SPOT = (((Y - 0.3) / 0.2) ** 2 + (X / 0.2) ** 2 < 1) * 0.5
+IMAGE = np.stack([HEAD * (1 + 0.1 * n) + SPOT for n in range(3)]) * np.exp(1j * (X + Y))
+KSPACE = to_kspace(IMAGE).astype(np.complex64)
+TARGET = np.abs(IMAGE)[:, 16:48].astype(np.float32)
+
+
+def examination(path: Path, kspace: object = KSPACE, target: object = TARGET, patient: object = "p") -> Path:
+    """Write an examination in the layout of fastMRI; what is None is left out."""
+    with h5py.File(path, "w") as file:
+        if kspace is None:
+            file.create_group("kspace")
+        else:
+            file["kspace"] = kspace
+        file["reconstruction_esc"] = target
+        file["ismrmrd_header"] = header((64, 32), (32, 32))
+        file.attrs.update(patient_id=patient, acquisition="CORPD_FBK")
+    return path
+
+
+def compound() -> np.ndarray:
+    pairs = np.empty(KSPACE.shape, [("real", "<f4"), ("imag", "<f4")])
+    pairs["real"], pairs["imag"] = KSPACE.real, KSPACE.imag
+    return pairs
+
+
+EMPTY = KSPACE * (np.arange(3) > 0)[:, None, None]
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kspace": KSPACE[::-1]},
+        {"kspace": KSPACE[[0, 2, 1]]},
+        {"kspace": np.abs(KSPACE)},
+        {"kspace": np.fft.fft2(IMAGE, norm="ortho").astype(np.complex64)},
+        {"kspace": np.roll(KSPACE, 1, axis=0)},
+        {"kspace": EMPTY},
+        {"kspace": 0 * KSPACE},
+        {"kspace": compound()},
+        {"kspace": None},
+        {"kspace": KSPACE[:0], "target": TARGET[:0]},
+        {"target": TARGET[:, ::-1]},
+        {"kspace": 2 * KSPACE},
+        {"patient": ""},
+        {"patient": 3.5},
+        {"patient": np.array(["p", "q"], dtype=h5py.string_dtype())},
+    ],
+)
+def test_an_examination_that_is_not_what_it_seems_is_refused(tmp_path, given):
+    with pytest.raises(UserError, match=r"one\.h5"):
+        read_volume(examination(tmp_path / "one.h5", **given))
+
+
+@pytest.mark.xfail(strict=True, reason=C)
+@pytest.mark.parametrize("patient", [np.bytes_("p"), np.array(["p"], dtype=h5py.string_dtype())])
+def test_a_patient_is_the_same_however_the_file_holds_the_name(tmp_path, patient):
+    assert read_volume(examination(tmp_path / "one.h5", patient=patient)).patient == "p"
+
+
+def test_other_scales_of_an_examination_are_taken(tmp_path):
+    for scale in (1.0, 1e-5, 1e6):
+        kspace, target = (KSPACE * scale).astype(np.complex64), TARGET * np.float32(scale)
+        assert read_volume(examination(tmp_path / "one.h5", kspace, target)).patient == "p"
