@@ -1,0 +1,415 @@
+"""Files that a hospital brings: what is wrong or unusual about them is seen where they are read."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import shutil
+import struct
+from itertools import count
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+from decathlon_builder import volume, write_tiny_task, write_volume
+from public_head import write_public_head
+
+from zetadp.base.storage import ImageStack, read_stack, write_stack
+from zetadp.base.tensors import load_tensors
+from zetadp.base.validation import UserError
+from zetadp.cli import main
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.index import index_cohort
+from zetadp.mri.volumes import read_centre_slices
+
+outside = pytest.mark.xfail(reason="C: what comes from outside is checked where it is read")
+
+SHAPE = (40, 36, 24)
+WORDS = ("flair", "t1", "t1ce", "t2")
+SEEDS = count()
+
+
+def brain(seed: int = 0) -> np.ndarray:
+    """Return float32 magnitudes (x, y, z, sequence) of a head of ellipses with fluid and a lesion, zero outside."""
+    rng = np.random.default_rng(seed)
+    x, y, z = np.meshgrid(*(np.linspace(-1, 1, n) for n in SHAPE), indexing="ij")
+    head = (x / 0.75) ** 2 + (y / 0.9) ** 2 + (z / 1.6) ** 2 < 1
+    fluid = ((np.abs(x) - 0.2) / 0.15) ** 2 + (y / 0.35) ** 2 + z**2 < 1
+    lesion = ((x - 0.4) / 0.15) ** 2 + ((y + 0.3) / 0.15) ** 2 + (z / 0.6) ** 2 < 1
+    levels = np.array([(400, 80, 700), (600, 150, 350), (620, 160, 900), (300, 900, 800)], dtype=float)
+    signal = np.where(fluid[..., None], levels[:, 1], np.where(lesion[..., None], levels[:, 2], levels[:, 0]))
+    noisy = np.abs(signal + 20 * rng.standard_normal(signal.shape))
+    return np.where(head[..., None], noisy, 0).astype(np.float32)
+
+
+def scans(root, *names, arrays=None, affine=None):
+    """Write one folder for each name, with one file for each sequence."""
+    affine = np.diag([2.0, 2, 3, 1]) if affine is None else affine
+    for name in names:
+        channels = volume((8, 7, 5), 4, np.random.default_rng(next(SEEDS))) if arrays is None else arrays
+        (root / name).mkdir(parents=True)
+        for word, channel in zip(WORDS, np.moveaxis(channels, -1, 0), strict=True):
+            nib.save(nib.Nifti1Image(channel, affine), root / name / f"scan_{word}.nii.gz")
+    return root
+
+
+def converted(capsys, *arguments) -> str:
+    """Run `zetadp convert`, which must succeed, and return everything that it said."""
+    code = main(["convert", *map(str, arguments)])
+    said = "".join(capsys.readouterr())
+    assert code == 0, said
+    return said
+
+
+def refused(capsys, *arguments) -> str:
+    """Run a command that must end in one message; return the message."""
+    code = main([*map(str, arguments)])
+    said = capsys.readouterr()
+    assert (code, said.out) == (1, "")
+    return said.err
+
+
+def patients(task) -> dict[str, str]:
+    train, test = (len(json.loads((task / "dataset.json").read_text())[part]) for part in ("training", "test"))
+    key = task / "patient_key.tsv"
+    if key.is_file():
+        parts = pd.read_csv(key, sep="\t", dtype=str, keep_default_na=False)
+        train, test = (
+            parts.loc[parts["file"].str.startswith(folder), "patient"].nunique() for folder in ("imagesTr", "imagesTs")
+        )
+    table = index_cohort(task, train_patients=train, test_patients=test, slices=1)
+    return dict(zip(table["record"], table["patient"], strict=True))
+
+
+# Persons
+
+FOLLOW_UPS = {
+    "UPENN-GBM-00001_11": "UPENN-GBM-00001",
+    "UPENN-GBM-00001_21": "UPENN-GBM-00001",
+    "UPENN-GBM-00003_11": "UPENN-GBM-00003",
+}
+
+
+@outside
+@pytest.mark.parametrize(
+    "names",
+    [
+        tuple(FOLLOW_UPS),
+        ("UCSF-PDGM-0429_nifti", "UCSF-PDGM-0429_FU003d_nifti", "UCSF-PDGM-0430_nifti"),
+        ("BraTS-GLI-00001-000", "BraTS-GLI-00001-001", "BraTS-GLI-00002-000"),
+        ("P01_2019-01-02", "P01_2019-07-05", "P02_2019-01-03"),
+    ],
+)
+def test_no_person_is_guessed_from_a_name(names, tmp_path, capsys):
+    said = converted(capsys, scans(tmp_path / "in", *names), tmp_path / "out", "--test-fraction", 0.35)
+    assert "unit: patient" not in said
+    assert "--patient" in said  # how to do better
+    assert patients(tmp_path / "out") == {name: name for name in names}
+
+
+@outside
+@pytest.mark.parametrize("how", ["table", "rule"])
+def test_persons_that_the_user_tells_stay_whole(how, tmp_path, capsys):
+    source = scans(tmp_path / "in", *FOLLOW_UPS)
+    table = tmp_path / "patients.tsv"
+    table.write_text("record\tpatient\n" + "".join(f"{record}\t{name}\n" for record, name in FOLLOW_UPS.items()))
+    told = {"table": ("--patients", table), "rule": ("--patient-pattern", r"(UPENN-GBM-\d+)_\d+")}[how]
+    said = converted(capsys, source, tmp_path / "out", *told, "--test-fraction", 0)
+    assert patients(tmp_path / "out") == FOLLOW_UPS
+    assert "2 training" in said
+
+
+@outside
+@pytest.mark.parametrize("pattern", [r"(UPENN-GBM-00001)_\d+", r"UPENN-GBM-\d+_\d+", "("])
+def test_a_rule_that_does_not_tell_every_person_is_refused(pattern, tmp_path, capsys):
+    source = scans(tmp_path / "in", *FOLLOW_UPS)
+    assert "--patient-pattern" in refused(capsys, "convert", source, tmp_path / "out", "--patient-pattern", pattern)
+
+
+ALIKE = [("A", "A "), ("pat-a", "PAT-A"), ("M\u00fcller", "Mu\u0308ller"), ("A\u00a0", "A")]
+
+
+@outside
+@pytest.mark.parametrize("pair", ALIKE)
+@pytest.mark.parametrize("where", ["patient_key.tsv", "patients.tsv", "folders"])
+def test_names_that_differ_only_in_writing_are_refused(pair, where, tmp_path, capsys):
+    names = (*pair, "C")
+    if where == "folders":
+        message = refused(capsys, "convert", scans(tmp_path / "in", *names), tmp_path / "out")
+    elif where == "patients.tsv":
+        rows = "".join(f"s{number}\t{name}\n" for number, name in enumerate(names))
+        (tmp_path / where).write_text(f"record\tpatient\n{rows}")
+        source = scans(tmp_path / "in", "s0", "s1", "s2")
+        message = refused(capsys, "convert", source, tmp_path / "out", "--patients", tmp_path / where)
+    else:
+        task = write_tiny_task(tmp_path / "task", 3, 0)
+        rows = "".join(f"imagesTr/BRATS_{number:03d}.nii.gz\t{name}\n" for number, name in enumerate(names, start=1))
+        (task / where).write_text(f"file\tpatient\n{rows}")
+        with pytest.raises(UserError) as error:
+            index_cohort(task, train_patients=3, test_patients=0, slices=1)
+        message = str(error.value)
+    assert all(repr(name) in message or name in message for name in pair)
+
+
+ODD = ("NA", "TB", "007", "1e5", "nan", "None", "null", "N/A")
+
+
+@outside
+def test_patients_may_be_called_anything_that_tables_often_change(tmp_path, capsys):
+    names = [name for name in ODD if "/" not in name]
+    table = tmp_path / "patients.csv"
+    table.write_text("patient,part\n" + "".join(f"{name},train\n" for name in names))
+    converted(capsys, scans(tmp_path / "in", *names), tmp_path / "out", "--patients", table)
+    assert patients(tmp_path / "out") == {name: name for name in names}
+
+
+# Folders
+
+
+@outside
+def test_files_that_a_mac_hides_do_not_exist(tmp_path, capsys):
+    source = scans(tmp_path / "in", "P1", "P2")
+    for file in list(source.rglob("*.nii.gz")):
+        (file.parent / f"._{file.name}").write_bytes(b"\x00\x05\x16\x07")
+    shutil.copytree(source / "P1", source / "__MACOSX/P1")
+    converted(capsys, source, tmp_path / "out", "--test-fraction", 0)
+    assert set(patients(tmp_path / "out")) == {"P1", "P2"}
+    about = json.loads((tmp_path / "out/dataset.json").read_text())
+    (tmp_path / "out/imagesTr/._P1.nii.gz").write_bytes(b"\x00\x05\x16\x07")
+    about["training"].insert(0, {"image": "./imagesTr/._P1.nii.gz"})
+    (tmp_path / "out/dataset.json").write_text(json.dumps(about))
+    assert len(index_cohort(tmp_path / "out", train_patients=2, test_patients=0, slices=1)) == 2
+
+
+@outside
+def test_a_folder_whose_name_is_not_unicode_is_named_and_refused(tmp_path, capsys):
+    source = scans(tmp_path / "in", "P1", "P2")
+    (source / "P1").rename(source / b"M\xfcller".decode("utf-8", "surrogateescape"))
+    assert "M" in refused(capsys, "convert", source, tmp_path / "out")
+
+
+# Headers
+
+
+def patched(path, offset: int, packed: bytes) -> None:
+    data = bytearray(gzip.decompress(path.read_bytes()))
+    data[offset : offset + len(packed)] = packed
+    path.write_bytes(gzip.compress(bytes(data)))
+
+
+HEADERS = {
+    "unknown type": (70, struct.pack("<h", 26996)),
+    "slope without intercept": (112, struct.pack("<ff", 2.0, float("nan"))),
+    "infinite slope": (112, struct.pack("<ff", float("inf"), 0.0)),
+    "huge slope": (112, struct.pack("<ff", 1e38, 0.0)),
+    "quaternion": (252, struct.pack("<hh3f", 1, 0, 0.9, 0.9, 0.9)),
+    "nine axes": (40, struct.pack("<h", 9)),
+    "negative axis": (42, struct.pack("<h", -40)),
+    "empty axis": (42, struct.pack("<h", 0)),
+    "huge axes": (42, struct.pack("<3h", 32767, 32767, 32767)),
+    "far voxels": (108, struct.pack("<f", 1e9)),
+    "voxels at NaN": (108, struct.pack("<f", float("nan"))),
+    "affine of NaN": (280, struct.pack("<4f", *[float("nan")] * 4)),
+    "flat affine": (280, struct.pack("<4f", 0, 0, 0, 0)),
+}
+
+
+def read_cohort(task, member):
+    index_cohort(task, train_patients=1, test_patients=1, slices=1)
+    read_centre_slices(member, SEQUENCES, count=3, size=4)
+
+
+REFUSED_ALREADY = ("quaternion", "far voxels", "voxels at NaN", "flat affine")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in REFUSED_ALREADY else outside) for k in HEADERS])
+def test_a_damaged_header_is_one_message_that_names_the_file(kind, tmp_path, capsys):
+    """In every way in: as a file to convert, in a cohort, and to predict. What cannot be read is never allocated."""
+    task, source = write_tiny_task(tmp_path / "task", 1, 1), scans(tmp_path / "in", "P1", "P2")
+    model = write_public_head(tmp_path / "model.safetensors")
+    member, file = task / "imagesTr/BRATS_001.nii.gz", source / "P1/scan_t1.nii.gz"
+    for path in (member, file):
+        patched(path, *HEADERS[kind])
+    assert str(file) in refused(capsys, "convert", source, tmp_path / "out")
+    with pytest.raises(UserError, match=member.name):
+        read_cohort(task, member)
+    assert member.name in refused(capsys, "predict", model, member)
+
+
+# Intensities
+
+
+def hot(values: np.ndarray, value: float, at=(20, 18, 12)) -> np.ndarray:
+    changed = values.copy()
+    changed[at] = value
+    return changed
+
+
+def scores(values: np.ndarray) -> np.ndarray:
+    inside = values > 0
+    return np.where(inside, (values - values[inside].mean()) / values[inside].std(), 0).astype(np.float32)
+
+
+@outside
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: hot(scores(values), 1e4),
+        lambda values: hot(values, 1e6, (0, 0, 0)),
+        lambda values: np.concatenate([np.full_like(values[:2], -32768), scores(values)[2:]]),
+    ],
+    ids=["score of 1e4", "corner of 1e6", "fill of -32768"],
+)
+def test_conversion_keeps_the_grey_levels_beside_a_voxel_that_is_out_of_range(change, tmp_path, capsys):
+    values = change(brain())
+    converted(capsys, scans(tmp_path / "in", "P1", arrays=values), tmp_path / "out", "--test-fraction", 0)
+    stored = np.asarray(nib.load(tmp_path / "out/imagesTr/P1.nii.gz").dataobj)
+    inside = brain() > 100
+    assert np.std((stored - values)[inside]) < 0.005 * np.std(scores(brain())[inside])
+
+
+@outside
+@pytest.mark.parametrize("value", [-1000, -32768, 1e4, 1e6])
+@pytest.mark.parametrize("kind", ["magnitudes", "scores"])
+def test_one_voxel_out_of_range_changes_its_own_pixel_alone(value, kind, tmp_path):
+    values = brain() if kind == "magnitudes" else scores(brain())
+    options = {"order": SEQUENCES, "count": 8, "size": 16}
+    plain = read_centre_slices(write_volume(tmp_path / "plain.nii.gz", values), **options)
+    changed = read_centre_slices(write_volume(tmp_path / "hot.nii.gz", hot(values, value, (20, 18, 12, 1))), **options)
+    differs = np.abs(changed - plain) > 1e-3 * plain.max()
+    assert differs.sum() <= 1
+    assert np.abs(changed - plain).max() <= 0.3 * plain.max()
+
+
+@outside
+@pytest.mark.parametrize("kind", ["ringing", "overshoot", "fill"])
+def test_a_few_negative_magnitudes_do_not_make_the_background_bright(kind, tmp_path):
+    values = brain()
+    head = values[..., :1] > 0
+    if kind == "ringing":
+        values = values + np.where(head, 0, np.random.default_rng(1).normal(0, 3, values.shape)).astype(np.float32)
+    elif kind == "overshoot":
+        edge = np.zeros_like(head)
+        edge[1:] = head[:-1] & ~head[1:]
+        values = np.where(edge, -80, values)
+    else:
+        values[:2] = -32768
+    options = {"order": SEQUENCES, "count": 8, "size": 16}
+    plain = read_centre_slices(write_volume(tmp_path / "plain.nii.gz", brain()), **options)
+    found = read_centre_slices(write_volume(tmp_path / "other.nii.gz", values), **options)
+    np.testing.assert_allclose(found, plain, atol=0.02 * plain.max())
+
+
+def test_ordinary_volumes_are_read_bit_for_bit_as_they_are(tmp_path):
+    values = brain().astype(np.int16)
+    found = read_centre_slices(write_volume(tmp_path / "a.nii.gz", values), SEQUENCES, count=8, size=4)
+    blocks = np.transpose(values[:, ::-1, 8:16], (3, 2, 1, 0)).reshape(4, 8, 4, 9, 4, 10)
+    np.testing.assert_array_equal(found, blocks.mean(axis=(3, 5)).astype(np.float32))
+
+
+@outside
+def test_intensities_that_cannot_be_those_of_a_head_are_refused(tmp_path):
+    """Nearly all of the range is taken by a few voxels: a fill value, or no image at all."""
+    values = brain()
+    values[:4] = 1e6
+    with pytest.raises(UserError, match=r"hot\.nii\.gz"):
+        read_centre_slices(write_volume(tmp_path / "hot.nii.gz", values), SEQUENCES, count=8, size=16)
+
+
+# Orientation
+
+
+def with_forms(path, sform=None, qform=None):
+    image = nib.Nifti1Image(brain().astype(np.int16), None)
+    for setter, form in ((image.header.set_sform, sform), (image.header.set_qform, qform)):
+        if form is not None:
+            setter(np.diag(form), 1)
+    nib.save(image, path)
+    return path
+
+
+RAS, LAS = (2.0, 2, 3, 1), (-2.0, 2, 3, 1)
+
+
+@outside
+@pytest.mark.parametrize(("forms", "said"), [((RAS, LAS), "sform"), ((None, None), "orientation")])
+def test_an_orientation_that_was_assumed_is_said(forms, said, tmp_path, capsys, caplog):
+    path = with_forms(tmp_path / "brain.nii.gz", *forms)
+    model = write_public_head(tmp_path / "model.safetensors")
+    caplog.set_level("WARNING")
+    assert main(["predict", str(model), str(path)]) == 0
+    assert said in caplog.text
+    caplog.clear()
+    task = write_tiny_task(tmp_path / "task", 1, 1)
+    shutil.copy(path, task / "imagesTr/BRATS_001.nii.gz")
+    index_cohort(task, train_patients=1, test_patients=1, slices=1)
+    assert said in caplog.text
+    caplog.clear()
+    source = scans(tmp_path / "in", "P1")
+    for word in WORDS:
+        image = nib.load(path)
+        single = nib.Nifti1Image(np.asarray(image.dataobj)[..., 0], None, image.header)
+        nib.save(single, source / f"P1/scan_{word}.nii.gz")
+    converted(capsys, source, tmp_path / "out", "--test-fraction", 0)
+    assert said in caplog.text
+
+
+def test_headers_that_agree_are_silent(tmp_path, caplog):
+    caplog.set_level("WARNING")
+    for number, forms in enumerate([(RAS, RAS), (RAS, None), (None, LAS), (RAS, (2.01, 2, 3, 1))]):
+        read_centre_slices(with_forms(tmp_path / f"{number}.nii.gz", *forms), SEQUENCES, count=8, size=16)
+    assert caplog.text == ""
+
+
+# Files that zetadp wrote
+
+
+def flipped(path, place: int):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x40
+    path.write_bytes(bytes(data))
+    return path
+
+
+@outside
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.999])
+def test_a_model_with_one_flipped_bit_predicts_nothing(share, tmp_path, capsys):
+    path = write_volume(tmp_path / "brain.nii.gz", brain().astype(np.int16))
+    model = write_public_head(tmp_path / "model.safetensors")
+    load_tensors(model)
+    flipped(model, int(share * model.stat().st_size))
+    assert "model.safetensors" in refused(capsys, "predict", model, path)
+
+
+def written_stack(path):
+    axes = ("patient", "sequence", "slice", "row", "column")
+    values = np.random.default_rng(0).random((2, 4, 2, 8, 8), dtype=np.float32)
+    write_stack(path, ImageStack(values, ("p", "q"), SEQUENCES, axes, "1"))
+    return path
+
+
+@outside
+def test_a_flipped_bit_in_stored_images_is_noticed(tmp_path):
+    path = written_stack(tmp_path / "shard.h5")
+    place = path.read_bytes().find(read_stack(path).values.tobytes()[:32])
+    with pytest.raises(UserError, match=r"shard\.h5"):
+        read_stack(flipped(path, place + 7))
+
+
+@outside
+def test_a_file_that_is_only_locked_is_not_to_be_deleted(tmp_path):
+    path = written_stack(tmp_path / "shard.h5")
+    with path.open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=r"shard\.h5") as error:
+            read_stack(path)
+    assert "elete" not in str(error.value)
+    (tmp_path / "folder.h5").mkdir()
+    with pytest.raises(UserError) as error:
+        read_stack(tmp_path / "folder.h5")
+    assert "elete" not in str(error.value)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match="Delete"):
+        read_stack(path)
