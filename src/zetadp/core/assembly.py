@@ -60,6 +60,7 @@ class Assembly:
         records: Records,
         start: Mapping[str, Tensor] | None = None,
         model: nn.Module | None = None,
+        task: Task | None = None,
     ) -> Assembly:
         """Assemble what a plan describes, on the device of the records.
 
@@ -74,6 +75,8 @@ class Assembly:
             may be missing: they are drawn, and change nothing at first.
         model
             The user's own network, for a plan whose network is of family ``own``.
+        task
+            The user's own task; None takes the one that the plan names.
 
         Raises
         ------
@@ -81,7 +84,7 @@ class Assembly:
             If the task is unknown, or does not fit the estimator.
         """
         set_tf32(convolutions=plan.training.tf32)
-        task = task_of(plan.task)
+        task = task_of(plan.task) if task is None else task
         if model is None:
             random = stream(plan.run.seed, Purpose.WEIGHTS)
             model = build(plan.network, task.outputs, records.inputs.shape[-1], random)
@@ -100,7 +103,7 @@ class Assembly:
         weights = self.phase.weights()
         receiver: Receiver
         if self.solved is None:
-            receiver = Server(weights, plan.training.optimiser, plan.training.rounds)
+            receiver = Server(weights, plan.training.optimiser, plan.training.rounds, layout)
         elif isinstance(self.solved, Mixture):
             learns = plan.training.mixing is not None and plan.training.mixing.learn
             receiver = Collector(weights, layout, self.solved, public="start" in plan.public, learns=learns)

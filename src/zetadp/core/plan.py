@@ -304,6 +304,7 @@ class Plan:
         further: list[Any] = [] if own.release == GAUSSIAN else [own.release]
         further += [] if own.mixing is None else [asdict(own.mixing)]
         further += [{"taper": float(net.taper)}] if net.taper else []
+        further += [] if optimiser.recipe is None else [optimiser.recipe]
         content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *further])
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -6,18 +6,23 @@ All of it is post-processing of what the nodes released, so none of it costs pri
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from zetadp.core.optimisers import Recipe
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.closed_form import ClosedForm
 from zetadp.nn.mixture import Mixture
 from zetadp.nn.parameters import Layout
 from zetadp.nn.row_heads import learnt_head
+
+if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
 
 
 class Receiver(Protocol):
@@ -43,9 +48,9 @@ class Receiver(Protocol):
 class Server:
     """The model's weights and the optimiser that moves them.
 
-    The weights are one flat real vector, so real and imaginary parts have separate moments. PyTorch's NAdam gives the
-    same result for complex parameters, because it works on their real view. If the settings average the weights, the
-    average replaces them after the last round.
+    The weights are one flat real vector, so real and imaginary parts have separate moments. PyTorch's optimisers give
+    the same result for complex parameters, because they work on their real view. An optimiser of the user's own sees
+    the parameters in their shapes. If the settings average the weights, the average replaces them after the last round.
 
     Parameters
     ----------
@@ -55,24 +60,34 @@ class Server:
         Optimiser and schedule.
     rounds
         Declared number of rounds, which the schedule refers to.
+    layout
+        Positions of the parameters in the weights; needed for an optimiser of the user's own only.
     """
 
     released: Tensor | None = None
 
-    def __init__(self, weights: Tensor, settings: OptimiserSettings, rounds: int) -> None:
-        self.settings, self.rounds = settings, rounds
+    def __init__(self, weights: Tensor, settings: OptimiserSettings, rounds: int, layout: Layout | None = None) -> None:
+        self.settings, self.rounds, self.layout = settings, rounds, layout
         self.weights = torch.nn.Parameter(weights.clone())
-        momentum = settings.momentum
+        self.parts = {"all": self.weights}
+        self.scheduler: LRScheduler | None = None
         self.optimiser: torch.optim.Optimizer
-        if settings.name == "nadam":
+        if settings.recipe is not None and layout is not None:
+            self.parts = {name: torch.nn.Parameter(view) for name, view in layout.unflatten(self.weights.data).items()}
+            self.optimiser, self.scheduler = Recipe.from_json(settings.recipe).build(self.parts)
+        elif settings.name == "nadam":
             self.optimiser = torch.optim.NAdam([self.weights])
         else:
             # With this dampening the momentum is a running mean, so the rate means the same for every momentum.
+            momentum = settings.momentum
             self.optimiser = torch.optim.SGD([self.weights], momentum=momentum, dampening=momentum)
         self._average = torch.zeros_like(self.weights.data) if settings.averaged else None
+        self._steps = 0
 
     def learning_rate(self, round_number: int) -> float:
-        """Return the learning rate of a round, counted from zero."""
+        """Return the learning rate of a round, counted from zero; of an own optimiser, that of its next step."""
+        if self.settings.recipe is not None:
+            return float(self.optimiser.param_groups[0]["lr"])
         late = round_number >= self.settings.drop_after * self.rounds
         return self.settings.learning_rate / (self.settings.drop_factor if late else 1.0)
 
@@ -82,8 +97,15 @@ class Server:
         All nodes have the same weight: weights by the numbers of drawn patients would reveal private information.
         """
         self.weights.grad = messages.mean(dim=0)
-        self.optimiser.param_groups[0]["lr"] = self.learning_rate(round_number)
+        if self.layout is not None and self.settings.recipe is not None:
+            for name, gradient in self.layout.unflatten(self.weights.grad).items():
+                self.parts[name].grad = gradient
+        else:
+            self.optimiser.param_groups[0]["lr"] = self.learning_rate(round_number)
         self.optimiser.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self._steps += 1
         if self._average is None:
             return
         count = round_number + 1 - (self.rounds - max(1, round(self.settings.averaged * self.rounds)))
@@ -94,11 +116,13 @@ class Server:
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed server needs, as tensors."""
-        moments = self.optimiser.state[self.weights]
-        tensors = {f"optimiser.{key}": value for key, value in moments.items() if isinstance(value, Tensor)}
+        tensors = {"weights": self.weights.detach(), "steps": torch.tensor(self._steps)}
+        for name, part in self.parts.items():
+            moments = self.optimiser.state[part]
+            tensors |= {f"optimiser.{name}.{key}": value for key, value in moments.items() if isinstance(value, Tensor)}
         if self._average is not None:
             tensors["average"] = self._average
-        return {"weights": self.weights.detach(), **tensors}
+        return tensors
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state that `state` returned."""
@@ -106,11 +130,20 @@ class Server:
             self.weights.copy_(state["weights"])
             if self._average is not None:
                 self._average.copy_(state["average"])
-        self.optimiser.state[self.weights] = {
-            key.removeprefix("optimiser."): value.clone()
-            for key, value in state.items()
-            if key.startswith("optimiser.")
-        }
+        moments: dict[str, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            if key.startswith("optimiser."):
+                name, _, moment = key.removeprefix("optimiser.").rpartition(".")
+                moments.setdefault(name, {})[moment] = value.clone()
+        for name, part in self.parts.items():
+            self.optimiser.state[part] = moments.get(name, {})
+        self._steps = int(state["steps"])
+        if self.scheduler is not None:
+            # The schedule is a function of the number of steps alone, so it is walked again.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a step of the schedule without one of the optimiser
+                for _ in range(self._steps):
+                    self.scheduler.step()
 
 
 class HeadReceiver(ABC):

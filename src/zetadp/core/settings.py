@@ -39,6 +39,9 @@ class OptimiserSettings:
     averaged
         Fraction of the rounds, counted from the end, whose weights are averaged into the final weights (Polyak and
         Juditsky, doi:10.1137/0330046). This is post-processing. It removes noise once the weights have settled.
+    recipe
+        An optimiser of the user's own, and its scheduler, as `zetadp.core.optimisers.Recipe` describes them. They take
+        the place of name, rate, momentum and drop.
     """
 
     learning_rate: float = 2e-4
@@ -47,6 +50,7 @@ class OptimiserSettings:
     name: str = "nadam"
     momentum: float = 0.0
     averaged: float = 0.0
+    recipe: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -159,7 +163,7 @@ class TrainingSettings:
         rounds, noise
             Values from other sections.
         """
-        optimiser = {key: section[key] for key in _names(OptimiserSettings) - {"name"} if key in section}
+        optimiser = {key: section[key] for key in _names(OptimiserSettings) - {"name", "recipe"} if key in section}
         if "optimiser" in section:
             optimiser["name"] = section["optimiser"]
         own = {key: section[key] for key in _names(cls) - {"optimiser", "rounds", "noise", "mixing"} if key in section}
@@ -174,6 +178,8 @@ class TrainingSettings:
             del found["release"]
         if self.mixing is None:
             del found["mixing"]
+        if self.optimiser.recipe is None:
+            del found["optimiser"]["recipe"]
         return found
 
     def bare(self) -> TrainingSettings:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
+import torch
 
 from zetadp.base.storage import remove_leftovers
 from zetadp.base.tensors import tensors_digest
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+HASHED_AT_ONCE = 4096
+"""Items that are in memory together while all are hashed."""
 KEPT_BYTES = 2**28
 """Approximate bytes of stored messages after which a checkpoint is written, so that they can be deleted."""
 
@@ -159,6 +162,7 @@ def train(
     *,
     start: Mapping[str, Tensor] | None = None,
     model: nn.Module | None = None,
+    task: Task | None = None,
     performance: Performance | None = None,
     after_round: Callable[[int, Tensor], None] | None = None,
 ) -> Trained:
@@ -180,6 +184,8 @@ def train(
         shape (item, ...), as in the records, and returns the outputs that the plan's task expects. Without a task in
         the plan, these are real class scores of shape (item, class). Its weights are the starting weights, which must
         be public. It is trained in place.
+    task
+        Your own task: losses and metric. None takes the one that the plan names.
     performance
         Settings that change speed, not the result.
     after_round
@@ -200,7 +206,7 @@ def train(
         check_own(model, plan)
         plan = plan.with_public(model=tensors_digest(model.state_dict()))
     _check(plan, data)
-    parts = Assembly.of(plan, data.records, start, model)
+    parts = Assembly.of(plan, data.records, start, model, task)
     receiver, phase = parts.receiver(), parts.phase
     if parts.solved is None:
         check_apart(phase.model, parts.task.losses, data.records)
@@ -353,7 +359,9 @@ def _fingerprint(header: Mapping[str, object], data: TrainingData) -> str:
     held = [[list(map(int, own)) for own in each.units] for each in data.holdings]
     digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())
     for tensor in (data.records.inputs, data.records.targets):
-        digest.update(tensor.cpu().contiguous().numpy().data)
+        for first in range(0, len(tensor), HASHED_AT_ONCE):  # inputs may be looked up on a disk
+            part = tensor[torch.arange(first, min(first + HASHED_AT_ONCE, len(tensor)))]
+            digest.update(part.cpu().contiguous().numpy().data)
     return digest.hexdigest()
 
 

@@ -1,0 +1,279 @@
+"""Items with their labels and owners, checked once, at the door."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zetadp.base.validation import UserError, shown
+
+if TYPE_CHECKING:
+    pass
+
+logger = logging.getLogger(__name__)
+
+CHECKED_AT_ONCE = 512
+"""Items that are in memory together while all are looked at."""
+NARROWER = {torch.complex128: torch.complex64, torch.float64: torch.float32, torch.float16: torch.float32}
+"""Types of numbers that are converted, and the type that they become."""
+
+
+class Records:
+    """Items, their labels, and whose they are.
+
+    Parameters
+    ----------
+    items
+        Inputs of a network: a tensor or NumPy array of shape (item, ...), an HDF5 dataset of that shape, or a map-style
+        `torch.utils.data.Dataset`, whose elements are (input, label) if ``labels`` is left out. Numbers are complex64
+        or float32; others are converted, with a line in the log. HDF5 datasets and torch Datasets stay where they are:
+        items are looked up when they are needed.
+    labels
+        Correct output for each item: whole numbers of shape (item,) for classes, or what the loss expects.
+    patients
+        For each item, the id of its owner: any hashable value, such as a text, a number or a tuple. The guarantee is
+        for one owner with all items.
+
+    Raises
+    ------
+    UserError
+        If lengths differ, an item has no owner or several, a number is not finite, or a type cannot be used. The
+        message names the argument.
+
+    Examples
+    --------
+    >>> records = Records(np.zeros((4, 2), np.float32), [0, 1, 0, 1], patients=["a", "a", "b", "c"])
+    >>> len(records), records.units
+    (4, 3)
+    """
+
+    def __init__(
+        self,
+        items: Any,  # noqa: ANN401  (many kinds of arrays)
+        labels: Any = None,  # noqa: ANN401
+        *,
+        patients: Iterable[Hashable],
+    ) -> None:
+        source = _source(items)
+        if labels is None:
+            labels = _labels_within(items)
+        targets = _tensor(labels, "labels")
+        owners = _owners(patients)
+        lengths = {"items": len(source), "labels": len(targets), "patients": len(owners)}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{count} {name}" for name, count in lengths.items())
+            raise UserError(f"Records: Expected one label and one patient for each item, found {found}.")
+        if not len(source):
+            raise UserError("Records: Expected at least one item, found none.")
+        codes: dict[Hashable, int] = {}
+        numbers = [codes.setdefault(owner, len(codes)) for owner in owners]
+        self._source, self._targets = source, targets
+        self._ids, self._owner = tuple(codes), np.array(numbers, dtype=np.int64)
+        self._places = np.arange(len(source))
+        self._digest = self._checked()
+
+    @property
+    def ids(self) -> tuple[Hashable, ...]:
+        """The patients' ids, in the order of their first items."""
+        return self._ids
+
+    @property
+    def units(self) -> int:
+        """Number of patients."""
+        return len(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        each = np.bincount(self._owner)
+        shape = tuple(self._source.shape[1:])
+        return (
+            f"Records: {len(self)} items of shape {shape} ({str(self._source.dtype).removeprefix('torch.')}) of "
+            f"{self.units} patients, {each.min()} to {each.max()} each"
+        )
+
+    def split(self, test: int, seed: int = 0) -> tuple[Self, Self]:
+        """Return the records of all other patients, and those of some.
+
+        Who is who follows from the ids and the seed alone, never from items or labels.
+
+        Parameters
+        ----------
+        test
+            Number of patients of the second part.
+        seed
+            Another seed gives another choice.
+
+        Raises
+        ------
+        UserError
+            If either part would have no patient.
+        """
+        if not 0 < test < self.units:
+            raise UserError(
+                f"split: Expected test between 1 and {self.units - 1} of {self.units} patients, found {test}."
+            )
+        marks = [hashlib.sha256(f"{seed} {_text(one)}".encode()).hexdigest() for one in self._ids]
+        chosen = set(sorted(range(self.units), key=marks.__getitem__)[:test])
+        within = np.isin(self._owner, list(chosen))
+        return self._part(~within), self._part(within)
+
+    def _part(self, of: np.ndarray) -> Self:
+        """Return the records of some items; patients keep all or none of theirs."""
+        part = object.__new__(type(self))
+        part._source, part._targets, part._places = self._source, self._targets, self._places[of]
+        kept, part._owner = np.unique(self._owner[of], return_inverse=True)
+        part._ids = tuple(self._ids[code] for code in kept)
+        part._digest = self._digest
+        return part
+
+    def _checked(self) -> str:
+        """Look at every item once; return a hash of all of them. It is private: never write it without a key."""
+        digest = hashlib.sha256()
+        for start in range(0, len(self._places), CHECKED_AT_ONCE):
+            places = torch.arange(start, min(start + CHECKED_AT_ONCE, len(self._places)))
+            part = self._source[places]
+            if not torch.isfinite(torch.view_as_real(part) if part.is_complex() else part).all():
+                finite = torch.isfinite(part).flatten(1).all(dim=1)
+                item = int(places[~finite][0])
+                owner = shown(str(self._ids[self._owner[item]]))
+                raise UserError(
+                    f"items: Expected finite numbers, found NaN or infinity in item {item} (patient {owner}). Mend the "
+                    "item, or leave this patient out and declare a smaller population."
+                )
+            digest.update(part.contiguous().numpy().data)
+        if self._targets.is_floating_point() and not torch.isfinite(self._targets).all():
+            raise UserError("labels: Expected finite numbers, found NaN or infinity. Leave those items out.")
+        digest.update(self._targets.contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+class LookedUp:
+    """Inputs that stay where they are, on a disk or in a torch Dataset, and are looked up when they are needed.
+
+    It has what training needs of a tensor of inputs: shape, type, device, and items by position.
+
+    Attributes
+    ----------
+    source
+        An HDF5 dataset, or a map-style torch Dataset.
+    pairs
+        Whether an element of the source is (input, label) and not the input.
+    shape, dtype, device
+        As of a tensor of all inputs.
+    """
+
+    def __init__(self, source: Any, *, pairs: bool) -> None:  # noqa: ANN401
+        self.source, self.pairs = source, pairs
+        first = self._items([0])
+        self.dtype, self.device = first.dtype, torch.device("cpu")
+        self.shape = torch.Size((len(source), *first.shape[1:]))
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, places: Tensor) -> Tensor:
+        """Return the inputs at positions of any shape."""
+        wanted, back = np.unique(places.cpu().numpy(), return_inverse=True)
+        return self._items(wanted.tolist()).to(self.device)[torch.from_numpy(back.reshape(places.shape))]
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same inputs, which arrive on another device."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, device=device)
+        return other
+
+    def _items(self, places: list[int]) -> Tensor:
+        if hasattr(self.source, "chunks"):  # HDF5 reads many items at once, in ascending order
+            return _usable(torch.from_numpy(np.asarray(self.source[places])))
+        found = [self.source[place] for place in places]
+        return _usable(torch.stack([torch.as_tensor(one[0] if self.pairs else one) for one in found]))
+
+
+def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
+    """Return items as a tensor, or as something that looks them up."""
+    if isinstance(items, torch.utils.data.DataLoader):
+        raise UserError(
+            "items: Expected items that can be looked up by position, found a DataLoader. Give its dataset, "
+            "items=loader.dataset: training draws patients itself, each by chance."
+        )
+    if isinstance(items, torch.utils.data.IterableDataset):
+        raise UserError("items: Expected a dataset with items by position, found an IterableDataset. Store its items.")
+    if isinstance(items, torch.utils.data.Dataset):
+        return LookedUp(items, pairs=isinstance(items[0], tuple | list))
+    if hasattr(items, "chunks") and hasattr(items, "dtype"):
+        return LookedUp(items, pairs=False)
+    found = _tensor(items, "items")
+    usable = _usable(found)
+    if usable.dtype != found.dtype:
+        logger.info(
+            "items: converted from %s to %s",
+            *(str(kind).removeprefix("torch.") for kind in (found.dtype, usable.dtype)),
+        )
+    return usable
+
+
+def _labels_within(items: Any) -> list[Any]:  # noqa: ANN401
+    """Return the labels of a torch Dataset of (input, label)."""
+    if not isinstance(items, torch.utils.data.Dataset) or not isinstance(items[0], tuple | list):
+        raise UserError("labels: Expected labels, found none. Only a torch Dataset of (input, label) brings its own.")
+    return [items[place][1] for place in range(len(items))]  # type: ignore[arg-type]
+
+
+def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401
+    """Return values as a tensor in memory."""
+    try:
+        if isinstance(values, Sequence) and values and isinstance(values[0], Tensor):
+            return torch.stack(list(values))
+        return torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {error}."
+        ) from error
+
+
+def _usable(items: Tensor) -> Tensor:
+    """Return items in a type that networks take."""
+    if items.dtype in (torch.complex64, torch.float32):
+        return items
+    if items.dtype in NARROWER:
+        return items.to(NARROWER[items.dtype])
+    if items.dtype == torch.bool or not (items.is_floating_point() or items.is_complex()):
+        return items.to(torch.float32)
+    raise UserError(f"items: Expected numbers of type complex64 or float32, found {items.dtype}.")
+
+
+def _owners(patients: Iterable[Hashable]) -> list[Hashable]:
+    """Return the ids of all items' owners; a NumPy scalar becomes the number or text that it holds."""
+    if isinstance(patients, str):
+        raise UserError("patients: Expected one id for each item, found a text. Give a list of ids.")
+    owners = [
+        one.item() if isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0) else one
+        for one in patients
+    ]
+    for item, owner in enumerate(owners):
+        if owner is None or owner != owner or owner == "":
+            raise UserError(
+                f"patients: Expected an id for each item, found {owner!r} for item {item}. Leave items of nobody out."
+            )
+        if isinstance(owner, set | frozenset | list | np.ndarray | range | slice) or not isinstance(owner, Hashable):
+            raise UserError(
+                f"patients: Expected one id for each item, found {shown(repr(owner))[:80]} for item {item}. ids[i] is "
+                "the patient of item i. An item of several patients moves with each of them: give all items of these "
+                "patients one common id, which makes them one unit."
+            )
+        if isinstance(owner, bool):
+            raise UserError(f"patients: Expected ids, found {owner} for item {item}. A mask says nobody's name.")
+    return owners
+
+
+def _text(owner: Hashable) -> str:
+    """Return a text that distinguishes ids of different types: 1 and "1" are two patients."""
+    return f"{type(owner).__name__} {owner!r}"

@@ -1,0 +1,120 @@
+"""Records at the front door: what is accepted, what is refused, and by which argument's name."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from zetadp.base.validation import UserError
+from zetadp.front.records import Records
+
+ITEMS = torch.randn(6, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+LABELS = [0, 1, 0, 1, 0, 1]
+IDS = ["a", "a", "b", "b", "c", "c"]
+
+
+class Pairs(torch.utils.data.Dataset):
+    """A map-style dataset of (input, label)."""
+
+    def __len__(self):
+        return len(ITEMS)
+
+    def __getitem__(self, place):
+        return ITEMS[place], LABELS[place]
+
+
+def in_a_file(tmp_path):
+    file = h5py.File(tmp_path / "items.h5", "w")
+    return file.create_dataset("items", data=ITEMS.numpy(), chunks=(2, 3))
+
+
+SOURCES = {
+    "tensor": lambda _: (ITEMS, LABELS),
+    "array": lambda _: (ITEMS.numpy(), np.array(LABELS)),
+    "list of tensors": lambda _: (list(ITEMS), LABELS),
+    "HDF5": lambda tmp_path: (in_a_file(tmp_path), LABELS),
+    "Dataset": lambda _: (Pairs(), None),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_items_of_any_source_are_the_same_records(tmp_path, source):
+    plain, other = Records(ITEMS, LABELS, patients=IDS), Records(*SOURCES[source](tmp_path), patients=IDS)
+    places = torch.tensor([[5, 0], [2, 2]])
+    assert torch.equal(other._source[places], ITEMS[places])
+    assert other._source[places].dtype == torch.complex64
+    assert torch.equal(other._targets, plain._targets)
+    assert other._digest == plain._digest
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.int32, bool, np.complex128])
+def test_other_numbers_are_converted(kind):
+    found = Records(np.ones((2, 2), kind), [0, 1], patients=[1, 2])._source
+    assert found.dtype == (torch.complex64 if kind is np.complex128 else torch.float32)
+
+
+class Anybody:
+    """An id of a user's own class."""
+
+
+OWN = Anybody()
+
+
+@pytest.mark.parametrize("ids", [["a", "b", "b"], [1, 2, 2], [("x", 1), ("x", 2), ("x", 2)], [OWN, 1, 1], ["1", 1, 1]])
+def test_ids_may_be_anything_hashable(ids):
+    records = Records(np.zeros((3, 1)), [0, 0, 0], patients=ids)
+    assert records.units == 2
+    assert records.ids == (ids[0], ids[1])
+
+
+def with_nan():
+    items = ITEMS.clone()
+    items[3, 1] = complex(0, float("nan"))
+    return items
+
+
+WRONG = {
+    "fewer labels": ({"labels": LABELS[:5]}, "labels"),
+    "fewer ids": ({"patients": IDS[:5]}, "patients"),
+    "nobody": ({"patients": [*IDS[:5], None]}, "patients"),
+    "NaN as id": ({"patients": [*IDS[:5], float("nan")]}, "patients"),
+    "empty id": ({"patients": [*IDS[:5], ""]}, "patients"),
+    "two owners": ({"patients": [*IDS[:5], {"a", "b"}]}, "patients"),
+    "positions": ({"patients": [range(3), range(3, 6)]}, "patients"),
+    "a mask": ({"patients": [True, False] * 3}, "patients"),
+    "one text": ({"patients": "abcdef"}, "patients"),
+    "NaN": ({"items": with_nan()}, "items"),
+    "labels of NaN": ({"labels": [0.5, float("nan"), 1, 1, 1, 1]}, "labels"),
+    "texts": ({"items": np.array(list("abcdef"))}, "items"),
+    "a loader": ({"items": torch.utils.data.DataLoader(Pairs())}, "items"),
+    "nothing": ({"items": ITEMS[:0], "labels": [], "patients": []}, "item"),
+    "no labels": ({"labels": None}, "labels"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_mistake_is_refused_by_the_arguments_name(what):
+    changed, name = WRONG[what]
+    given = {"items": ITEMS, "labels": LABELS, "patients": IDS} | changed
+    with pytest.raises(UserError, match=name):
+        Records(given["items"], given["labels"], patients=given["patients"])
+
+
+def test_the_message_on_a_bad_item_names_item_and_patient():
+    with pytest.raises(UserError, match=r"item 3 .*patient b"):
+        Records(with_nan(), LABELS, patients=IDS)
+
+
+def test_a_split_keeps_patients_whole_and_looks_at_ids_alone():
+    ids = np.repeat(np.arange(100), 3)
+    records = Records(torch.randn(300, 2), torch.zeros(300, dtype=torch.long), patients=ids)
+    others = Records(torch.randn(300, 2), torch.ones(300, dtype=torch.long), patients=ids)
+    train, test = records.split(test=20)
+    assert (train.units, test.units, len(train), len(test)) == (80, 20, 240, 60)
+    assert not set(train.ids) & set(test.ids)
+    assert others.split(test=20)[1].ids == test.ids != records.split(test=20, seed=1)[1].ids
+    for wrong in (0, 100):
+        with pytest.raises(UserError, match="test"):
+            records.split(test=wrong)
