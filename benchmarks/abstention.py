@@ -7,8 +7,8 @@ docs/results/abstention:
 
     snakemake --cores all $(printf 'resources/public-2-600-20x32/images/shard-%02d.h5 ' {0..15}) \
       --config 'pretraining={simulation: {seed: 2, patients: 600}}'
-    python benchmarks/abstention.py --fit
-    python benchmarks/abstention.py [--real FOLDER]
+    python -m benchmarks.abstention --fit
+    python -m benchmarks.abstention [--real FOLDER]
 
 FOLDER is a task in the layout of the Decathlon.
 """
@@ -66,7 +66,7 @@ def main() -> None:
         wanted = patients[:SECOND] if given.fit else patients[SECOND:]
         found = np.stack([mean_features(backbone, values) for values in wanted])
         if given.fit:
-            about = {"command": "python benchmarks/abstention.py --fit", "seed": SEED, "patients": PATIENTS}
+            about = {"command": "python -m benchmarks.abstention --fit", "seed": SEED, "patients": PATIENTS}
             about |= {"backbone": tensors_digest(backbone.tensors())}
             Public.fit(found[:FIRST], found[FIRST:], about).save(head.domain)
             continue

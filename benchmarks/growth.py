@@ -11,9 +11,9 @@ so more nodes also mean more patients. An exponent of at most one means that tim
 exponent below one means that a part of the time is constant. The last exponent, between the two largest points, shows
 the trend.
 
-    python benchmarks/growth.py
-    python benchmarks/growth.py --axes patients nodes --repetitions 5
-    python benchmarks/growth.py --redraw    # draw the figure only, from the existing table
+    python -m benchmarks.growth
+    python -m benchmarks.growth --axes patients nodes --repetitions 5
+    python -m benchmarks.growth --redraw    # draw the figure only, from the existing table
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from step import added_memory, declared
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.step import added_memory, declared
 from zetadp.base.memory import keep_freed_memory
 from zetadp.base.storage import write_text
 from zetadp.core.records import Node, Records, items_of

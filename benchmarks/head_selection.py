@@ -1,6 +1,6 @@
 """Choose the settings for training the head on public features, on simulated hospitals.
 
-    python benchmarks/head_selection.py
+    python -m benchmarks.head_selection
 
 There are two simulated consortia of 11 hospitals, each with 484 + 266 patients. Every hospital has a scanner from the
 public distribution. No network was trained on these patients, and no patient of a private cohort is used. All patients

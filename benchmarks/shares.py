@@ -1,12 +1,12 @@
 """How much of the way from the public head to the best network without noise private training goes.
 
-    make shares
+    python -m benchmarks.shares
 
-runs the default and held_apart_*.yaml, and this, which writes shares.csv and shares.md: for every head and epsilon the
-accuracy of the public head alone, after private training, after the same training without noise, and of the best
-network without noise, on the same test patients. Each is given for every decision: the volumes of a patient classified
-together, the images of a slice together, and each image by itself. Means are over seeds; intervals are over test
-patients, paired.
+writes shares.csv and shares.md from the finished runs of the default and of held_apart_*.yaml: for every head and
+epsilon the accuracy of the public head alone, after private training, after the same training without noise, and of
+the best network without noise, on the same test patients. Each is given for every decision: the volumes of a patient
+classified together, the images of a slice together, and each image by itself. Means are over seeds; intervals are over
+test patients, paired.
 
 The best network is the whole backbone, trained on by all hospitals without clipping: as it is, or with a head on the
 statistics of its layers less the patient's mean, as in the private heads, which is fitted to all training patients
@@ -23,10 +23,9 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import torch
-from difficulty import fit
-from scenarios import Experiment, declared_by, ended, write_joined
 from torch import Tensor
 
+from papers.experiments import Experiment, declared_by, ended, write_joined
 from zetadp.backbone.start import shipped_backbone
 from zetadp.config.configured import network_of
 from zetadp.core.evaluation import outputs_of
@@ -37,6 +36,7 @@ from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings
 from zetadp.nn.projection import head_scores
 from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
+from zetadp.phantom.scanners import CHANNELS
 from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.brain_sequences import BrainSequences
 
@@ -123,6 +123,22 @@ def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
     everybody = [""] * len(features["validation"])
     watched = [right(scores(weights, "validation"), everybody, IMAGE).mean() for weights in heads]
     return scores(heads[int(np.argmax(watched))], "test"), patients
+
+
+def fit(x: Tensor, y: Tensor, penalty: float) -> Tensor:
+    """Fit softmax regression by full-batch L-BFGS; return weights (feature + 1, class), the bias in the last row."""
+    weights = torch.zeros(x.shape[1] + 1, len(CHANNELS), requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=80, history_size=20, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = torch.nn.functional.cross_entropy(x @ weights[:-1] + weights[-1], y)
+        value = value + penalty / 2 * weights[:-1].square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    return weights.detach()
 
 
 def interval(public: pd.Series, private: pd.Series, best: pd.Series) -> tuple[float, float, float]:

@@ -16,9 +16,9 @@ steps reuse.
 
 Memory is the peak that a step adds to its own process. Private step and floor use passes of the same number of images.
 
-    python benchmarks/step.py                                       # all cases and networks
-    python benchmarks/step.py --cases 24x4 --networks pooled --no-memory
-    python benchmarks/step.py --threads 1 --clock cpu               # on a machine that others use at the same time
+    python -m benchmarks.step                                       # all cases and networks
+    python -m benchmarks.step --cases 24x4 --networks pooled --no-memory
+    python -m benchmarks.step --threads 1 --clock cpu               # on a machine that others use at the same time
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Choose the settings for training heads of domain study, on simulated hospitals.
 
-    python benchmarks/study_selection.py
+    python -m benchmarks.study_selection
 
 The consortia have brains of random shapes, which differ from most patients that the public head has learnt from. In one
 of them every hospital has a scanner of its own. In each of the other three all hospitals share one protocol, so that
@@ -13,8 +13,8 @@ from __future__ import annotations
 from itertools import product
 
 import torch
-from head_selection import ALL, ONE_PROTOCOL, REPETITIONS, SHAPES, TRAINED, arguments, searched
 
+from benchmarks.head_selection import ALL, ONE_PROTOCOL, REPETITIONS, SHAPES, TRAINED, arguments, searched
 from zetadp.backbone.start import shipped_backbone
 from zetadp.base.storage import write_text
 from zetadp.nn.backbone import load_backbone

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from zetadp.cli.commands import command_line
@@ -39,16 +40,27 @@ WIDTH = "88"
 
 def setup(app: Sphinx) -> None:
     """Add what pages hold on the site alone: Sphinx calls this."""
+    papers, inside = Path(app.srcdir, "../papers"), Path(app.srcdir, "papers")
+    if papers.is_dir():
+        shutil.rmtree(inside, ignore_errors=True)  # an ignored copy: Sphinx reads one folder
+        shutil.copytree(papers, inside, ignore=shutil.ignore_patterns("*.py", "*.yaml", "Snakefile", "__pycache__"))
     app.connect("source-read", read)
 
 
 def read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Write the help of every command into its page, and give kept tables a title."""
+    """Write the help of every command into its page, give kept tables a title, and lead links to papers into the site.
+
+    The site has the folder of papers inside of that of the pages, beside which it lies in the repository.
+    """
     path = PurePosixPath(page)
+    if path.parts[0] == "papers":
+        source[0] = source[0].replace("../docs/", "../")
+    else:
+        source[0] = source[0].replace("../papers/", "papers/")
     if page == "commands":
         source[0] = source[0].replace(COMMANDS, described(command_line()))
-    elif path.is_relative_to("results") and path.stem != "README":
-        source[0] = f"---\norphan: true\n---\n\n# {path.relative_to('results')}\n\n{source[0]}"
+    elif "results" in path.parts and path.stem != "README":
+        source[0] = f"---\norphan: true\n---\n\n# {path}\n\n{source[0]}"
 
 
 def described(parser: argparse.ArgumentParser) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pytest
 
 ROOT = Path(__file__).parents[1]
-TRACKED = ("Snakefile", "config.yaml", "envs", "profiles", "scripts", "src", "workflow")
+TRACKED = ("Snakefile", "config.yaml", "envs", "papers", "profiles", "scripts", "src", "workflow")
 OF_OTHER_TASKS = {
     *("collect_ecgs", "encode_ecgs", "fit_ecg_encoder"),
     *("encode_digits", "fetch_digits", "fit_encoder", "pair_digits"),

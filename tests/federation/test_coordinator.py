@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -460,25 +458,6 @@ def test_rounded_updates_train_to_nearly_the_same_model(form, tmp_path):
     assert not torch.equal(first, second)
     moved = (first - flat(assembly(make_plan()).phase.model)).norm()
     assert (first - second).norm() < 0.05 * moved
-
-
-@pytest.mark.parametrize("form", ["float32", "float16", "int8"])
-def test_what_measures_rounding_and_missing_nodes_trains_to_the_coordinators_model(form, tmp_path):
-    """The benchmark leaves the transport out, and nothing else."""
-    benchmark = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/updates.py"))
-    plan = make_plan(update=form)
-    away = [set(), {"node-03"}, {"node-03"}, set()]
-    line = DirectLine(
-        hospitals(plan, tmp_path), lambda request, reply: None if reply.name in away[request.round] else reply
-    )
-    expected = coordinator(plan, line, tmp_path, GO_ON)
-    data = Records.joined(*(random_records(node.population, place) for place, node in enumerate(plan.nodes)))
-    (tmp_path / "short").mkdir()
-    found = benchmark["train"](plan, data, away, tmp_path / "short", 4)
-    assert torch.equal(flat(found), flat(expected.run()))
-    # The account too: of what was asked, released and lost.
-    kept = histories(benchmark["account"](plan, away, asked=True))
-    assert kept == histories(account(tmp_path).releases())
 
 
 def test_a_node_that_followed_another_plan_all_the_same_is_found_out_by_its_ledger(tmp_path):

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
+from prv import epsilon_bracket
 
-from zetadp.base.validation import UserError
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import epsilon_pld
 
-pytest.importorskip("opacus", reason="the cross-check is by Opacus, an extra")
-
-epsilon_bracket = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/prv.py"))["epsilon_bracket"]
 P = 24 / 44
 
 # Sampling probability, noise, rounds, delta: epsilon from 0.1 to 20, p from 0.01 to 24/44, 1 to 10 083 rounds.
@@ -78,23 +72,3 @@ def test_the_ends_of_the_scale():
     assert epsilon_bracket({(P, 42.0): 916, (P, 0.0): 1}, 1e-3) == (math.inf,) * 3
     # At this delta one such round costs nothing at all.
     assert epsilon_bracket({(0.01, 5.0): 1}, 0.2) == (0, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "key", [{(0.0, 1.0): 1}, {(1.1, 1.0): 1}, {(0.5, -1.0): 1}, {(0.5, math.inf): 1}, {(0.5, 1.0): -1}]
-)
-def test_impossible_rounds_are_refused(key):
-    with pytest.raises(ValueError, match="sampling probability"):
-        epsilon_bracket(key, 1e-3)
-
-
-@pytest.mark.parametrize("settings", [{"delta": 0}, {"delta": 1}, {"delta": 1e-3, "relative_error": 0}])
-def test_impossible_settings_are_refused(settings):
-    with pytest.raises(ValueError, match="Expected"):
-        epsilon_bracket({(P, 2.0): 1}, **settings)
-
-
-def test_without_opacus_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    with pytest.raises(UserError, match=r"zetadp\[opacus\]"):
-        epsilon_bracket({(P, 2.0): 1}, 1e-3)

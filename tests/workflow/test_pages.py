@@ -31,6 +31,7 @@ from zetadp.config.checked import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted([ROOT / "papers/README.md", *ROOT.glob("papers/*/README.md")])
 BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<language>[\w{}-]*)\n(?P<text>.*?)^```", re.M | re.S)
 NO_CODE = {"text", "{toctree}", "{eval-rst}"}
 ELSEWHERE = {
@@ -38,10 +39,15 @@ ELSEWHERE = {
     ("library.md", "python"): "tests/unit/test_examples.py",
     ("pipeline.md", "python"): "tests/workflow/test_module.py",
     ("opacus.md", "python"): "tests/unit/test_opacus_bridge.py",
-    ("directions.md", "python"): "tests/unit/directions/test_kept_table.py",
+    ("directions/README.md", "python"): "tests/papers/directions/test_kept_table.py",
     **{("federation.md", language): "tests/federation/test_recipe.py" for language in ("", "yaml", "ini", "sh")},
 }
 """Blocks that other tests run, by page and language."""
+
+
+def name_of(page: Path) -> str:
+    """Return the name of a page; that of a paper's README begins with its folder."""
+    return f"{page.parent.name}/{page.name}" if page.is_relative_to(ROOT / "papers") else page.name
 
 
 class Block(NamedTuple):
@@ -54,7 +60,7 @@ class Block(NamedTuple):
 
 
 BLOCKS = [
-    Block(page.name, found["language"], found["text"], found["reason"])
+    Block(name_of(page), found["language"], found["text"], found["reason"])
     for page in PAGES
     for found in BLOCK.finditer(page.read_text())
 ]
@@ -123,8 +129,9 @@ def test_make_has_these_targets(command, tmp_path):
 
 @pytest.mark.parametrize("command", commands("python"))
 def test_programs_are_there_and_take_these_options(command):
-    _, program, *arguments = shlex.split(command)
-    text = (ROOT / program).read_text()
+    _, option, module, *arguments = shlex.split(command)
+    assert option == "-m"
+    text = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
     assert [option for option in arguments if option.startswith("--") and f'"{option}"' not in text] == []
 
 

@@ -17,7 +17,7 @@ DIGITS = ROOT.parent / "shared/data/mnist"
 
 @pytest.mark.skipif(not DIGITS.is_dir(), reason="needs the files of MNIST in ../shared/data/mnist")
 def test_phase_mnist_goes_from_official_files_to_its_table(fresh):
-    scenario = yaml.safe_load((ROOT / "workflow/scenarios/phase_mnist.yaml").read_text())
+    scenario = yaml.safe_load((ROOT / "papers/complex_dp/scenarios/phase_mnist.yaml").read_text())
     scenario["cohort"] |= {"source": "folder", "folder": str(DIGITS), "train_patients": 600, "test_patients": 200}
     scenario["task"]["settings"]["encoder"] = {"digits": 1600, "axes_from": 400, "scattering": 20, "learned": 10}
     scenario["partition"] = {"nodes": 3, "validation_patients": 10}
@@ -55,7 +55,7 @@ def test_phase_mnist_goes_from_official_files_to_its_table(fresh):
 
 
 def test_a_network_of_a_domain_that_the_task_does_not_make_is_named(fresh):
-    scenario = yaml.safe_load((ROOT / "workflow/scenarios/phase_mnist.yaml").read_text())
+    scenario = yaml.safe_load((ROOT / "papers/complex_dp/scenarios/phase_mnist.yaml").read_text())
     scenario["runs"] = [{"networks": ["linear"], "arms": ["central"], "epsilons": ["inf"], "seeds": [0]}]
     said = fresh.snakemake("--dry-run", configfile=fresh.overlay(yaml.safe_dump(scenario)), code=1)
     assert "networks.linear.domain: expected one of complex, features for task phase_mnist; found kspace." in said

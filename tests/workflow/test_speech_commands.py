@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from papers.experiments import scenario_file
 from zetadp.privacy import gaussian
 from zetadp.tasks.speech_commands.clips import WORDS, is_tested
 from zetadp.tasks.speech_commands.simulated import simulated_words
@@ -39,7 +40,7 @@ def folder(tmp_path_factory):
 
 
 def tiny(name: str, folder: Path, units: int) -> dict:
-    scenario = yaml.safe_load((ROOT / f"workflow/scenarios/{name}.yaml").read_text())
+    scenario = yaml.safe_load((ROOT / scenario_file(name)).read_text())
     tested = sum(map(is_tested, SPEAKERS))
     scenario["cohort"] |= {"folder": str(folder), "train_patients": (len(SPEAKERS) - tested) * units}
     scenario["cohort"]["test_patients"] = tested * units

@@ -98,7 +98,7 @@ def _open_log(path: Path) -> None:
 
 
 def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
-    """Return a hash of a script and of every module of this package that it imports, directly or not.
+    """Return a hash of a script and of every module of this package and of ``papers`` that it imports, directly or not.
 
     Snakemake sees that a script changed by its modification time, and never looks at imported modules. As a parameter
     of the rule, these hashes make a job run again exactly when code that it can reach changes in meaning. Comments,
@@ -109,7 +109,7 @@ def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
     script
         Path of the script, relative to ``root``.
     modules
-        Modules of this package that the script finds by name, such as its task.
+        Modules that the script finds by name, such as its task.
     root
         The repository.
 
@@ -117,20 +117,20 @@ def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
     -------
     Mapping of file, relative to ``root``, to the first 12 digits of its hash.
     """
-    package = root / "src" / PACKAGE.name
+    packages = (root / "src" / PACKAGE.name, root / "papers")
     hashes: dict[Path, str] = {}
-    todo = [root / script, *(place for name in modules for place in _files(name, package))]
+    todo = [root / script, *(place for name in modules for place in _files(name, packages))]
     while todo:
         file = todo.pop()
         if file not in hashes:
-            hashes[file], imported = _meaning(file, package, file.stat().st_mtime_ns)
+            hashes[file], imported = _meaning(file, packages, file.stat().st_mtime_ns)
             todo += imported
     return {file.relative_to(root).as_posix(): hashes[file] for file in sorted(hashes)}
 
 
 @cache
-def _meaning(file: Path, package: Path, _changed: int) -> tuple[str, tuple[Path, ...]]:
-    """Return the hash of a module's syntax tree without docstrings, and the files of this package that it imports.
+def _meaning(file: Path, packages: tuple[Path, ...], _changed: int) -> tuple[str, tuple[Path, ...]]:
+    """Return the hash of a module's syntax tree without docstrings, and the files of packages that it imports.
 
     The modification time is there for the cache only: many rules reach the same modules. A string that is a statement
     of its own counts as a docstring, wherever it stands: below a constant it describes that constant.
@@ -140,7 +140,7 @@ def _meaning(file: Path, package: Path, _changed: int) -> tuple[str, tuple[Path,
     for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [statement for statement in node.body if not _is_text(statement)]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], tuple(_first_party(nodes, package))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], tuple(_first_party(nodes, packages))
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -152,8 +152,8 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-def _first_party(nodes: Iterable[ast.AST], package: Path) -> Iterable[Path]:
-    """Yield the files of this package that a module imports, at its top or inside functions."""
+def _first_party(nodes: Iterable[ast.AST], packages: tuple[Path, ...]) -> Iterable[Path]:
+    """Yield the files of packages that a module imports, at its top or inside functions."""
     for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -163,14 +163,15 @@ def _first_party(nodes: Iterable[ast.AST], package: Path) -> Iterable[Path]:
         else:
             continue
         for name in names:
-            yield from _files(name, package)
+            yield from _files(name, packages)
 
 
-def _files(name: str, package: Path) -> Iterable[Path]:
-    """Yield the file of a module of this package; nothing for others."""
-    parts = name.split(".")
-    path = package.joinpath(*parts[1:])
-    if parts[0] == package.name and path.with_suffix(".py").is_file():
-        yield path.with_suffix(".py")
-    elif parts[0] == package.name and (path / "__init__.py").is_file():
-        yield path / "__init__.py"
+def _files(name: str, packages: tuple[Path, ...]) -> Iterable[Path]:
+    """Yield the file of a module of one of the packages; nothing for others."""
+    first, *rest = name.split(".")
+    for package in packages:
+        path = package.joinpath(*rest)
+        if first == package.name and rest and path.with_suffix(".py").is_file():
+            yield path.with_suffix(".py")
+        elif first == package.name and (path / "__init__.py").is_file():
+            yield path / "__init__.py"

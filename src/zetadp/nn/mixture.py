@@ -15,7 +15,7 @@ There are three kinds of mixtures:
 - `OpenToClasses`: each unit has one class, and each row is open to some classes only. The schedule is drawn beforehand
   and published, so a row's label costs nothing (hierarchical sampling). A unit can only be in the rows that are open to
   its class, but there with the higher chance R / N / share. The paper instead counts all rows with chance R / N;
-  docs/release_accounting.md refutes this.
+  papers/neuromixgdp/README.md refutes this.
 """
 
 from __future__ import annotations

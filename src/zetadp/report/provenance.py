@@ -73,7 +73,10 @@ def called() -> str:
     """Return the current command: that of make or of the workflow, or this program and its arguments."""
     if COMMAND in os.environ:
         return os.environ[COMMAND]
-    return f"python {_below(Path(sys.argv[0]), ROOT)} {shlex.join(sys.argv[1:])}".rstrip()
+    program = _below(Path(sys.argv[0]), ROOT)
+    if program.startswith(("benchmarks/", "papers/")):  # packages, whose modules are run by name
+        program = f"-m {program.removesuffix('.py').replace('/', '.')}"
+    return f"python {program} {shlex.join(sys.argv[1:])}".rstrip()
 
 
 def workflow_command(configfiles: Sequence[Path], overridden: Sequence[str], root: Path = ROOT) -> str:

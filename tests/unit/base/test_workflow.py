@@ -37,6 +37,11 @@ FILES = {
     "src/zetadp/late.py": "now = 1\n",
     "src/zetadp/unrelated.py": "x = 1\n",
     "src/zetadp/nn/unrelated.py": "y = 1\n",
+    "papers/__init__.py": "",
+    "papers/one/__init__.py": "",
+    "papers/one/tabulate.py": "import zetadp.training\nfrom papers.shared import column\n",
+    "papers/shared.py": "column = 1\n",
+    "papers/two/tabulate.py": "z = 1\n",
 }
 
 
@@ -103,6 +108,19 @@ def test_code_changes_when_something_reachable_changes_in_meaning(repository, na
 )
 def test_code_does_not_change_for_words_layout_time_or_unrelated_modules(repository, name, old, new):
     assert not changed(repository, name, old, new)
+
+
+def test_code_of_a_papers_program_is_that_of_papers_and_of_the_package_and_of_no_other_paper(repository):
+    program = "papers/one/tabulate.py"
+    before = code_of(program, root=repository)
+    package = {name for name in code_of("scripts/train.py", root=repository) if name.startswith("src/")}
+    assert set(before) == {program, "papers/shared.py", *package}
+    for name, same in (("papers/shared.py", False), ("src/zetadp/late.py", False), ("papers/two/tabulate.py", True)):
+        path = repository / name
+        path.write_text(path.read_text().replace("= 1", "= 2"))
+        os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000))
+        assert (code_of(program, root=repository) == before) == same, name
+        before = code_of(program, root=repository)
 
 
 def test_code_does_not_depend_on_where_the_repository_lies(repository, tmp_path_factory):

@@ -27,7 +27,7 @@ from zetadp.core.pretrained import trained_on
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "src/zetadp/data/config.schema.yaml"
-SCENARIOS = sorted((ROOT / "workflow/scenarios").glob("*.yaml"))
+SCENARIOS = sorted([*ROOT.glob("workflow/scenarios/*.yaml"), *ROOT.glob("papers/*/scenarios/*.yaml")])
 
 
 RUN = {"networks": ["complex"], "arms": ["federated"], "epsilons": [1, 3], "seeds": [0]}
@@ -623,7 +623,7 @@ def test_a_plan_names_its_task_with_its_settings():
     assert plan_of(load_config(by_itself, SCHEMA), run).task == brain
 
 
-@pytest.mark.parametrize("scenario", ["config.yaml", "workflow/scenarios/phase_mnist.yaml"])
+@pytest.mark.parametrize("scenario", ["config.yaml", "papers/complex_dp/scenarios/phase_mnist.yaml"])
 def test_a_configuration_is_checked_without_pytorch(scenario):
     """Snakemake checks it at every start, on clusters once for each job, and PyTorch takes seconds to import."""
     code = (

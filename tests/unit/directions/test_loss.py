@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from zetadp.directions.accounting import epsilon
+from papers.directions.accounting import epsilon
 from zetadp.directions.bessel import log_growth, order_of
 from zetadp.directions.loss import loss_distribution
 

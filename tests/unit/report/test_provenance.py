@@ -116,7 +116,7 @@ def test_seeds_that_are_not_a_range_are_all_listed():
 def test_the_command_is_that_of_make_or_of_the_program(monkeypatch, tmp_path):
     monkeypatch.delenv(COMMAND, raising=False)
     monkeypatch.setattr("sys.argv", [str(Path(__file__).parents[3] / "benchmarks/x.py"), "--a", "b c"])
-    assert called() == "python benchmarks/x.py --a 'b c'"
+    assert called() == "python -m benchmarks.x --a 'b c'"
     monkeypatch.setattr("sys.argv", [str(tmp_path / "x.py")])
     assert called() == "python x.py"
     monkeypatch.setenv(COMMAND, "make full")

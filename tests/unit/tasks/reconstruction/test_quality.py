@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from zetadp.mri.fourier import to_kspace
-from zetadp.tasks.reconstruction.baselines import compressed_sensing, zero_filled
-from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
-from zetadp.tasks.reconstruction.simulated import examination
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.random((3, 32, 40)).cumsum(axis=1).astype(np.float32)
@@ -46,22 +42,3 @@ def test_the_mask_of_a_volume_follows_from_its_name():
     masks = MaskSettings()
     np.testing.assert_array_equal(masks.of_volume("file1", 96), masks.of_volume("file1", 96))
     assert (masks.of_volume("file1", 96) != masks.of_volume("file2", 96)).any()
-
-
-def test_compressed_sensing_improves_on_zero_filling():
-    volume = examination(Examinations("procedural", size=48, slices=1, noise=0.02), seed=0, number=0)
-    kspace, target = volume.slices(48)
-    measured = kspace * MaskSettings().of_volume(volume.name, 48)
-    zero, sparse = zero_filled(measured), compressed_sensing(measured, 0.03, iterations=40)
-    assert sparse.shape == target.shape
-    assert nmse(target, sparse) < 0.95 * nmse(target, zero)
-    np.testing.assert_array_equal(compressed_sensing(measured, 0.03, iterations=40), sparse)
-    # Both keep the scale of what was measured.
-    np.testing.assert_allclose(
-        compressed_sensing(10 * measured, 0.03, iterations=40), 10 * sparse, rtol=1e-3, atol=1e-3
-    )
-
-
-def test_zero_filling_of_complete_kspace_is_the_image():
-    image = np.exp(1j * RANDOM.random((2, 16, 16)))
-    np.testing.assert_allclose(zero_filled(to_kspace(image)), 1, atol=1e-6)

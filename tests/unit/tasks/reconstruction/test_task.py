@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
+from papers.complex_dp.baselines import zero_filled
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.core.task import task_of
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
-from zetadp.tasks.reconstruction.baselines import zero_filled
 from zetadp.tasks.reconstruction.examinations import Examinations
 from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.pretraining import fit

@@ -1,0 +1,1 @@
+"""What a private step costs, and the searches and measurements behind the default's settings."""

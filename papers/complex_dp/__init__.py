@@ -1,0 +1,1 @@
+"""Complex-valued deep learning with differential privacy (Ziller et al.)."""

@@ -1,0 +1,281 @@
+"""Compare activations of complex networks under differential privacy, at equal true epsilon, over ten seeds.
+
+    python -m papers.complex_dp.compare_activations
+
+needs the clips (docs/speech_commands.md). The library trains a small complex network privately with each of thirteen
+activations, on spoken words and on k-space. For each activation, all rates of `RATES` are tried on public simulations,
+and the best rate is used for the ten seeds. A seed gives all activations the same split and the same first weights.
+Each run is stored in results/activations, so that an interrupted comparison continues. Writes search.csv, scores.csv,
+table.csv, order.csv, table.md and figure.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+
+from papers.complex_dp.activation_inputs import MOST_CLIPS, PATIENTS, SEED, brain_slices, spoken_words
+from papers.complex_dp.ranking import figure, order, sheet, table
+from papers.experiments import ended
+from papers.keptruns import KeptRuns, places
+from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.storage import write_text
+from zetadp.core.evaluation import outputs_of
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.nn.activations import ACTIVATIONS
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy import accounting
+from zetadp.privacy.exposure import recorded_runs
+from zetadp.report.figurestyle import save_svg
+from zetadp.report.provenance import origin, seeds_shown
+from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.tasks.speech_commands.discrimination import macro_auc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from papers.complex_dp.activation_inputs import Items
+
+RATES = (0.003, 0.01, 0.03, 0.1)
+SEEDS = range(10)
+TUNING_SEEDS = range(2)
+CLIPS = Path("resources/speech-commands-clips")
+KEPT = Path("results/activations")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One task on which activations are compared.
+
+    Attributes
+    ----------
+    name, unit, metric
+        What it is called, what is protected, and what is measured in %.
+    epsilon, delta
+        The guarantee of each unit.
+    network
+        The network, whose activation is replaced.
+    training
+        Rounds, items of a unit in a round, and clip.
+    drawn
+        Chance of a unit to be drawn in a round.
+    inputs
+        Makes the public items and the others.
+    """
+
+    name: str
+    unit: str
+    metric: str
+    epsilon: str
+    delta: float
+    network: NetworkSettings
+    training: TrainingSettings
+    drawn: float
+    inputs: Callable[[], tuple[Items, Items]]
+
+    @cached_property
+    def items(self) -> tuple[Items, Items]:
+        """Return the public items and the others; they take minutes to make."""
+        return self.inputs()
+
+    def plan(self, run: Run, population: int) -> Plan:
+        """Return the plan of a run, with the noise that its epsilon needs."""
+        node = NodeConstants("holder", population, self.drawn * population)
+        network = replace(self.network, activation=run.activation)
+        optimiser = OptimiserSettings(learning_rate=run.rate, drop_after=1.0)
+        training = replace(self.training, optimiser=optimiser)
+        name = RunName(run.activation, "central", run.epsilon, run.seed)
+        task = {"name": "classification", "classes": 8 if self.unit == "clip" else 4}
+        plan = Plan(name, network, training, (node,), self.delta, f"activations-{self.name}-{run.data}", task)
+        return plan.with_noise(_noise(self))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: the settings that identify it in `runs.csv`."""
+
+    task: str
+    data: str
+    activation: str
+    epsilon: str
+    rate: float
+    seed: int
+
+
+def comparisons(clips: Path = CLIPS) -> tuple[Comparison, Comparison]:
+    """Return both comparisons; the first reads spoken words from a folder."""
+    return (
+        Comparison(
+            "speech",
+            "clip",
+            "AUC",
+            "1.47",
+            1e-5,
+            NetworkSettings("dense", "spectrum", widths=(32, 16)),
+            TrainingSettings(rounds=60, images_per_patient=1),
+            0.1,
+            lambda: spoken_words(clips),
+        ),
+        Comparison(
+            "k-space",
+            "patient",
+            "accuracy",
+            "8",
+            1e-3,
+            NetworkSettings("dense", "complex", widths=(16, 16)),
+            TrainingSettings(rounds=20, images_per_patient=4),
+            0.2,
+            lambda: brain_slices(KEPT),
+        ),
+    )
+
+
+def declared() -> tuple[str, str]:
+    """Return cohorts and seeds."""
+    speech = f"speech-commands, at most {MOST_CLIPS} clips of each of 236 speakers, not simulated"
+    return f"{speech}; phantom, {PATIENTS} patients, seed {SEED}", seeds_shown(SEEDS)
+
+
+@lru_cache
+def _noise(comparison: Comparison) -> float:
+    """Return the noise multiplier, which depends on the chance to be drawn and not on the population."""
+    node = NodeConstants("holder", 1000, 1000 * comparison.drawn)
+    run = RunName("any", "central", comparison.epsilon, 0)
+    return noise_of_plan(Plan(run, comparison.network, comparison.training, (node,), comparison.delta))
+
+
+def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
+    """Train once; return the score in % on those who only test, and epsilon by the run's ledger."""
+    train_on, test_on = items.split(run.seed)
+    targets = torch.from_numpy(items.labels)
+    # Of a patient a round takes equally many items of every class.
+    strata = items.labels if comparison.unit == "patient" else np.zeros(len(items.labels), dtype=np.int64)
+    records = Records(items.inputs[train_on], targets[train_on], strata[train_on])
+    owners = items.people[train_on] if comparison.unit == "patient" else train_on
+    units = [part.tolist() for part in np.split(np.arange(len(owners)), np.flatnonzero(owners[1:] != owners[:-1]) + 1)]
+    plan = comparison.plan(run, len(units))
+    with tempfile.TemporaryDirectory() as folder:
+        files = TrainingFiles(Path(folder) / "run.jsonl", Path(folder) / "run.checkpoint")
+        model = train(plan, TrainingData(records, [Holding(units)]), files).model
+        (happened,) = recorded_runs(files.ledger)
+    (node,) = happened.nodes.values()
+    spent = accounting.epsilon(node.mechanisms, comparison.delta)
+    outputs = outputs_of(model, items.inputs[test_on])
+    labels = items.labels[test_on]
+    if comparison.metric == "AUC":
+        score = float(macro_auc(labels, outputs.softmax(dim=1).double().numpy())[0])
+    else:
+        score = float((outputs.argmax(dim=1).numpy() == labels).mean())
+    return {"spent": spent, "score": 100 * score}
+
+
+def per_speaker(comparison: Comparison) -> float:
+    """Return epsilon of the speaker with most clips, by group privacy."""
+    mechanisms = {(comparison.drawn, _noise(comparison)): comparison.training.rounds}
+    return accounting.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
+
+
+class Runs(KeptRuns):
+    """All runs so far."""
+
+    COLUMNS = ("task", "data", "activation", "epsilon", "rate", "seed", "spent", "score")
+    KEYS = 6
+    TEXT = ("epsilon",)
+
+    def fill(self, comparison: Comparison) -> None:
+        """Train every run of a comparison that is not there yet."""
+        self._train(comparison, tuning(comparison), public=True)
+        self._train(comparison, compared(comparison, searched(self.read())), public=False)
+
+    def _train(self, comparison: Comparison, wanted: Iterable[Run], *, public: bool) -> None:
+        for run in self.missing(wanted):
+            found = trained(comparison, comparison.items[0 if public else 1], run)
+            self.add({**vars(run), **found})
+            print(run, f"{found['score']:.2f}", flush=True)
+
+
+def searched(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per task, activation and rate: the mean score on public items, and whether the rate is chosen."""
+    public = runs[runs["data"] == "public"]
+    found = (
+        public.sort_values("rate")
+        .groupby(["task", "activation", "rate"], sort=False)["score"]
+        .agg(mean="mean", seeds="size")
+    )
+    found = found.reset_index()
+    best = found.loc[found.groupby(["task", "activation"], sort=False)["mean"].idxmax()].index
+    return found.assign(chosen=found.index.isin(best))
+
+
+def tuning(comparison: Comparison) -> Iterator[Run]:
+    """Return all runs on public items: as many for every activation."""
+    for seed in TUNING_SEEDS:
+        for name in ACTIVATIONS:
+            for rate in RATES:
+                yield Run(comparison.name, "public", name, comparison.epsilon, rate, seed)
+
+
+def compared(comparison: Comparison, search: pd.DataFrame) -> Iterator[Run]:
+    """Return the runs that are compared, at the chosen rates."""
+    chosen = search[search["chosen"] & (search["task"] == comparison.name)].set_index("activation")["rate"]
+    for seed in SEEDS:
+        for name in ACTIVATIONS:
+            yield Run(comparison.name, "private", name, comparison.epsilon, float(chosen[name]), seed)
+
+
+def main() -> None:
+    """Train what is missing, and write tables and figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("results/papers/complex_dp/activations"))
+    parser.add_argument("--data", type=Path, default=CLIPS, help="folder of the clips (%(default)s)")
+    parser.add_argument("--redraw", action="store_true", help="draw the figure alone, from the table in --output")
+    given = parser.parse_args()
+    if not given.redraw:
+        torch.set_num_threads(1)
+        kept = Runs(KEPT / "runs.csv")
+        for comparison in comparisons(given.data):
+            kept.fill(comparison)
+            write_tables(kept.read(), given.output)
+    save_svg(
+        figure(pd.read_csv(given.output / "table.csv", comment="#", dtype={"epsilon": str})),
+        given.output / "figure.svg",
+    )
+
+
+def write_tables(runs: pd.DataFrame, folder: Path) -> None:
+    """Write the search, all scores, the table, and how its order agrees with the paper's, of all finished tasks."""
+    search = searched(runs)
+    rates = search[search["chosen"]].set_index(["task", "activation"])["rate"]
+    wanted = pd.Series(list(zip(runs["task"], runs["activation"], strict=True)), index=runs.index).map(rates)
+    # Runs at a rate that is no longer chosen are left aside.
+    runs = runs[(runs["data"] == "public") | (runs["rate"] == wanted)]
+    sizes = runs[runs["data"] == "private"].groupby("task").size()
+    runs = runs[runs["task"].map(sizes) == len(ACTIVATIONS) * len(SEEDS)]
+    made = origin(*declared(), runs=places(runs))
+    scores = runs[runs["data"] == "private"].drop(columns=["data", "commit", "device", "cores"])
+    frames = {
+        "search": search[search["task"].isin(runs["task"])],
+        "scores": scores,
+        "table": table(scores),
+        "order": order(scores),
+    }
+    for name, frame in frames.items():
+        write_text(folder / f"{name}.csv", to_csv(frame, made, float_format="%.6g"))
+    speech = next(each for each in comparisons() if each.unit == "clip")
+    spent = f"ε per speaker, of at most {MOST_CLIPS} clips in speech: {rounded_up(per_speaker(speech), digits=3)}."
+    laid_out = to_markdown(sheet(frames["table"], frames["order"], (spent, *made)))
+    write_text(folder / "table.md", laid_out)
+    print(laid_out)
+
+
+if __name__ == "__main__":
+    ended(main)

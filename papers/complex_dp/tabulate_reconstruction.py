@@ -1,0 +1,385 @@
+"""Compare privately trained networks for accelerated MRI with methods that use no private patient.
+
+    python -m papers.complex_dp.tabulate_reconstruction
+
+writes table.csv, table.md and images.svg from the runs of the scenario reconstruction.yaml. It also computes the
+epsilon per patient that follows from the epsilon per slice of Ziller et al. (paper.csv and paper.md).
+`reconstruct_real` tests the networks on data that are not simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+
+from papers.complex_dp.baselines import compressed_sensing, zero_filled
+from papers.complex_dp.printed import ZILLER
+from papers.experiments import Experiment, declared_by, ended
+from zetadp.base.epsilon import epsilon_shown, rounded_up
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import read_json, write_text
+from zetadp.core.evaluation import outputs_of
+from zetadp.core.metrics import LEVEL, REPLICATES
+from zetadp.core.pretrained import load_model
+from zetadp.core.task import pipeline_task_of
+from zetadp.federation.partition import read_partition
+from zetadp.nn.models import build
+from zetadp.privacy import accounting
+from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.tasks.reconstruction.pretraining import public_slices
+from zetadp.tasks.reconstruction.public import PublicNetworks
+from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zetadp.nn.settings import NetworkSettings
+    from zetadp.tasks.reconstruction.task import Reconstruction
+
+OUTPUT = Path("results/papers/complex_dp/reconstruction")
+SCENARIO = "reconstruction"
+PUBLIC_FILE = Path("resources/public-volumes/networks.safetensors")
+WEIGHTS = (0.01, 0.03, 0.1)
+"""Weights of total variation that are tried on public patients."""
+TRIED = 8
+ITERATIONS = 60
+METRICS = ("SSIM", "NMSE", "PSNR")
+PUBLIC, PRIVATE, WITHOUT_NOISE = "public network alone", "small part trained", "small part trained, no noise"
+TRAINED = {
+    (PRIVATE, "1"): "tuned",
+    (PRIVATE, "8"): "tuned",
+    (WITHOUT_NOISE, "inf"): "tuned",
+    ("all weights trained, from random ones", "8"): "scratch",
+    ("real twin, small part trained", "8"): "twin",
+}
+"""Network of the scenario, by method and epsilon."""
+SLICES = 36
+"""Approximate number of slices in a volume of fastMRI."""
+COARSE = 1.0
+"""Tolerance at which the accountant stops after halving its grid once."""
+
+
+def declared() -> tuple[str, str]:
+    """Return cohort and seeds."""
+    return declared_by(SCENARIO)
+
+
+class Tested(NamedTuple):
+    """Slices of the test patients, and the public ones.
+
+    Attributes
+    ----------
+    task
+        The task.
+    kspace, targets
+        Shape (slice, row, column).
+    volumes
+        Rows of each patient's slices; every patient has one volume.
+    """
+
+    task: Reconstruction
+    kspace: np.ndarray
+    targets: np.ndarray
+    volumes: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Tested:
+        """Read what the scenario made."""
+        config = experiment.config
+        task = pipeline_task_of({"name": SCENARIO, **config["task"]["settings"]})
+        cohort = Path("resources") / config["cohort"]["name"]
+        partition = read_partition(cohort / f"partitions/{config['name']}.csv")
+        held = task.load([cohort / "slices.h5"], partition, "test", torch.device("cpu"))
+        volumes = {str(who): own.index.to_numpy() for who, own in held.items.groupby("patient")}
+        return cls(task, held.records.inputs[:, 0].numpy(), held.records.targets.numpy(), volumes)
+
+    def measured(self, images: np.ndarray) -> dict[str, dict[str, float]]:
+        """Return each metric of each patient."""
+        found: dict[str, dict[str, float]] = {name: {} for name in METRICS}
+        for who, own in self.volumes.items():
+            target, image = self.targets[own], images[own]
+            values = (ssim(target, image).mean(), nmse(target, image), psnr(target, image))
+            for name, value in zip(METRICS, values, strict=True):
+                found[name][who] = float(value)
+        return found
+
+
+def best_weight(task: Reconstruction) -> float:
+    """Return the weight of total variation that gives public patients the smallest error."""
+    # Every patient has at least one slice, so no more patients are needed.
+    settings = replace(PublicNetworks.load(PUBLIC_FILE).settings, patients=TRIED)
+    kspace, target = (part[:TRIED].numpy() for part in public_slices(settings, task.size))
+    random = stream(settings.seed, Purpose.IMAGES)
+    seen = kspace * np.stack([task.masks().draw(task.size, random) for _ in kspace])[:, None]
+    errors = {weight: nmse(target, compressed_sensing(seen, weight, ITERATIONS)) for weight in WEIGHTS}
+    print(f"NMSE on public patients by weight of total variation: {errors}", flush=True)
+    return min(errors, key=errors.__getitem__)
+
+
+def network_images(tensors: dict[str, torch.Tensor], settings: NetworkSettings, tested: Tested) -> np.ndarray:
+    """Return the images that a network with the given weights reconstructs."""
+    model = build(settings, 1, tested.task.size, stream(0, Purpose.WEIGHTS)).eval()
+    model.load_state_dict(tensors)
+    return outputs_of(model, torch.from_numpy(tested.kspace)[:, None]).numpy()
+
+
+def untrained(tested: Tested) -> dict[str, Callable[[], np.ndarray]]:
+    """Return a function for each method that uses no private patient. It reconstructs the images."""
+    public = PublicNetworks.load(PUBLIC_FILE)
+    found: dict[str, Callable[[], np.ndarray]] = {
+        "zero-filled": lambda: zero_filled(tested.kspace),
+        "compressed sensing": lambda: compressed_sensing(tested.kspace, best_weight(tested.task), ITERATIONS),
+    }
+    for family, name in {"unet": PUBLIC, "real_unet": "real twin, public network alone"}.items():
+        found[name] = partial(network_images, dict(public.weights[family]), public.settings.network(family), tested)
+    return found
+
+
+class Measured(NamedTuple):
+    """The results of a method.
+
+    Attributes
+    ----------
+    values
+        Each metric of each patient, averaged over seeds.
+    spread
+        Standard deviation over seeds of each metric's mean. NaN with one seed.
+    seeds
+        Number of seeds.
+    epsilon
+        Largest epsilon of the runs.
+    """
+
+    values: dict[str, dict[str, float]]
+    spread: dict[str, float]
+    seeds: int
+    epsilon: float
+
+
+def of_runs(experiment: Experiment, network: str, epsilon: str) -> Measured:
+    """Return the results of a network's runs."""
+    runs = experiment.metrics(network, "central", epsilon)
+    keys = {"SSIM": "per_patient", "NMSE": "per_patient_nmse", "PSNR": "per_patient_psnr"}
+    found = {name: pd.DataFrame([run[key] for run in runs.values()]) for name, key in keys.items()}
+    folder = experiment.results / f"runs/{network}/central/eps-{epsilon}"
+    stated = [read_json(folder / f"seed-{seed}/privacy.json")["epsilon"] for seed in runs]
+    return Measured(
+        {name: own.mean().to_dict() for name, own in found.items()},
+        {name: float(own.mean(axis=1).std()) for name, own in found.items()},
+        len(runs),
+        math.inf if epsilon == "inf" else max(map(float, stated)),
+    )
+
+
+def resampled(values: dict[str, float]) -> np.ndarray:
+    """Return means over resamples of patients, the same resamples for every method."""
+    patients = sorted(values)
+    count = len(patients)
+    times = stream(0, Purpose.BOOTSTRAP).multinomial(count, np.full(count, 1 / count), size=REPLICATES)
+    return np.asarray(times @ np.array([values[who] for who in patients]) / count)
+
+
+def ends(drawn: np.ndarray) -> tuple[float, float]:
+    """Return the interval of resamples."""
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarray]) -> pd.DataFrame:
+    """Return one row per method: metrics, intervals, epsilon, and share of the gain from public to without noise."""
+    measured: dict[tuple[str, str], Measured] = {}
+    for name, own in images.items():
+        measured[name, "0"] = Measured(tested.measured(own), dict.fromkeys(METRICS, math.nan), 1, 0.0)
+    for (name, epsilon), network in TRAINED.items():
+        measured[name, epsilon] = of_runs(experiment, network, epsilon)
+    rows = []
+    start, goal = measured[PUBLIC, "0"].values, measured[WITHOUT_NOISE, "inf"].values
+    for (name, epsilon), (values, spread, seeds, spent) in measured.items():
+        row: dict[str, Any] = {"method": name, "epsilon": epsilon, "epsilon_stated": spent, "seeds": seeds}
+        for metric in METRICS:
+            low, high = ends(resampled(values[metric]))
+            row |= {metric: np.mean(list(values[metric].values())), f"{metric}_std": spread[metric]}
+            row |= {f"{metric}_low": low, f"{metric}_high": high}
+        if name == PRIVATE:
+            for metric in ("SSIM", "NMSE"):
+                way = resampled(goal[metric]) - resampled(start[metric])
+                gained = resampled(values[metric]) - resampled(start[metric])
+                whole = np.mean(list(goal[metric].values())) - np.mean(list(start[metric].values()))
+                low, high = ends(gained / way)
+                row |= {f"way_{metric}": (row[metric] - np.mean(list(start[metric].values()))) / whole}
+                row |= {f"way_{metric}_low": low, f"way_{metric}_high": high}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def sheet(found: pd.DataFrame, patients: int, made: tuple[str, ...]) -> Sheet:
+    """Lay the table out, one line per method."""
+
+    def cell(row: pd.Series, metric: str, digits: int, scale: float = 1.0) -> str:
+        values = (scale * row[metric], scale * row[f"{metric}_low"], scale * row[f"{metric}_high"])
+        mean, low, high = (f"{value:.{digits}f}" for value in values)
+        spread = row.get(f"{metric}_std", math.nan)
+        return mean + ("" if pd.isna(spread) else f" ± {spread:.{digits}f}") + f" ({low} to {high})"
+
+    def way(row: pd.Series, metric: str) -> str:
+        return MISSING if pd.isna(row.get(f"way_{metric}")) else cell(row, f"way_{metric}", 0, 100)
+
+    lines = tuple(
+        (
+            str(row["method"]),
+            "0" if row["epsilon"] == "0" else epsilon_shown(row["epsilon"]),
+            cell(row, "SSIM", 3),
+            cell(row, "NMSE", 4),
+            cell(row, "PSNR", 2),
+            way(row, "SSIM"),
+            way(row, "NMSE"),
+        )
+        for _, row in found.iterrows()
+    )
+    notes = (
+        f"Means over the volumes of {patients} test patients and over seeds, metrics as fastMRI defines them: SSIM and "
+        "PSNR (dB) are better when larger, NMSE when smaller. ±: standard deviation over seeds. In brackets: 95% "
+        "interval, bootstrap over test patients, jointly over seeds. It does not cover how results vary with other "
+        "training patients.",
+        "ε is per patient, with all slices, at δ = 0.001, of one run; 0: no private patient was used. Whoever sees "
+        "several runs learns more.",
+        "Way: how much of the distance from the public network alone to the same training without noise is covered, in "
+        "%.",
+        "ε = ∞: gradients are clipped but get no noise. Noise is seeded: it simulates the guarantee.",
+        *made,
+    )
+    headings = ("method", "ε", "SSIM", "NMSE", "PSNR", "way, SSIM", "way, NMSE")
+    return Sheet(
+        "Reconstruction of 4 times accelerated single-coil k-space, simulated patients", headings, lines, notes
+    )
+
+
+def of_the_paper() -> pd.DataFrame:
+    """Return the true epsilons of the paper's run, for one slice and for a patient with `SLICES` slices."""
+    (claim,) = (each for each in ZILLER if "fastMRI" in each.experiment)
+    rows = []
+    for noise, sigma in (("as stated", claim.noise_multiplier), ("as added", claim.noise_multiplier / math.sqrt(2))):
+        alone = Counter({(claim.sampling_probability, sigma): claim.rounds})
+        # The finest grids take minutes and gigabytes for a million rounds. Coarser grids give larger epsilons.
+        rows.append(
+            {
+                "noise": noise,
+                "noise_multiplier": sigma,
+                "printed": claim.epsilon,
+                "per_slice": accounting.epsilon(alone, claim.delta, tolerance=0.02),
+                "per_patient": accounting.epsilon_group(alone, claim.delta, SLICES, tolerance=COARSE),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def paper_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+    """Lay out the paper's epsilons and the true ones."""
+    lines = tuple(
+        (
+            f"noise {row['noise']}, multiplier {row['noise_multiplier']:.3g}",
+            f"{row['printed']:g}",
+            rounded_up(row["per_slice"]),
+            rounded_up(row["per_patient"], digits=3),
+        )
+        for _, row in found.iterrows()
+    )
+    notes = (
+        "Ziller et al., fastMRI knee, δ = 0.00001: sampling rate 0.00003, 1,042,260 rounds. The guarantee that they "
+        "print is per slice, and so is the first figure here, by the privacy-loss distribution.",
+        f"Per patient: one volume of {SLICES} slices, each drawn by itself. By the privacy-loss distribution of the "
+        "mixture of Gaussians, an upper bound; its grid is coarse, which costs less than 1 %. A patient with several "
+        "volumes has more.",
+        "The noise that the paper's method adds has half the variance that its theorems ask for. All figures hold for "
+        "Poisson sampling, which the paper did not use.",
+        *made,
+    )
+    return Sheet(
+        "ε of a patient in the paper", ("noise", "printed, per slice", "per slice", "per patient"), lines, notes
+    )
+
+
+def drawn(tested: Tested, images: dict[str, np.ndarray], who: str, title: str | None = None) -> Figure:
+    """Draw a slice of a patient from every method, and the error of each image."""
+    own = tested.volumes[who][len(tested.volumes[who]) // 2]
+    shown = {name: each[own] for name, each in images.items()}
+    target = tested.targets[own]
+    top = float(target.max())
+    worst = 0.5 * max(float(np.abs(each - target).max()) for each in shown.values())
+    with figure_style():
+        figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
+        panels = figure.subplots(2, len(shown) + 1)
+        for column, (name, image) in enumerate({**shown, "target": target}.items()):
+            panels[0, column].imshow(image, cmap="gray", vmin=0, vmax=top, interpolation="nearest")
+            panels[0, column].set_title(name.replace(", ", ",\n"), fontsize=7)
+            error = np.abs(image - target)
+            # Black is no error, white is a large one. The order remains visible if printed in grey.
+            last = panels[1, column].imshow(error, cmap="inferno", vmin=0, vmax=worst, interpolation="nearest")
+            panels[1, column].set_title(f"NMSE {nmse(target, image):.3f}" if column < len(shown) else "", fontsize=7)
+        panels[1, -1].set_visible(False)
+        for panel in panels.flat:
+            panel.set_xticks([])
+            panel.set_yticks([])
+        panels[0, 0].set_ylabel("image")
+        panels[1, 0].set_ylabel("error")
+        figure.colorbar(last, ax=panels[1].tolist(), label="absolute error", shrink=0.8, pad=0.01)
+        set_title(figure, title or f"Median test patient {who}, one slice, simulated")
+    return figure
+
+
+def main() -> None:
+    """Write the tables and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--paper", action="store_true", help="write paper.csv and paper.md alone, in a minute")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    write_paper(given.output)
+    if not given.paper:
+        write_runs(given.output)
+
+
+def write_paper(output: Path) -> None:
+    """Write what the paper's figure means."""
+    found, made = of_the_paper(), origin(*declared())
+    write_text(output / "paper.csv", to_csv(found, made, float_format="%.6g"))
+    write_text(output / "paper.md", to_markdown(paper_sheet(found, made)))
+
+
+def write_runs(output: Path) -> None:
+    """Write the table of all methods, and the figure."""
+    experiment = Experiment.of(SCENARIO)
+    experiment.table()  # refuses runs that are not those of the scenario
+    tested = Tested.of(experiment)
+    images = {name: make() for name, make in untrained(tested).items()}
+    found = collected(experiment, tested, images)
+    made = origin(*declared(), runs=experiment.environments())
+    write_text(output / "table.csv", to_csv(found, made, float_format="%.6g"))
+    shown = to_markdown(sheet(found, len(tested.volumes), made))
+    write_text(output / "table.md", shown)
+    print(shown)
+    chosen = {name: images[name] for name in ("zero-filled", "compressed sensing", PUBLIC)}
+    for (name, epsilon), network in TRAINED.items():
+        if network == "tuned":
+            model = load_model(experiment.results / f"runs/{network}/central/eps-{epsilon}/seed-0/model.safetensors")
+            own = outputs_of(model.network, torch.from_numpy(tested.kspace)[:, None]).numpy()
+            chosen[f"private, ε = {epsilon}" if name == PRIVATE else "trained, no noise"] = own
+    quality = of_runs(experiment, "tuned", "8").values["SSIM"]
+    median = sorted(quality, key=quality.__getitem__)[len(quality) // 2]
+    save_svg(drawn(tested, chosen, median), output / "images.svg")
+
+
+if __name__ == "__main__":
+    ended(main)

@@ -1,0 +1,1 @@
+"""Complex-valued federated learning with differential privacy and MRI applications (Riess et al.)."""

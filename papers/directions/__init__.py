@@ -1,0 +1,1 @@
+"""Noise on the direction of a gradient, and Bayes' capacity (Biswas et al.)."""

@@ -1,0 +1,190 @@
+"""The declared and finished runs of scenarios. Other runs in a folder are ignored, and missing runs are errors."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import yaml
+
+from zetadp.base.storage import read_json, write_text
+from zetadp.base.validation import UserError
+from zetadp.config.checked import SCHEMA, load_config, overlay
+from zetadp.config.configured import run_names
+from zetadp.report.provenance import cohort_shown, origin, seeds_shown
+from zetadp.report.rendering import to_csv, to_markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zetadp.core.plan import RunName
+    from zetadp.report.rendering import Sheet
+
+ROOT = Path(__file__).parents[1]
+
+
+def configuration(scenario: str | None) -> dict[str, Any]:
+    """Return the configuration of a scenario, or the default configuration."""
+    content = yaml.safe_load((ROOT / "config.yaml").read_text())
+    if scenario is not None:
+        overlay(content, yaml.safe_load((ROOT / scenario_file(scenario)).read_text()))
+    return load_config(content, SCHEMA)
+
+
+def scenario_file(scenario: str) -> str:
+    """Return the file of a scenario, relative to the repository: in the workflow, or in the folder of a paper."""
+    found = [*ROOT.glob(f"workflow/scenarios/{scenario}.yaml"), *ROOT.glob(f"papers/*/scenarios/{scenario}.yaml")]
+    if len(found) != 1:
+        raise UserError(f"Expected one scenario {scenario} in workflow/scenarios and papers, found {len(found)}.")
+    return found[0].relative_to(ROOT).as_posix()
+
+
+def declared_by(*scenarios: str | None) -> tuple[str, str]:
+    """Return cohorts and seeds of scenarios, as `zetadp.report.provenance.origin` takes them."""
+    configs = [configuration(scenario) for scenario in scenarios]
+    cohorts = "; ".join(cohort_shown(config["cohort"]) for config in configs)
+    return cohorts, seeds_shown(int(run.seed) for config in configs for run in run_names(config))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A scenario and the folder of its results.
+
+    Attributes
+    ----------
+    scenario
+        Name of its file; None for the default.
+    config
+        What the file declares.
+    results
+        Folder with ``runs`` and ``tables``.
+    """
+
+    scenario: str | None
+    config: dict[str, Any]
+    results: Path
+
+    @classmethod
+    def of(cls, scenario: str | None, results: Path | None = None) -> Experiment:
+        """Return a scenario and its results. The default folder is that of the workflow."""
+        config = configuration(scenario)
+        return cls(scenario, config, results or Path("results") / config["name"])
+
+    @property
+    def cells(self) -> dict[tuple[str, str, str], list[RunName]]:
+        """Return the declared runs of every network, arm and epsilon, in the order of their seeds."""
+        found: dict[tuple[str, str, str], list[RunName]] = {}
+        for run in sorted(run_names(self.config), key=lambda run: run.seed):
+            found.setdefault((run.network, run.arm, run.epsilon), []).append(run)
+        return found
+
+    def metrics(self, network: str, arm: str, epsilon: str) -> dict[int, dict[str, Any]]:
+        """Return the ``metrics.json`` of every declared run of a network, arm and epsilon, by seed."""
+        runs = self.cells.get((network, arm, epsilon))
+        if runs is None:
+            msg = f"Expected {self._file} to declare runs of {network}, {arm}, epsilon {epsilon}. Add them there."
+            raise UserError(msg)
+        return {run.seed: self._read(run) for run in runs}
+
+    def folder(self, run: RunName) -> Path:
+        """Return where the workflow keeps a run."""
+        return self.results / f"runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
+
+    def environments(self) -> list[dict[str, Any]]:
+        """Return where every declared run was trained."""
+        return [self._read(run).get("environment", {}) for run in run_names(self.config)]
+
+    def table(self) -> pd.DataFrame:
+        """Return the accuracies that the workflow wrote, or refuse a table if it is not from the declared runs."""
+        path = self.results / "tables/table1.csv"
+        if not path.is_file():
+            raise UserError(self._missing(path))
+        found = pd.read_csv(path, dtype={"epsilon": str}, comment="#")
+        declared = {cell: len(runs) for cell, runs in self.cells.items()}
+        there = {(row["network"], row["arm"], row["epsilon"]): row["seeds"] for _, row in found.iterrows()}
+        for cell in sorted(declared.keys() | there.keys()):
+            if declared.get(cell) != there.get(cell):
+                msg = (
+                    f"Expected {declared.get(cell, 0)} run(s) of {', '.join(cell)} in {path}, as {self._file} "
+                    f"declares, found {there.get(cell, 0)}. {self._what_to_run}"
+                )
+                raise UserError(msg)
+        return found
+
+    @property
+    def _file(self) -> str:
+        return "config.yaml" if self.scenario is None else scenario_file(self.scenario)
+
+    @property
+    def _what_to_run(self) -> str:
+        return f"Run: snakemake --cores all --configfile {self._file}"
+
+    def _missing(self, path: Path) -> str:
+        return f"Expected the finished runs that {self._file} declares, found no {path}. {self._what_to_run}"
+
+    def _read(self, run: RunName) -> dict[str, Any]:
+        path = self.folder(run) / "metrics.json"
+        if not path.is_file():
+            raise UserError(self._missing(path))
+        return read_json(path)
+
+
+def write_joined(
+    stem: Path,
+    experiments: dict[str, Experiment],
+    collect: Callable[[dict[str, Experiment]], pd.DataFrame],
+    sheet: Callable[[pd.DataFrame, tuple[str, ...]], Sheet],
+) -> None:
+    """Write and print one table of several experiments, and how it was made.
+
+    Parameters
+    ----------
+    stem
+        Where it goes, without the endings ``.csv`` and ``.md``.
+    experiments
+        The experiments, by the keys that `collect` expects.
+    collect, sheet
+        Functions that join the tables, and that lay out the result.
+    """
+    found = collect(experiments)
+    declared = declared_by(*(each.scenario for each in experiments.values()))
+    made = origin(*declared, runs=[place for each in experiments.values() for place in each.environments()])
+    write_table(stem, found, sheet, made, float_format="%.6g")
+
+
+def write_table(
+    stem: Path,
+    found: pd.DataFrame,
+    sheet: Callable[[pd.DataFrame, tuple[str, ...]], Sheet],
+    made: tuple[str, ...],
+    *,
+    float_format: str,
+) -> None:
+    """Write a table as CSV and as Markdown, and print the Markdown.
+
+    Parameters
+    ----------
+    stem
+        Where it goes, without the endings ``.csv`` and ``.md``.
+    found, sheet
+        The table, and its layout.
+    made
+        How it was made.
+    float_format
+        How numbers are written in the CSV file.
+    """
+    laid_out = to_markdown(sheet(found, made))
+    write_text(stem.with_suffix(".csv"), to_csv(found, made, float_format=float_format))
+    write_text(stem.with_suffix(".md"), laid_out)
+    print(laid_out)
+
+
+def ended(main: Callable[[], None]) -> None:
+    """Run a program. A user error prints its message and ends with exit code 1."""
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))

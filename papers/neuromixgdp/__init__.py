@@ -1,0 +1,1 @@
+"""Released rows of mixed features (Li, Cao and Yao)."""

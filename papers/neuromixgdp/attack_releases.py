@@ -1,0 +1,372 @@
+"""Attack released rows of MNIST: membership inference on rows and on heads, and inversion with pictures.
+
+    python -m papers.neuromixgdp.attack_releases
+
+The membership attacks use many independent releases of 100 images, with and without a target. Rows are attacked by a
+likelihood ratio (`papers.neuromixgdp.membership`), and linear classifiers by their score. Thresholds are fixed
+beforehand. Inversion uses releases of 5000 rows from 5000 images, made of pixels or of the public encoder's features. A
+decoder, trained on simulated digits, turns features into pictures. All releases are made by the library, with seeded
+noise. Writes inversion and membership, each as .csv, .md and .svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import nn
+from torch.nn import functional
+
+from papers.digits import encoder, features, images
+from papers.experiments import ended
+from papers.neuromixgdp.membership import RowAttack
+from zetadp import Records
+from zetadp.audit.detection import FALSE_ALARM, count_errors, epsilon_of_errors
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
+from zetadp.core.assembly import Assembly
+from zetadp.core.records import Node
+from zetadp.core.round import Site, do_round
+from zetadp.nn.mixture import RowExamples
+from zetadp.privacy import accounting
+from zetadp.privacy.ledger import Ledger
+from zetadp.release.release import HOLDER, ReleaseSettings
+from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.tasks.phase_mnist.simulated import simulated_digits
+
+if TYPE_CHECKING:
+    from zetadp.core.plan import Plan
+
+CLASSES, DELTA = 10, 1e-5
+EPSILONS = (8.0, 1.0)
+MIXED = {8.0: 8.0, 1.0: 2.0}
+"""Images in a row on average, by epsilon, of the releases that are attacked for members."""
+PEOPLE, RELEASES = 100, 1000
+"""Images in a release that is attacked for members, which has as many rows; and releases on each side."""
+RIDGE = 0.01
+HEADS, PILOTS = 800, 200
+"""Heads that are trained with and without the target, and further ones that fix the threshold."""
+POPULATION, ROWS = 5000, 300
+"""Number of images behind the rows for inversion, and number of these rows that are inverted."""
+DEGREES = (1, 4, 16, 64)
+CANDIDATES = 1000
+DIGITS = 2000
+"""Simulated digits that the decoder learns from."""
+SAMPLINGS = {1.0: "Poisson", 0.3: "hierarchical"}
+
+
+def declared() -> tuple[str, str]:
+    """Return cohort and seeds."""
+    return "MNIST, training images, not simulated", "0"
+
+
+@dataclass(frozen=True)
+class Released:
+    """Rows as they leave the node, the parts of the run that made them, and the (private) people in each row."""
+
+    rows: torch.Tensor
+    parts: Assembly
+    drawn: list[np.ndarray]
+
+    @property
+    def examples(self) -> RowExamples:
+        """Training examples in the rows."""
+        return self.parts.solved.examples(self.rows)
+
+
+def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
+    """Release rows with the library, from one feature vector per person."""
+    records = Records(x.to(torch.complex64)[:, None, None], labels)
+    parts = Assembly.of(plan, records)
+    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.jsonl") as ledger:
+        ledger.start(parts.header())
+        mechanism = parts.mechanism(HOLDER, plan.entropy(), ledger)
+        node = Node(mechanism, np.arange(len(x))[:, None].tolist())
+        messages, _ = do_round(parts.phase, Site([node], records, ledger, chunk=1 << 12), 0)
+        draw = mechanism.draw(0)
+    cuts = np.searchsorted(draw.rows, np.arange(1, plan.training.mixing.rows))
+    return Released(messages.view(plan.training.mixing.rows, -1), parts, np.split(draw.members, cuts))
+
+
+def planned(settings: ReleaseSettings, rows: int, name: str, *, bare: bool = False) -> Plan:
+    """Return a plan for a number of rows, with the noise for another number of rows, or without noise."""
+    calibrated = settings.plan(real=True, noise="seeded")
+    mixing = replace(calibrated.training.mixing, rows=rows)
+    plan = replace(calibrated, training=replace(calibrated.training, mixing=mixing), cohort=name)
+    return plan.with_noise(0.0) if bare else plan
+
+
+def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Attack rows for the membership of one image; return the table, and curves with errors for the figure."""
+    x, labels = torch.from_numpy(features("mnist", "encoder", "train")[:PEOPLE]), images("mnist", "train")[1][:PEOPLE]
+    labels, rows, drawn = torch.from_numpy(labels), [], []
+    cases = [(1.0, True), (1.0, False), (0.3, True)]
+    confidence = 1 - FALSE_ALARM / (len(cases) * len(EPSILONS) + 1)
+    for epsilon, (active, alone) in product(EPSILONS, cases):
+        settings = ReleaseSettings(
+            epsilon, DELTA, people=PEOPLE, classes=CLASSES, rows=PEOPLE, active=active, degree=MIXED[epsilon]
+        )
+        scores = []
+        for present in (False, True):
+            plan = planned(settings, PEOPLE * RELEASES, f"{epsilon}-{active}-{alone}-{present}")
+            scores.append(_scores(plan, x, labels, active, alone=alone, present=present))
+        node = plan.nodes[0]
+        claimed = {(node.expected / PEOPLE / active, node.noise_multiplier): round(PEOPLE * active)}
+        errors = count_errors(*scores, 0.0, confidence=confidence)
+        name = f"{SAMPLINGS[active]}, {'nobody else contributes' if alone else 'among 99 known others'}"
+        rows.append(_judged("rows", name, errors, claimed, epsilon))
+        drawn.append({"epsilon": epsilon, "name": name, "errors": errors, "claimed": claimed})
+        print(rows[-1], flush=True)
+    for epsilon in (math.inf, EPSILONS[0]):
+        rows.append(_heads(x, labels, epsilon, confidence))
+        print(rows[-1], flush=True)
+    return pd.DataFrame(rows), drawn
+
+
+def _scores(
+    plan: Plan, x: torch.Tensor, labels: torch.Tensor, active: float, *, alone: bool, present: bool
+) -> np.ndarray:
+    """Return the attacker's score of each of many independent releases by one plan."""
+    given = x.clone()
+    if alone:
+        given[1:] = math.nan  # what is not finite contributes nothing
+    if not present:
+        given[0] = math.nan
+    found = released(plan, given, labels)
+    own = found.parts.solved(x.to(torch.complex64)[:, None, None, None], labels[:, None])
+    rows, schedule = found.rows, found.parts.solved.schedule
+    if schedule is not None:
+        rows = rows[torch.from_numpy(schedule[:, labels[0]])]
+    node = plan.nodes[0]
+    attack = RowAttack(
+        own[0],
+        node.expected / PEOPLE / active,
+        node.expected,
+        node.noise_multiplier * plan.clip,
+        None if alone else own[1:],
+    )
+    return attack.scores(rows.view(RELEASES, -1, rows.shape[1]))
+
+
+def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) -> dict[str, Any]:  # noqa: ANN401
+    """Return a line of the table: the claim, what the errors prove, and what they suggest."""
+    proved, seen = (
+        epsilon_of_errors(claimed, DELTA, *pair) if claimed else math.nan
+        for pair in ((errors.alpha_upper, errors.beta_upper), (errors.alpha, errors.beta))
+    )
+    return {
+        "attacked": what, "how": name, "claimed": accounting.epsilon(claimed, DELTA) if claimed else epsilon,
+        "proved": proved, "seen": seen, "false_alarms": errors.alpha, "misses": errors.beta,
+        "trials": errors.trials_in,
+    }  # fmt: skip
+
+
+def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: float) -> dict[str, Any]:
+    """Attack linear classifiers that learnt from rows by least squares, by their score of the target's class."""
+    settings = ReleaseSettings(min(epsilon, EPSILONS[0]), DELTA, people=PEOPLE, classes=CLASSES, rows=PEOPLE)
+    trials = HEADS + PILOTS
+    losses = []
+    for present in (False, True):
+        plan = planned(settings, PEOPLE * trials, f"heads-{epsilon}-{present}", bare=epsilon == math.inf)
+        given = x.clone()
+        if not present:
+            given[0] = math.nan
+        found = released(plan, given, labels).examples
+        own = []
+        for part in range(trials):
+            place = slice(part * PEOPLE, (part + 1) * PEOPLE)
+            values, shares = found.features[place].real.double(), found.labels[place].double()
+            gram = values.T @ values + RIDGE * PEOPLE * torch.eye(values.shape[1], dtype=torch.float64)
+            own.append(float(x[0].double() @ torch.linalg.solve(gram, values.T @ shares[:, labels[0]])))
+        losses.append(np.array(own))
+    pilots = [each[:PILOTS] for each in losses]
+    threshold = float(np.median(np.concatenate(pilots)))
+    errors = count_errors(losses[0][PILOTS:], losses[1][PILOTS:], threshold, confidence=confidence)
+    node = plan.nodes[0]
+    claimed = {} if epsilon == math.inf else {(node.expected / PEOPLE, node.noise_multiplier): PEOPLE}
+    return _judged("heads", "Poisson, score of the target's class", errors, claimed, epsilon)
+
+
+def decoder() -> nn.Module:
+    """Return a network that draws a digit from its features; it learns from simulated digits, which are public."""
+    pixels, _ = simulated_digits(DIGITS, encoder().settings.seed, 10_000)
+    found = encoder().joined(pixels, encoder().settings.scattering, encoder().settings.learned)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(found.shape[1], 400), nn.ReLU(), nn.Linear(400, 784), nn.Sigmoid())
+        optimiser = torch.optim.Adam(network.parameters(), 2e-3)
+        for _ in range(15):
+            for part in torch.randperm(len(found)).split(64):
+                optimiser.zero_grad()
+                (network(found[part]) - pixels[part].flatten(1)).square().mean().backward()
+                optimiser.step()
+    return network.requires_grad_(requires_grad=False)
+
+
+def inversion() -> tuple[pd.DataFrame, Figure]:
+    """Invert rows by degree of mixing and noise; return how well members are found, and the pictures."""
+    labels, shown, rows = torch.from_numpy(images("mnist", "train")[1][:POPULATION]), {}, []
+    read = decoder()
+    for kind in ("pixels", "encoder"):
+        x = torch.from_numpy(features("mnist", kind, "train")[:POPULATION])
+        for degree, epsilon in product(DEGREES, (math.inf, *EPSILONS)):
+            settings = ReleaseSettings(
+                min(epsilon, EPSILONS[0]), DELTA, people=POPULATION, classes=CLASSES, degree=float(degree)
+            )
+            found = released(planned(settings, ROWS, f"{kind}-{degree}", bare=epsilon == math.inf), x, labels)
+            values = found.examples.features.real
+            row = {"features": kind, "degree": degree, "epsilon": epsilon, "rank": _rank(values, x, found.drawn)}
+            rows.append(row)
+            print(row, flush=True)
+            first = next(place for place, members in enumerate(found.drawn) if len(members) == degree)
+            pixels = values[first] if kind == "pixels" else read(functional.normalize(values[first], dim=0))
+            shown[kind, degree, epsilon] = pixels.view(28, 28).numpy()
+            if (kind, epsilon) == ("pixels", math.inf):
+                shown[kind, degree, "member"] = images("mnist", "train")[0][found.drawn[first][0]]
+    return pd.DataFrame(rows), _pictures(shown)
+
+
+def _rank(values: torch.Tensor, x: torch.Tensor, drawn: list[np.ndarray]) -> float:
+    """Return the rank of a row's member among people who are not in the row, in %: 50 is chance, 100 is the top.
+
+    People are ranked by the inner product of their features with the row's features, after the mean is subtracted.
+    """
+    random, centre, found = stream(0, Purpose.IMAGES), x.mean(dim=0), []
+    for row, members in zip(values, drawn, strict=True):
+        if len(members):
+            others = np.setdiff1d(random.integers(0, len(x), CANDIDATES), members)
+            alike = (x[np.append(others, members[0])] - centre) @ row
+            found.append(float((alike[:-1] < alike[-1]).float().mean()))
+    return 100 * float(np.mean(found))
+
+
+def _pictures(shown: dict[tuple, np.ndarray]) -> Figure:
+    columns = [("pixels", "member"), *product(("pixels", "encoder"), (math.inf, *EPSILONS))]
+    names = {"member": "one of the images", math.inf: "no noise", **{e: f"ε = {e:g}" for e in EPSILONS}}
+    with figure_style():
+        figure = Figure(figsize=(WIDTH, 6.4))
+        FigureCanvasAgg(figure)
+        figure.set_layout_engine("constrained", h_pad=0.04, w_pad=0.04)
+        for line, degree in zip(figure.subplots(len(DEGREES), len(columns)), DEGREES, strict=True):
+            for panel, (kind, what) in zip(line, columns, strict=True):
+                panel.imshow(shown[kind, degree, what], cmap="gray_r")
+                panel.set(xticks=[], yticks=[])
+                if degree == DEGREES[0]:
+                    head = "" if what == "member" else "pixels: " if kind == "pixels" else "features: "
+                    panel.set_title(wrapped(head + names[what], SMALL, 1.1), fontsize=SMALL)
+            line[0].set_ylabel(f"m = {degree}", fontsize=SMALL)
+        set_title(figure, "What a released row shows: pixels as they are, and features by a public decoder")
+        text = (
+            f"Rows of MNIST, {POPULATION} images and rows, m images a row on average, δ = {DELTA:g}, seeded noise. "
+            "Grey levels are scaled in each picture. The image on the left is in the row next to it; the other rows of "
+            "its line are other draws."
+        )
+        figure.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+    return figure
+
+
+def curves(drawn: list[dict[str, Any]]) -> Figure:
+    """Draw the errors of membership attacks beside the region that is claimed."""
+    alphas = np.linspace(0, 1, 101)
+    with figure_style():
+        figure = Figure(figsize=(WIDTH, 5.6))
+        FigureCanvasAgg(figure)
+        figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
+        for panel, epsilon in zip(figure.subplots(1, len(EPSILONS)), EPSILONS, strict=True):
+            own = [case for case in drawn if case["epsilon"] == epsilon]
+            for case, style, colour, marker in zip(
+                own, ("-", None, "--"), ("#000000", "#0072B2", "#D55E00"), "osD", strict=True
+            ):
+                errors = case["errors"]
+                if style:
+                    least = accounting.trade_off(case["claimed"], alphas)
+                    sampling = case["name"].split(",")[0]
+                    panel.plot(alphas, least, style, color=colour, linewidth=1.2, label=f"claimed, {sampling}")
+                panel.plot(errors.alpha, errors.beta, marker, color=colour, label=f"attack: {case['name']}")
+                panel.plot([errors.alpha_lower, errors.alpha_upper], [errors.beta] * 2, color=colour)
+                panel.plot([errors.alpha] * 2, [errors.beta_lower, errors.beta_upper], color=colour)
+            panel.plot([0, 1], [1, 0], ":", color="#999999", label="guessing")
+            panel.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="false alarms", ylabel="misses")
+            panel.set_title(f"ε = {epsilon:g}", loc="left")
+            panel.legend(loc="upper right", fontsize=SMALL, frameon=False)
+        set_title(figure, "Membership inference on released rows: no attack may come below its line")
+        text = (
+            f"{PEOPLE} images of MNIST, {PEOPLE} rows, {RELEASES} releases on each side, δ = {DELTA:g}, seeded noise. "
+            f"Limits of all points hold together with probability {1 - FALSE_ALARM:g}."
+        )
+        figure.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+    return figure
+
+
+def members_shown(members: pd.DataFrame, made: tuple[str, ...]) -> str:
+    """Return the table of membership attacks as a page."""
+    lines = [
+        (row["attacked"], row["how"], *(_shown(row[name], 3) for name in ("claimed", "proved", "seen")),
+         *(f"{row[name]:.3f}" for name in ("false_alarms", "misses")), f"{row['trials']}")
+        for row in members.to_dict("records")
+    ]  # fmt: skip
+    heads = ("attacked", "how", "claimed ε", "proved ε", "estimated ε", "false alarms", "misses", "trials a side")
+    notes = (
+        f"“Proved” is a lower bound on ε at δ = {DELTA:g}. All bounds hold together with probability "
+        f"{1 - FALSE_ALARM:g}.",
+        "The attack on rows knows everything but who was drawn. Heads are least-squares classifiers, attacked by their "
+        f"score of the target's class, with a threshold from {PILOTS} further heads a side.",
+        "Noise is seeded, so it simulates and protects nobody.",
+        *made,
+    )
+    title = f"Membership of one image in a release of {PEOPLE}"
+    return f"{to_markdown(Sheet(title, heads, tuple(lines), notes, names=2))}\n![Errors](membership.svg)\n"
+
+
+def inversion_shown(found: pd.DataFrame, made: tuple[str, ...]) -> str:
+    """Return the table of inversion as a page."""
+    cells = found.set_index(["features", "degree", "epsilon"])["rank"]
+    lines = [
+        (kind, f"{degree}", *(f"{cells[kind, degree, e]:.1f}" for e in (math.inf, *EPSILONS)))
+        for kind, degree in product(("pixels", "encoder"), DEGREES)
+    ]
+    heads = ("features", "m", "no noise", *(f"ε = {e:g}" for e in EPSILONS))
+    notes = (
+        "How far up a member of a row comes among about 1000 images that are not in it, ordered by likeness to the "
+        "row, in %: 50 is chance, 100 the first.",
+        f"{ROWS} of {POPULATION} rows of {POPULATION} images, δ = {DELTA:g}. Noise is seeded.",
+        *made,
+    )
+    title = "Which image is in a row"
+    return f"{to_markdown(Sheet(title, heads, tuple(lines), notes, names=2))}\n![Pictures](inversion.svg)\n"
+
+
+def _shown(value: float, digits: int) -> str:
+    return MISSING if math.isnan(value) else "∞" if value == math.inf else f"{value:.{digits}g}"
+
+
+def main() -> None:
+    """Attack, and write tables and figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
+    given = parser.parse_args()
+    made = origin(*declared())
+    found, pictures = inversion()
+    write_text(given.output / "inversion.csv", to_csv(found, made, float_format="%.5g"))
+    write_text(given.output / "inversion.md", inversion_shown(found, made))
+    save_svg(pictures, given.output / "inversion.svg")
+    members, drawn = membership()
+    write_text(given.output / "membership.csv", to_csv(members, made, float_format="%.5g"))
+    write_text(given.output / "membership.md", members_shown(members, made))
+    save_svg(curves(drawn), given.output / "membership.svg")
+
+
+if __name__ == "__main__":
+    ended(main)

@@ -1,0 +1,241 @@
+"""Find out when released rows are better than private descent, for numbers of classes, people and data holders.
+
+    python -m papers.neuromixgdp.compare_regimes
+
+The classes are the digits of MNIST, then the clothes of Fashion-MNIST. The features are those of the public encoder.
+Each person has one image. All people belong to one data holder or are divided among eleven, and each holder adds its
+own noise. All methods have the same true epsilon. For every number of people and holders, the learning rate of private
+descent is the best on simulated digits. Rows and class means have no setting to choose. Heads are tested on training
+images that no person contributed. Each run is stored in results/release_mnist, so that an interrupted comparison
+continues. Writes regimes.csv, regimes.md and regimes.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+
+from papers.digits import KEPT, encoder, split
+from papers.experiments import ended, write_table
+from papers.keptruns import KeptRuns, places
+from papers.neuromixgdp.compare_mnist import DELTA, accuracy, descent, real_parts, released_rows
+from papers.neuromixgdp.moments import ClassMoments, nearest_mean
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
+from zetadp.nn.mixture import RowExamples
+from zetadp.nn.row_heads import learnt_head
+from zetadp.privacy import gaussian
+from zetadp.release.release import ReleaseSettings
+from zetadp.report.figurestyle import (
+    SMALL,
+    WIDTH,
+    figure_style,
+    line_look,
+    name_panel,
+    panel_grid,
+    save_svg,
+    set_legend,
+    set_title,
+    wrapped,
+)
+from zetadp.report.provenance import origin, seeds_shown
+from zetadp.report.rendering import MISSING, Sheet
+from zetadp.tasks.phase_mnist.simulated import simulated_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+EPSILON = 1.0
+CLASSES = (5, 10, 20)
+PEOPLE = (1000, 4000, 16_000)
+HOLDERS = (1, 11)
+SEEDS = (0, 1, 2)
+RATES = (3.0, 10.0, 30.0, 100.0, 300.0)
+OPEN = 3
+"""Average number of classes that a row is open to, under hierarchical sampling."""
+METHODS = {
+    "gradients": "private descent of a head",
+    "means": "noisy class means",
+    "open_rows": "released rows, hierarchical sampling",
+    "rows": "released rows, Poisson sampling",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One head: the settings that identify it."""
+
+    classes: int
+    people: int
+    holders: int
+    method: str
+    seed: int
+
+
+def declared() -> tuple[str, str]:
+    """Return cohorts and seeds."""
+    return "MNIST and Fashion-MNIST, training images, not simulated", seeds_shown(SEEDS)
+
+
+def wanted() -> Iterator[Run]:
+    """Return all runs."""
+    for values in product(CLASSES, PEOPLE, HOLDERS, METHODS, SEEDS):
+        yield Run(*values)
+
+
+def head_of(run: Run, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return real weight and bias of the head that a method learns from all holders."""
+    mu, random = gaussian.mu(EPSILON, DELTA), stream(run.seed, Purpose.NOISE)
+    if run.method == "gradients":
+        rate = chosen_rate(run.people, run.holders)
+        return descent(x, labels, EPSILON, rate, run.seed, run.holders)
+    parts = list(zip(x.tensor_split(run.holders), labels.tensor_split(run.holders), strict=True))
+    if run.method == "means":
+        moments = ClassMoments(run.classes)
+        sums = sum(moments.released(*part, mu, random) for part in parts)
+        weight, bias = nearest_mean(moments.means(sums))
+        return weight.float(), bias.float()
+    found = [rows_of(run, holder, *part) for holder, part in enumerate(parts)]
+    features, own = (torch.cat(kind) for kind in zip(*found, strict=True))
+    return real_parts(learnt_head(RowExamples(features, own)))
+
+
+def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
+    """Return the examples in the rows of one holder, who releases as many rows as people."""
+    settings = ReleaseSettings(
+        EPSILON,
+        DELTA,
+        people=len(x),
+        classes=run.classes,
+        active=OPEN / run.classes if run.method == "open_rows" else 1.0,
+        cohort=f"regimes-{run.classes}-{run.people}-{run.holders}-{holder}-{run.seed}",
+    )
+    return released_rows(x, labels, settings)[0]
+
+
+@lru_cache
+def chosen_rate(people: int, holders: int) -> float:
+    """Return the best rate of private descent on equally many simulated digits of equally many holders."""
+    found = []
+    drawn, labels = public_digits()
+    some = slice(None, people)
+    for rate in RATES:
+        head = descent(drawn[some], labels[some], EPSILON, rate, 0, holders)
+        found.append(accuracy(head, drawn[PEOPLE[-1] :], labels[PEOPLE[-1] :]))
+    return RATES[found.index(max(found))]
+
+
+@lru_cache
+def public_digits() -> tuple[Tensor, Tensor]:
+    """Return features and labels of simulated digits: as many as the largest number of people, and 2000 for testing."""
+    drawn, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().settings.seed, 10_001)
+    counts = encoder().settings
+    return encoder().joined(drawn, counts.scattering, counts.learned), labels
+
+
+class Runs(KeptRuns):
+    """All runs so far."""
+
+    COLUMNS = ("classes", "people", "holders", "method", "seed", "rate", "accuracy")
+    KEYS = 5
+
+    def fill(self) -> None:
+        """Make every run that is not stored yet."""
+        for run in self.missing(wanted()):
+            x, labels, tests, own = split(run.classes, run.people, run.seed)
+            # Those of one class come one after the other; every holder gets some of each.
+            order = torch.from_numpy(stream(run.seed, Purpose.PARTITION, run.classes, run.people).permutation(len(x)))
+            try:
+                found = accuracy(head_of(run, x[order], labels[order]), tests, own)
+            except UserError:  # so few people allow no degree of mixing
+                found = math.nan
+            rate = chosen_rate(run.people, run.holders) if run.method == "gradients" else math.nan
+            self.add({**vars(run), "rate": rate, "accuracy": f"{found:.2f}"})
+            print(run, f"{found:.2f}", flush=True)
+
+
+def table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each number of classes, people and holders, and method."""
+    found = runs.groupby(["classes", "people", "holders", "method"], sort=False)
+    return found.agg(
+        mean=("accuracy", "mean"), std=("accuracy", "std"), seeds=("seed", "size"), rate=("rate", "first")
+    ).reset_index()
+
+
+def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+    """Lay the table out."""
+    cells = found.set_index(["classes", "people", "holders", "method"])
+    lines = []
+    for classes, people, holders in product(CLASSES, PEOPLE, HOLDERS):
+        own = [cells.loc[classes, people, holders, method] for method in METHODS]
+        shown = (MISSING if math.isnan(row["mean"]) else f"{row['mean']:.2f} ± {row['std']:.2f}" for row in own)
+        lines.append((str(classes), str(people), str(holders), *shown))
+    notes = (
+        f"Accuracy in % on training images that nobody contributed; mean ± standard deviation over {len(SEEDS)} seeds.",
+        f"ε = {EPSILON:g} per image, at δ = {DELTA:g}, for every method. Each holder adds noise of its own, which is "
+        "seeded, so it simulates and protects nobody.",
+        "As many rows as people; none where a holder has so few people that less than one would be in a row.",
+        "The rate of descent was chosen on simulated digits; rows and means have no such setting.",
+        *made,
+    )
+    return Sheet(
+        "Released rows and private descent at equal ε", ("classes", "people", "holders", *METHODS.values()),
+        tuple(lines), notes, names=3,
+    )  # fmt: skip
+
+
+def figure(found: pd.DataFrame) -> Figure:
+    """Draw accuracy against people, a panel for each number of classes and holders."""
+    with figure_style():
+        drawn, panels = panel_grid(len(CLASSES) * len(HOLDERS), len(CLASSES), 2.9)
+        for panel, (holders, classes) in zip(panels, product(HOLDERS, CLASSES), strict=True):
+            own = found[(found["classes"] == classes) & (found["holders"] == holders)]
+            for number, (method, name) in enumerate(METHODS.items()):
+                line = own[own["method"] == method].sort_values("people")
+                panel.errorbar(
+                    line["people"], line["mean"], yerr=line["std"], capsize=3, label=name, **line_look(number)
+                )
+            panel.set_xscale("log")
+            panel.set_xticks(PEOPLE, [f"{people:,}" for people in PEOPLE])
+            panel.minorticks_off()
+            panel.set_ylim(45, 100)
+            panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+            held = "one holder" if holders == 1 else f"{holders} holders"
+            name_panel(panel, f"{classes} classes, {held}", len(CLASSES))
+            if classes == CLASSES[0]:
+                panel.set_ylabel("accuracy in %")
+            if holders == HOLDERS[-1]:
+                panel.set_xlabel("people")
+        set_title(drawn, f"Released rows beside private descent, at ε = {EPSILON:g} for each person")
+        meaning = f"Mean of {len(SEEDS)} seeds, bars: standard deviation; δ = {DELTA:g}; seeded (simulated) noise."
+        set_legend(drawn, panels, wrapped(meaning, SMALL, 0.97 * WIDTH))
+    return drawn
+
+
+def main() -> None:
+    """Make the runs that are missing, and write table and figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
+    given = parser.parse_args()
+    kept = Runs(KEPT / "regimes.csv")
+    kept.fill()
+    runs = kept.read()
+    made = origin(*declared(), runs=places(runs))
+    found = table(runs)
+    write_table(given.output / "regimes", found, sheet, made, float_format="%.4g")
+    save_svg(figure(found), given.output / "regimes.svg")
+
+
+if __name__ == "__main__":
+    ended(main)

@@ -1,0 +1,226 @@
+"""The comparison of activations: fair splits and budgets, honest statistics, a figure that can be read in grey."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from scipy.stats import binomtest
+
+from papers.complex_dp import activation_inputs as inputs
+from papers.complex_dp import compare_activations as activations
+from papers.complex_dp import ranking
+from zetadp.nn.activations import ACTIVATIONS
+
+ROOT = Path(__file__).parents[3]
+
+
+def scores(**shift: float) -> pd.DataFrame:
+    """Return scores of ten seeds that follow the paper's order, those of some activations shifted in every task."""
+    random = np.random.default_rng(0)
+    rows = []
+    for task, epsilon in (("speech", "1.47"), ("k-space", "8")):
+        for seed, (place, name) in product(range(10), enumerate(ranking.NAMES)):
+            score = ranking.PAPER.get(name, 60 + place) + shift.get(name, 0) + 0.1 * random.normal()
+            row = {"task": task, "activation": name, "epsilon": epsilon, "rate": 0.01, "seed": seed}
+            rows.append({**row, "spent": float(epsilon), "score": score})
+    return pd.DataFrame(rows)
+
+
+def test_every_activation_has_a_name_and_those_of_the_paper_their_printed_area():
+    assert set(ranking.NAMES) == set(ACTIVATIONS)
+    assert set(ranking.PAPER) == set(ACTIVATIONS) - {"conj_mish", "split_mish", "complex_tanh"}
+    assert list(ranking.PAPER.values()) == sorted(ranking.PAPER.values())
+
+
+def test_holms_correction_is_that_of_a_worked_example():
+    found = ranking.holm(np.array([0.01, 0.04, 0.03, 0.005]))
+    assert found == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert ranking.holm(np.array([0.6, 0.7])) == pytest.approx([1.0, 1.0])
+
+
+def test_ten_seeds_can_reach_five_percent_after_correction_and_five_cannot():
+    own = ranking.by_seed(scores(crelu=5), "speech")
+    every = ranking.paired(own, "crelu")
+    assert len(every) == 12
+    # A difference of one sign in all of ten seeds, twelve times.
+    assert every.to_numpy() == pytest.approx(12 * binomtest(10, 10).pvalue)
+    assert (every < ranking.SIGNIFICANT).all()
+    assert (ranking.paired(own.head(5), "crelu") > ranking.SIGNIFICANT).all()
+
+
+def test_equal_activations_are_not_told_apart():
+    own = ranking.by_seed(scores(), "speech")
+    same = own.assign(modrelu=own["crelu"] + np.array([0.1, -0.2, 0.3, -0.15, 0.25, -0.05, 0.12, -0.22, 0.02, -0.3]))
+    assert ranking.paired(same[["crelu", "modrelu"]], "crelu")["modrelu"] > 0.5
+
+
+def test_agreement_is_one_for_the_papers_order_and_minus_one_for_its_reverse():
+    own = ranking.by_seed(scores(), "speech")
+    found = ranking.agreement(own)
+    assert found["tau"] > 0.9
+    assert found["tau_low"] - 1e-9 <= found["tau"] <= found["tau_high"] + 1e-9
+    assert found["p"] < 0.001
+    assert ranking.agreement(-own)["tau"] == pytest.approx(-found["tau"])
+
+
+def test_the_table_ranks_by_mean_within_a_task():
+    found = ranking.table(scores(conj_mish=40))
+    for _, own in found.groupby("task"):
+        assert own["activation"].iloc[0] == "conj_mish"
+        assert own["mean"].is_monotonic_decreasing
+        assert own["rank"].tolist() == list(range(1, 14))
+        assert ((own["ci_low"] < own["mean"]) & (own["mean"] < own["ci_high"])).all()
+        assert np.isnan(own["p_best"].iloc[0])
+        assert np.isnan(own.loc[own["activation"] == ranking.WINNER, "p_winner"].item())
+
+
+def test_the_figure_shows_means_the_papers_areas_and_who_is_worse():
+    found = ranking.table(scores(conj_mish=40))
+    figure = ranking.figure(found)
+    FigureCanvasAgg(figure).draw()
+    ink = figure.get_tightbbox(figure.canvas.get_renderer())
+    assert min(ink.x0, ink.y0) >= -0.01
+    assert (np.array([ink.x1, ink.y1]) <= figure.get_size_inches() + 0.01).all()
+    for panel, (task, own) in zip(figure.axes, found.groupby("task", sort=False), strict=True):
+        lines = {line.get_marker(): line for line in panel.get_lines() if line.get_marker() in "osD"}
+        assert lines["o"].get_xdata().tolist() == own.loc[~(own["p_best"] < 0.05), "mean"].tolist()
+        assert lines["s"].get_xdata().tolist() == own.loc[own["p_best"] < 0.05, "mean"].tolist()
+        assert ("D" in lines) == (task == "speech")
+        labels = [label.get_text() for label in panel.get_yticklabels()]
+        assert labels[0] == "ConjMish"
+        assert "iGaussian (1)" in labels
+    said = " ".join(text.get_text() for text in figure.findobj(mpl.text.Text))
+    assert "ε = 1.47 per clip" in said
+    assert "simulated noise" in said
+
+
+@pytest.fixture
+def items():
+    """Return items of 40 people with four classes each, which differ in their means."""
+    random = torch.Generator().manual_seed(0)
+    labels = np.tile(np.arange(4), 40)
+    means = torch.randn(4, 1, 4, 4, dtype=torch.complex64, generator=random)
+    noise = torch.randn(160, 1, 4, 4, dtype=torch.complex64, generator=random)
+    return inputs.Items(means[labels] + 0.3 * noise, labels, np.repeat(np.arange(40), 4), 0.25)
+
+
+def test_a_split_is_by_people_and_a_function_of_the_seed(items):
+    train, test = items.split(3)
+    assert sorted([*train, *test]) == list(range(160))
+    assert not set(items.people[train]) & set(items.people[test])
+    assert len(set(items.people[test])) == 10
+    assert np.array_equal(items.split(3)[1], test)
+    assert not np.array_equal(items.split(4)[1], test)
+
+
+@pytest.fixture
+def comparison(items):
+    """Return the comparison on k-space with a smaller network, fewer rounds and other items."""
+    own = activations.comparisons()[1]
+    network = replace(own.network, widths=(4, 3))
+    return replace(own, network=network, training=replace(own.training, rounds=3), inputs=lambda: (items, items))
+
+
+@pytest.mark.parametrize("name", ["complex_tanh", "modrelu_per_channel"])
+def test_a_run_spends_the_epsilon_that_all_spend(comparison, items, name):
+    found = activations.trained(comparison, items, activations.Run("k-space", "private", name, "8", 0.03, 0))
+    assert 0.99 * 8 < found["spent"] <= 8
+    assert 0 <= found["score"] <= 100
+
+
+def test_the_budget_of_every_activation_is_equal_and_public():
+    for own in activations.comparisons():
+        runs = list(activations.tuning(own))
+        assert {run.data for run in runs} == {"public"}
+        counts = pd.Series([run.activation for run in runs]).value_counts()
+        assert counts.to_dict() == dict.fromkeys(ACTIVATIONS, len(activations.RATES) * len(activations.TUNING_SEEDS))
+
+
+def test_an_interrupted_comparison_continues_and_takes_the_best_public_rate(comparison, tmp_path, monkeypatch):
+    best = {"crelu": 0.1, "zrelu": 0.01}
+    trained = []
+
+    def stands_in(comparison, items, run):
+        trained.append(run)
+        if len(trained) == 5:
+            raise KeyboardInterrupt
+        return {"spent": 8.0, "score": 50.0 + (run.rate == best[run.activation])}
+
+    monkeypatch.setattr(activations, "ACTIVATIONS", best)
+    monkeypatch.setattr(activations, "trained", stands_in)
+    with pytest.raises(KeyboardInterrupt):
+        activations.Runs(tmp_path / "runs.csv").fill(comparison)
+    kept = activations.Runs(tmp_path / "runs.csv")
+    kept.fill(comparison)
+    assert len(trained) == len(set(trained)) + 1  # the one that was interrupted is the only one that ran twice
+    found = kept.read()
+    assert len(found) == 2 * 2 * len(activations.RATES) + 2 * len(activations.SEEDS)
+    private = found[found["data"] == "private"]
+    assert private.groupby("activation")["rate"].unique().map(list).to_dict() == {n: [r] for n, r in best.items()}
+    assert private.groupby("activation")["seed"].apply(list).map(sorted).tolist() == [list(activations.SEEDS)] * 2
+
+
+# The stored results
+
+
+def kept(name: str) -> pd.DataFrame:
+    return pd.read_csv(ROOT / f"papers/complex_dp/results/activations/{name}.csv", comment="#", dtype={"epsilon": str})
+
+
+def finished() -> list:
+    """Return the comparisons whose results are stored."""
+    there = set(kept("table")["task"])
+    found = [own for own in activations.comparisons() if own.name in there]
+    assert found
+    assert len(found) == len(there)
+    return found
+
+
+def test_every_stored_activation_has_ten_seeds_at_one_true_epsilon():
+    found, every = kept("table"), kept("scores")
+    assert len(activations.SEEDS) == 10
+    for own in finished():
+        rows = found[found["task"] == own.name]
+        assert set(rows["activation"]) == set(ACTIVATIONS)
+        assert set(rows["seeds"]) == {10}
+        assert rows["spent"].between(0.99 * float(own.epsilon), float(own.epsilon)).all()
+        runs = every[every["task"] == own.name]
+        assert set(runs["epsilon"]) == {own.epsilon}
+        assert sorted(zip(runs["activation"], runs["seed"], strict=True)) == sorted(
+            product(ACTIVATIONS, activations.SEEDS)
+        )
+
+
+def test_the_stored_rates_are_the_best_of_an_equal_public_search():
+    search, every = kept("search"), kept("scores")
+    for own in finished():
+        tried = search[search["task"] == own.name]
+        assert set(tried["seeds"]) == {len(activations.TUNING_SEEDS)}
+        for name, rows in tried.groupby("activation"):
+            assert rows["rate"].tolist() == list(activations.RATES)
+            best = rows.loc[rows["mean"].idxmax(), "rate"]
+            assert set(every[(every["task"] == own.name) & (every["activation"] == name)]["rate"]) == {best}
+
+
+def test_the_stored_table_and_order_follow_from_the_stored_scores():
+    every = kept("scores")
+    pd.testing.assert_frame_equal(ranking.table(every), kept("table"), rtol=1e-3, atol=5e-4, check_dtype=False)
+    pd.testing.assert_frame_equal(ranking.order(every), kept("order"), rtol=1e-4, check_dtype=False)
+
+
+def test_the_page_says_what_the_stored_tables_say():
+    page = (ROOT / "papers/complex_dp/README.md").read_text()
+    for task, own in kept("table").groupby("task"):
+        best, winner = own.iloc[0], own[own["activation"] == ranking.WINNER].iloc[0]
+        assert f"{ranking.NAMES[best['activation']]} leads with {best['mean']:.1f} %" in page
+        assert f"iGaussian is number {winner['rank']} with {winner['mean']:.1f} %" in page
+        tau = kept("order").set_index("task").loc[task]
+        assert f"{tau['tau']:+.2f} ({tau['tau_low']:+.2f} to {tau['tau_high']:+.2f})" in page

@@ -1,0 +1,135 @@
+"""The tables and the figure of reconstruction, on runs and images that are made up."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from papers.complex_dp import tabulate_reconstruction as reconstruction
+from zetadp.base.epsilon import rounded_up
+from zetadp.privacy import accounting
+from zetadp.report.rendering import to_markdown
+from zetadp.tasks.reconstruction.task import Reconstruction
+
+ROOT = Path(__file__).parents[3]
+PATIENTS = [f"phantom-{number:04d}" for number in range(6)]
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture
+def tested():
+    targets = RANDOM.random((12, 16, 16)).astype(np.float32)
+    volumes = {who: np.arange(2 * place, 2 * place + 2) for place, who in enumerate(PATIENTS)}
+    return reconstruction.Tested(Reconstruction(size=16), np.zeros((12, 16, 16), np.complex64), targets, volumes)
+
+
+def experiment(folder: Path, start: dict[str, dict[str, float]], shares: dict[tuple[str, str], float]):
+    """Return finished runs of two seeds that lie, in the mean, the given shares of the way to perfect images."""
+    goal = {"SSIM": 1.0, "NMSE": 0.0, "PSNR": 60.0}
+    keys = {"SSIM": "per_patient", "NMSE": "per_patient_nmse", "PSNR": "per_patient_psnr"}
+    runs = {}
+    for (network, epsilon), share in shares.items():
+        runs[network, epsilon] = {
+            seed: {
+                key: {who: value + own * (goal[metric] - value) for who, value in start[metric].items()}
+                for metric, key in keys.items()
+            }
+            for seed, own in enumerate((share - 0.05, share + 0.05))
+        }
+        for seed in runs[network, epsilon]:
+            path = folder / f"runs/{network}/central/eps-{epsilon}/seed-{seed}/privacy.json"
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps({"epsilon": None if epsilon == "inf" else 0.99 * float(epsilon)}))
+    return SimpleNamespace(results=folder, metrics=lambda network, arm, epsilon: runs[network, epsilon])
+
+
+def test_the_table_says_how_much_of_the_way_private_training_goes(tested, tmp_path, monkeypatch):
+    noisy = tested.targets + RANDOM.normal(0, 0.3, tested.targets.shape).astype(np.float32)
+    images = {"zero-filled": 0 * noisy, reconstruction.PUBLIC: noisy}
+    start = tested.measured(noisy)
+    shares = {
+        ("tuned", "1"): 0.1,
+        ("tuned", "8"): 0.3,
+        ("tuned", "inf"): 0.4,
+        ("scratch", "8"): 0.0,
+        ("twin", "8"): 0.2,
+    }
+    found = reconstruction.collected(experiment(tmp_path, start, shares), tested, images).set_index(
+        ["method", "epsilon"]
+    )
+    assert len(found) == len(images) + len(shares)
+    best = found.loc[reconstruction.PRIVATE, "8"]
+    for metric in ("SSIM", "NMSE"):
+        assert best[f"way_{metric}"] == pytest.approx(0.75)
+        assert best[f"way_{metric}_low"] == pytest.approx(0.75)  # the same share of every patient's way
+    assert found.loc[reconstruction.PRIVATE, "1"]["way_SSIM"] == pytest.approx(0.25)
+    assert best["epsilon_stated"] == pytest.approx(7.92)
+    whole = np.mean([1 - value for value in start["SSIM"].values()])
+    assert (best["seeds"], best["SSIM_std"]) == (2, pytest.approx(0.05 * 2**0.5 * whole))
+    assert f"± {best['SSIM_std']:.3f} (" in to_markdown(reconstruction.sheet(found.reset_index(), 6, ()))
+    public = found.loc[reconstruction.PUBLIC, "0"]
+    assert public["NMSE"] == pytest.approx(np.mean(list(start["NMSE"].values())))
+    assert public["NMSE_low"] < public["NMSE"] < public["NMSE_high"]
+    shown = to_markdown(reconstruction.sheet(found.reset_index(), len(PATIENTS), ("command: none",)))
+    assert "75 (75 to 75)" in shown
+    assert "6 test patients" in shown
+
+
+def kept(name: str) -> pd.DataFrame:
+    return pd.read_csv(
+        ROOT / f"papers/complex_dp/results/reconstruction/{name}.csv", comment="#", dtype={"epsilon": str}
+    )
+
+
+def test_the_stored_tables_have_the_declared_seeds_and_the_page_says_what_they_say():
+    page = (ROOT / "papers/complex_dp/README.md").read_text()
+    table = kept("table").set_index(["method", "epsilon"])
+    cells = reconstruction.Experiment.of(reconstruction.SCENARIO).cells
+    for (method, epsilon), network in reconstruction.TRAINED.items():
+        assert table.loc[(method, epsilon), "seeds"] == len(cells[network, "central", epsilon])
+        assert float(table.loc[(method, epsilon), "epsilon_stated"]) <= float(epsilon)
+    best, start = table.loc[(reconstruction.PRIVATE, "8")], table.loc[(reconstruction.PUBLIC, "0")]
+    said = " ".join(page.split())
+    assert f"({start['SSIM']:.3f}, {best['SSIM']:.3f} and" in said
+    for metric, words in (("SSIM", "covers {} of the way"), ("NMSE", "and {} of it in NMSE")):
+        assert words.format(f"{100 * best[f'way_{metric}']:.0f} %") in said
+        assert f"{100 * best[f'way_{metric}_low']:.0f} to {100 * best[f'way_{metric}_high']:.0f} %" in said
+    for _, own in kept("real").groupby("method"):
+        shown = [f"{row[metric]:.3f}" for _, row in own.iterrows() for metric in ("SSIM", "NMSE")]
+        assert re.search(r"\| \W*" + r"\W* \| \W*".join(map(re.escape, shown)), page)
+    for _, row in kept("paper").iterrows():
+        assert f"| {rounded_up(row['per_slice'], digits=3)} | " in page.replace("**", "")
+        assert f"| {rounded_up(row['per_patient'], digits=3)} |" in page.replace("**", "")
+
+
+def test_the_figure_shows_every_method_and_the_target(tested):
+    images = dict.fromkeys(("zero-filled", "compressed sensing", "public network alone"), tested.targets + 0.1)
+    figure = reconstruction.drawn(tested, images, PATIENTS[2])
+    FigureCanvasAgg(figure).draw()
+    titles = [panel.get_title() for panel in figure.axes]
+    assert {*images, "target"} <= set(titles)
+    assert sum(title.startswith("NMSE") for title in titles) == len(images)
+
+
+def test_a_patient_of_the_paper_has_a_multiple_of_a_slices_epsilon(monkeypatch):
+    # Fewer rounds and slices: for those of the paper even the coarse grid takes a minute.
+    claim = next(each for each in reconstruction.ZILLER if "fastMRI" in each.experiment)
+    few = replace(claim, rounds=500, sampling_probability=5e-3)
+    monkeypatch.setattr(reconstruction, "ZILLER", (few,))
+    monkeypatch.setattr(reconstruction, "SLICES", 4)
+    found = reconstruction.of_the_paper().set_index("noise")
+    for noise, sigma in (("as stated", 1), ("as added", 0.5**0.5)):
+        fine = accounting.epsilon_group({(few.sampling_probability, sigma): few.rounds}, few.delta, 4)
+        # The coarse grid gives an upper bound.
+        assert fine <= found.loc[noise, "per_patient"] <= 1.05 * fine
+        assert found.loc[noise, "per_slice"] < found.loc[noise, "per_patient"] / 3
+    shown = to_markdown(reconstruction.paper_sheet(found.reset_index(), ()))
+    assert rounded_up(found.loc["as added", "per_patient"], digits=3) in shown

@@ -1,0 +1,58 @@
+"""The attack refutes what the paper claims of Hierarchical Sampling, and stays within the safe rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from papers.neuromixgdp.attack import HierarchicalAttack
+from papers.neuromixgdp.printed import PrintedRelease
+from zetadp.audit.detection import result_of_mu
+from zetadp.privacy import accounting
+
+MU = 0.5
+RELEASES = 500
+
+
+def attack(class_rate: float) -> HierarchicalAttack:
+    sizes = PrintedRelease(records=2000, mixed=40, rounds=2000, class_rate=class_rate)
+    return HierarchicalAttack(sizes, sizes.nominal_noise(MU), others=100)
+
+
+def test_the_claim_is_refuted_and_the_safe_rule_is_not():
+    """All limits are Clopper-Pearson's and hold together with a false alarm of one in a thousand."""
+    tried = attack(0.05)
+    errors, sizes, noise = tried.errors(RELEASES), tried.release, tried.noise_multiplier
+    (claimed,) = accounting.trade_off(sizes.printed_mechanisms(noise), [errors.alpha_upper])
+    assert errors.beta_upper < claimed, "fewer misses than the proposition allows, without any central limit"
+    assert not result_of_mu("", errors, MU, {}).passed
+    (safe,) = accounting.trade_off(sizes.mechanisms(noise), [errors.alpha_upper])
+    assert errors.beta_upper >= safe
+    assert result_of_mu("", errors, sizes.safe_mu(noise), {}).passed
+    # The safe rule is not far above what this attack reaches.
+    assert result_of_mu("", errors, MU, {}).measured > 0.6 * sizes.safe_mu(noise)
+
+
+def test_without_classes_the_claim_stands():
+    tried = attack(1.0)
+    errors = tried.errors(RELEASES)
+    (claimed,) = accounting.trade_off(tried.release.printed_mechanisms(tried.noise_multiplier), [errors.alpha_upper])
+    assert errors.beta_upper >= claimed
+    assert errors.alpha_upper + errors.beta_upper < 1.15, "the attack is none that finds nothing"
+
+
+@pytest.mark.parametrize("class_rate", [0.05, 0.5, 1.0])
+def test_scores_are_logarithms_of_likelihood_ratios(class_rate):
+    """The mean ratio is one without the target; with it, the mean inverse ratio is."""
+    sizes = PrintedRelease(records=2000, mixed=40, rounds=60, class_rate=class_rate)
+    tried = HierarchicalAttack(sizes, 1.2, others=100)
+    for present in (False, True):
+        ratios = np.exp((-1 if present else 1) * tried.scores(4000, 1, present=present))
+        assert abs(ratios.mean() - 1) < 4 * ratios.std() / np.sqrt(len(ratios))
+
+
+def test_scores_depend_on_the_seed_alone():
+    tried = attack(0.05)
+    first = tried.scores(3, 0, present=True)
+    np.testing.assert_array_equal(first[:2], tried.scores(2, 0, present=True))
+    assert not np.array_equal(first, tried.scores(3, 1, present=True))

@@ -1,0 +1,102 @@
+"""Attacks on rows work where they must, and find no more than the accountant allows. All on the shipped path."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from papers.neuromixgdp.membership import RowAttack
+from zetadp import Holding, Records, TrainingData, TrainingFiles, train
+from zetadp.audit.detection import count_errors, epsilon_of_errors
+from zetadp.core.assembly import mixture_of
+from zetadp.core.task import Classification
+from zetadp.privacy import accounting
+from zetadp.release.release import ReleaseSettings
+
+PEOPLE, ROWS, TRIALS, COMPONENTS, CLASSES, DELTA = 40, 40, 400, 6, 4, 1e-3
+
+
+def people() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(3)
+    x = torch.randn(PEOPLE, COMPONENTS, generator=random)
+    return x / x.norm(dim=1, keepdim=True), torch.arange(PEOPLE) % CLASSES
+
+
+def plan_of(active: float, degree: float, sigma: float, name: str):
+    settings = ReleaseSettings(
+        1, DELTA, people=PEOPLE, classes=CLASSES, rows=ROWS * TRIALS, degree=degree, active=active, cohort=name
+    )
+    return settings.plan(real=True, noise="seeded").with_noise(sigma)
+
+
+def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tensor:
+    """Return rows as they leave the node."""
+    records = Records(x.to(torch.complex64)[:, None, None], labels)
+    files = TrainingFiles(folder / f"{plan.cohort}.jsonl", folder / f"{plan.cohort}.checkpoint")
+    return train(plan, TrainingData(records, [Holding([[person] for person in range(len(x))])]), files).released
+
+
+def attacked(active: float, sigma: float, alone: bool, folder, monkeypatch) -> tuple[np.ndarray, np.ndarray, dict]:
+    """Return scores of releases without and with person 0, and what was claimed of each."""
+    monkeypatch.setattr("zetadp.release.release.noise_of_plan", lambda plan: 1.0)
+    degree = 4.0
+    x, labels = people()
+    found = []
+    for present in (False, True):
+        given = x.clone()
+        if alone:
+            given[1:] = math.nan  # what is not finite contributes nothing
+        if not present:
+            given[0] = math.nan
+        plan = plan_of(active, degree, sigma, f"{alone}-{present}")
+        rows = released(plan, given, labels, folder)
+        mixture = mixture_of(plan, Classification(CLASSES), COMPONENTS)
+        if mixture.schedule is not None:
+            rows = rows[torch.from_numpy(mixture.schedule[:, labels[0]])]
+        own = mixture(x.to(torch.complex64)[:, None, None, None], labels[:, None])
+        rate = degree / PEOPLE / active
+        alike = labels == labels[0] if active < 1 else torch.ones(PEOPLE, dtype=torch.bool)
+        others = None if alone or active < 1 else own[1:][alike[1:]]
+        attack = RowAttack(own[0], rate, degree, sigma * plan.clip, others)
+        found.append(attack.scores(rows.view(TRIALS, -1, rows.shape[1])))
+    return found[0], found[1], {(rate, sigma): int(ROWS * active)}
+
+
+@pytest.mark.parametrize("active", [1.0, 0.25])
+def test_an_attack_on_somebody_alone_reaches_the_claim_and_does_not_pass_it(active, tmp_path, monkeypatch):
+    """Both limits hold together with a false alarm of one in a thousand."""
+    without, inside, claimed = attacked(active, 1.0, True, tmp_path, monkeypatch)
+    errors = count_errors(without, inside, 0.0)
+    epsilon = accounting.epsilon(claimed, DELTA)
+    assert epsilon_of_errors(claimed, DELTA, errors.alpha_upper, errors.beta_upper) <= epsilon
+    assert epsilon_of_errors(claimed, DELTA, errors.alpha_lower, errors.beta_lower) >= epsilon
+    (least,) = accounting.trade_off(claimed, [errors.alpha])
+    assert errors.beta == pytest.approx(least, abs=4 * 0.5 / TRIALS**0.5)
+    assert errors.alpha + errors.beta < 0.9, "an attack that finds nothing would pass as well"
+
+
+def test_scores_are_logarithms_of_likelihood_ratios(tmp_path, monkeypatch):
+    without, inside, _ = attacked(1.0, 2.0, True, tmp_path, monkeypatch)
+    for ratios in (np.exp(without), np.exp(-inside)):
+        assert abs(ratios.mean() - 1) < 4 * ratios.std() / TRIALS**0.5
+
+
+def test_other_people_hide_somebody_in_part(tmp_path, monkeypatch):
+    alone = attacked(1.0, 0.5, True, tmp_path, monkeypatch)
+    among = attacked(1.0, 0.5, False, tmp_path, monkeypatch)
+    seen = [count_errors(without, inside, 0.0) for without, inside, _ in (alone, among)]
+    assert seen[0].alpha + seen[0].beta < seen[1].alpha + seen[1].beta < 0.8
+
+
+def test_without_noise_a_row_of_one_is_the_person(tmp_path, monkeypatch):
+    monkeypatch.setattr("zetadp.release.release.noise_of_plan", lambda plan: 1.0)
+    x, labels = people()
+    plan = plan_of(1.0, 1.0, 0.0, "bare")
+    found = mixture_of(plan, Classification(CLASSES), COMPONENTS).examples(released(plan, x, labels, tmp_path))
+    one = torch.isclose(found.labels.sum(dim=1), torch.tensor(1.0))
+    assert 0.3 < float(one.float().mean()) < 0.45  # e^-1
+    alike = found.features.real[one] @ x.T  # of vectors of norm one
+    assert float(alike.max(dim=1).values.min()) > 1 - 1e-5
