@@ -5,6 +5,7 @@ Arrays go to HDF5 with axis names, units and provenance as attributes; statement
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,9 @@ from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
     import h5py
+
+DIGEST = "sha256"
+"""Attribute of a dataset with the digest of its values. One flipped bit in an image is seen by no other check."""
 
 
 @contextmanager
@@ -142,7 +146,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or raise a `UserError` that names the file and the place of the fault."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"Cannot read {path} as JSON: {error}.") from error
     if not isinstance(content, dict):
@@ -233,6 +237,8 @@ def write_arrays(
     with hdf5_written_whole(path) as file:
         data = [file.create_dataset(name, data=values, track_times=False) for name, values in arrays.items()]
         data[0].attrs.update(about)
+        for each, values in zip(data, arrays.values(), strict=True):
+            each.attrs[DIGEST] = _digest(values)
         for name, texts in names.items():
             file.create_dataset(name, data=list(texts), dtype=h5py.string_dtype(), track_times=False)
         file.attrs["provenance"] = json.dumps(_plain(dict(provenance)), sort_keys=True)
@@ -272,31 +278,53 @@ def read_arrays(
     Raises
     ------
     UserError
-        If the file is missing, damaged, or lacks a dataset.
+        If the file is missing, in use, damaged even in one bit, or lacks a dataset.
     """
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            return [file[name][()] for name in arrays], [tuple(file[name].asstr()[()]) for name in names]
-    except (OSError, KeyError) as error:
-        raise UserError(f"Cannot read the {called} {path}: {error}. Delete the file and run again.") from error
+    with _reading(path, called) as file:
+        return [_checked(file[name]) for name in arrays], [tuple(file[name].asstr()[()]) for name in names]
 
 
 def read_stack(path: Path) -> ImageStack:
     """Read an image stack that `write_stack` wrote, or raise a `UserError` if the file is missing or damaged."""
+    with _reading(path, "image stack") as file:
+        data = file["values"]
+        return ImageStack(
+            values=_checked(data),
+            patients=tuple(file["patients"].asstr()[()]),
+            sequences=tuple(file["sequences"].asstr()[()]),
+            axes=tuple(data.attrs["axes"]),
+            units=str(data.attrs["units"]),
+            provenance=json.loads(file.attrs["provenance"]),
+        )
+
+
+@contextmanager
+def _reading(path: Path, called: str) -> Iterator[h5py.File]:
+    """Yield an HDF5 file; a file that cannot be opened now and a damaged one become different `UserError`."""
     import h5py
 
     try:
         with h5py.File(path, "r") as file:
-            data = file["values"]
-            return ImageStack(
-                values=data[()],
-                patients=tuple(file["patients"].asstr()[()]),
-                sequences=tuple(file["sequences"].asstr()[()]),
-                axes=tuple(data.attrs["axes"]),
-                units=str(data.attrs["units"]),
-                provenance=json.loads(file.attrs["provenance"]),
-            )
-    except (OSError, KeyError) as error:
-        raise UserError(f"Cannot read the image stack {path}: {error}. Delete the file and run again.") from error
+            yield file
+    except OSError as error:
+        if error.errno is None:  # the content is at fault, not the operating system
+            raise UserError(f"Cannot read the {called} {path}: {error}. Delete the file and run again.") from error
+        reason = "another program holds it" if error.errno == errno.EAGAIN else os.strerror(error.errno)
+        raise UserError(
+            f"Cannot open the {called} {path}: {reason}. Nothing says that it is damaged: close the programs that use "
+            "it, look at the disk and the rights, and run again."
+        ) from error
+    except (KeyError, ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the {called} {path}: {error}. Delete the file and run again.") from error
+
+
+def _checked(data: h5py.Dataset) -> np.ndarray:
+    """Return the values of a dataset if they are those that were written; raise ``ValueError`` if not."""
+    values = np.asarray(data[()])
+    if data.attrs[DIGEST] != _digest(values):
+        raise ValueError(f"the values of {data.name} are not those that were written")
+    return values
+
+
+def _digest(values: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()

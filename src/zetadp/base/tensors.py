@@ -1,4 +1,8 @@
-"""Named tensors in safetensors files, which hold tensors and text. Reading them executes no code, unlike pickle."""
+"""Named tensors in safetensors files, which hold tensors and text. Reading them executes no code, unlike pickle.
+
+Every file holds a digest of its content. A network in which one bit has flipped still answers, and confidently, so no
+file is used whose digest does not fit.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,8 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
     """Write tensors and a JSON object to a safetensors file, whole or not at all."""
     # safetensors' own writer leaves a temporary file of its own behind when it is killed.
-    metadata = {"format": FORMAT, "content": json.dumps(content)}
+    text = json.dumps(content)
+    metadata = {"format": FORMAT, "content": text, "digest": _digest(tensors, text)}
     packed = save({key: value.clone() for key, value in tensors.items()}, metadata=metadata)
     with written_whole(path) as temporary:
         temporary.write_bytes(packed)
@@ -43,7 +48,7 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
     Raises
     ------
     UserError
-        If the file is missing or damaged, or another program wrote it.
+        If the file is missing or damaged, even in one bit, or another program wrote it.
     """
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
@@ -52,6 +57,18 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
                 raise UserError(
                     f"Expected {path} to be a file written by zetadp ({FORMAT}), found {metadata.get('format')}."
                 )
-            return {key: file.get_tensor(key) for key in file.keys()}, json.loads(metadata["content"])  # noqa: SIM118  (not a dict)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
     except (OSError, SafetensorError) as error:
         raise UserError(f"Cannot read {path}: {error}.") from error
+    text = metadata.get("content", "")
+    if metadata.get("digest") != _digest(tensors, text):
+        raise UserError(
+            f"Expected {path} as it was written, found another content: the file is damaged, was altered, or is of an "
+            "earlier version of zetadp. Copy it again, or make it again."
+        )
+    return tensors, json.loads(text)
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Return the digest of everything that a file holds."""
+    return hashlib.sha256(f"{tensors_digest(tensors)} {text}".encode()).hexdigest()

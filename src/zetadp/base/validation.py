@@ -26,6 +26,21 @@ class UserError(Exception):
     """
 
 
+def refuse(problems: Sequence[str], where: str) -> None:
+    """Raise one `UserError` that numbers all problems, unless there are none.
+
+    Parameters
+    ----------
+    problems
+        What is wrong, one sentence or more each.
+    where
+        Where it is wrong, such as ``in the cohort data/Task01``.
+    """
+    if problems:
+        numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
+        raise UserError(f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} {where}:\n{numbered}")
+
+
 def positive(**values: float) -> None:
     """Raise ``ValueError`` unless every named value is finite and above zero."""
     for name, value in values.items():

@@ -106,22 +106,33 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
         "is written if anything is wrong.",
         "Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, "
         "*_T2w.nii.gz), and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, "
-        "P7_T1_axial_post_gd.nii.gz and P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence.",
+        "P7_T1_axial_post_gd.nii.gz and P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence. "
+        "Which scans are of one person is never guessed from names of folders: BIDS tells it, or --patients, or "
+        "--patient-pattern. Otherwise the guarantee protects a scan and not a patient.",
         examples=(
-            "convert hospital Task01_BrainTumour --test-fraction 0.2",
-            "convert hospital Task01_BrainTumour --parts parts.tsv --sequence '*_T1_post.nii.gz=T1gd'",
+            "convert hospital Task01_BrainTumour --test-fraction 0.2 --patient-pattern '(P[0-9]+)_.*'",
+            "convert hospital Task01_BrainTumour --patients patients.tsv --sequence '*_T1_post.nii.gz=T1gd'",
         ),
     )
     parser.add_argument("source", type=Path, help="folder to convert")
     parser.add_argument("target", type=Path, help="new folder; absent or empty")
     parser.add_argument(
-        "--parts", type=Path, help="table (.tsv) with the columns patient and part; the part is train or test"
+        "--patients",
+        "--parts",
+        type=Path,
+        help="table (.tsv or .csv) with the column patient and one or both of record (name of the scan's folder) and "
+        "part (train or test). Without the column record, folders are named after patients",
+    )
+    parser.add_argument(
+        "--patient-pattern",
+        metavar="REGEX",
+        help="rule that tells the patient from the name of a scan's folder: its first group is the patient",
     )
     parser.add_argument(
         "--test-fraction",
         type=share,
         default=0.35,
-        help="expected share of test patients, if no --parts are given (default: %(default)s)",
+        help="expected share of test patients, if --patients gives no part (default: %(default)s)",
     )
     parser.add_argument(
         "--sequence",
@@ -140,18 +151,33 @@ def _convert(given: argparse.Namespace) -> None:
     from zetadp.mri.index import PATIENT_KEY
     from zetadp.mri.naming import read_rules
 
-    rules = read_rules(given.sequence)
     task = convert_folder(
-        given.source, given.target, parts=given.parts, test_fraction=given.test_fraction, sequences=rules
+        given.source,
+        given.target,
+        patients=given.patients,
+        patient_pattern=given.patient_pattern,
+        test_fraction=given.test_fraction,
+        sequences=read_rules(given.sequence),
     )
-    key = read_table(given.target / PATIENT_KEY, ("file", "patient"))
+    key = given.target / PATIENT_KEY
+    person = {file.as_posix(): file.as_posix() for file in (*task.training, *task.test)}
+    if key.is_file():
+        table = read_table(key, ("file", "patient"))
+        person = dict(zip(table["file"], table["patient"], strict=True))
+    unit = "patient" if key.is_file() else "record"
     # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
-    person = dict(zip(key["file"], key["patient"], strict=True))
     train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
     print(
-        f"{given.target}: {train} training and {test} test patients, with {len(task.training)} and {len(task.test)} "
-        "records."
+        f"{given.target}: {train} training and {test} test {unit}s, with {len(task.training)} and {len(task.test)} "
+        "scans."
     )
+    if unit == "record":
+        print(
+            "Nothing says which scans are of one person, so the guarantee protects one scan, and a person with several "
+            "is protected less.\nTo protect patients, convert again with --patients TABLE (columns record and patient) "
+            "or with --patient-pattern, for example\n--patient-pattern '(P[0-9]+)_.*', or '(.*)' if every folder is a "
+            "patient."
+        )
     if not (train and test):
         part = f"images: {given.target}" if train else f"watched: {given.target}\n  watched_patients: {test}"
         print(f"In the settings of a site of a federation:\n  {part}")
@@ -160,8 +186,7 @@ def _convert(given: argparse.Namespace) -> None:
         "Declare in the configuration, with a name that stands for these patients:\n"
         "cohort:\n  name: my-hospital\n  source: folder\n"
         f"  folder: {given.target}\n  train_patients: {train}\n  test_patients: {test}\n"
-        f"  unit: patient\n  patient_key: {given.target / PATIENT_KEY}\n"
-        "privacy:\n  noise: os"
+        f"  unit: {unit}\n" + (f"  patient_key: {key}\n" if unit == "patient" else "") + "privacy:\n  noise: os"
     )
 
 

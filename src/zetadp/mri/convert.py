@@ -8,39 +8,39 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from zetadp.base.storage import folder_written_whole, write_text
-from zetadp.base.tables import read_table, write_table
-from zetadp.base.validation import UserError
-from zetadp.mri.decathlon import DAMAGED, SEQUENCES, Listing, read_task, record_name, write_task
-from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare
+from zetadp.base.storage import folder_written_whole
+from zetadp.base.tables import read_table, visible, write_table
+from zetadp.base.validation import UserError, check_distinct, refuse, shown
+from zetadp.mri.decathlon import SEQUENCES, Listing, read_task, record_name, write_task
+from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare, some
 from zetadp.mri.naming import bids_readings, readings, told
+from zetadp.mri.volumes import Volume, channels_of, log_assumptions, read_volume
 
 FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
 INT16_MAX = 32767
 LEAST_LEVELS = 1000
 """Least number of integer levels over the range of a sequence; with fewer, the record is stored as float32."""
+LEAST_LEVELS_IN_THE_MIDDLE = 100
+"""Least number of integer levels between the quartiles of the voxels that are not background, likewise."""
 
 GRID_TOLERANCE = 1e-3
 """Largest difference of two affines that counts as the same grid, in millimetres."""
 
-TIMEPOINT = re.compile(r"(BraTS-[A-Za-z]+-\d{5})-\d{3}")
-"""Names in BraTS since 2023, whose last number counts the scans of one person."""
-
 
 @dataclass(frozen=True)
 class Record:
-    """One scan of one patient: a file for each sequence."""
+    """One scan of one patient: a file for each sequence. The patient is empty if nothing tells the person."""
 
     name: str
-    patient: str
+    patient: str = ""
     files: dict[str, list[Path]] = field(default_factory=lambda: {sequence: [] for sequence in SEQUENCES})
 
 
@@ -48,24 +48,27 @@ def convert_folder(
     source: Path,
     target: Path,
     *,
-    parts: Path | None = None,
+    patients: Path | None = None,
+    patient_pattern: str | None = None,
     test_fraction: float = 0.35,
     name: str = "converted",
     sequences: Mapping[str, str] | None = None,
 ) -> Listing:
-    """Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
+    r"""Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
     Two layouts are recognised: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``, contrast-enhanced T1w marked by
     the entity ``ce``), and one folder per record with four files whose names hold the sequence as words
-    (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.naming`).
+    (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.naming`). Hidden files and folders
+    do not exist.
 
-    Sessions of one person stay one patient: they go to the same part, and ``patient_key.tsv`` next to ``dataset.json``
-    names the patient of each file.
+    Persons are told, never guessed: by a table, by BIDS or by the user's rule. Then all records of a person go to the
+    same part, and ``patient_key.tsv`` next to ``dataset.json`` names the patient of each file. Otherwise there is no
+    such table, and what a guarantee protects is a record.
 
     If all sequences of a record hold integers that fit into int16, they are stored unchanged. Other records are stored
     as int16 multiples of one step, which is the record's largest magnitude over 32767 and becomes ``scl_slope``. Zero
-    stays zero, and the error is at most half a step. If a sequence would have fewer than 1000 levels that way, the
-    record is stored as float32.
+    stays zero, and the error is at most half a step. If a sequence would have fewer than 1000 levels that way, or fewer
+    than 100 in the middle half of its voxels, the record is stored as float32.
 
     Parameters
     ----------
@@ -73,11 +76,16 @@ def convert_folder(
         Folder to convert.
     target
         Folder of the new task; absent or empty.
-    parts
-        Tab-separated table with the columns ``patient`` and ``part`` (``train`` or ``test``). Without it a patient's
+    patients
+        Table with the column ``patient`` and one or both of the columns ``record`` (name of the record's folder; in
+        BIDS ``sub-01`` or ``sub-01_ses-1``) and ``part`` (``train`` or ``test``). Without ``record``, the patients are
+        those that BIDS or the rule tells, or else those after whom the folders are named. Without ``part``, a patient's
         part follows from the patient's name alone (`part_of`), so that no patient moves when another one joins.
+    patient_pattern
+        Rule that tells the patient from the name of a record: a regular expression that matches the whole name, and
+        whose first group is the patient, such as ``(BraTS-GLI-\d+)-\d+``.
     test_fraction
-        Expected share of test patients, in [0, 1], if ``parts`` is not given. With 1, all are test patients, for a
+        Expected share of test patients, in [0, 1], if there is no column ``part``. With 1, all are test patients, for a
         server that watches a run between hospitals.
     name
         Name of the task, for ``dataset.json``.
@@ -95,23 +103,34 @@ def convert_folder(
         One message that numbers all problems; nothing is written then.
     """
     records, problems = _find_records(source, sequences or {})
-    assigned, wrong = _assign(sorted({record.patient for record in records}), parts, test_fraction)
-    problems += wrong
-    if assigned and "train" not in assigned.values() and (parts is not None or test_fraction < 1):
-        remedy = f"Change {parts}." if parts else "Lower the test fraction, or give a table of parts."
+    table = None if patients is None else read_table(patients, ("patient",))
+    try:
+        records = _with_patients(records, source, patients, table, patient_pattern)
+    except UserError as error:
+        problems.append(str(error))
+    units = {record.name: record.patient or record.name for record in records}
+    members = sorted(set(units.values()))
+    if table is not None and "part" in table:
+        assigned, wrong = _given_parts(members, table, patients)
+        problems += wrong
+    else:
+        assigned = {member: part_of(member, test_fraction) for member in members}
+    if assigned and "train" not in assigned.values() and (patients is not None or test_fraction < 1):
+        remedy = f"Change {patients}." if patients else "Lower the test fraction, or give a table of patients."
         problems.append(f"Expected at least one training patient, found {len(assigned)} for testing only. {remedy}")
+    volumes: list[Volume] = []
     with folder_written_whole(target) as folder:
         places: dict[str, PurePosixPath] = {}
         for record in records:
-            file = PurePosixPath(FOLDERS[assigned[record.patient]], f"{record.name}.nii.gz")
+            file = PurePosixPath(FOLDERS[assigned[units[record.name]]], f"{record.name}.nii.gz")
             places[record.name] = file
-            problems += _convert_record(record, folder / file, write=not problems)
-        if problems:
-            numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
-            plural = "s" if len(problems) > 1 else ""
-            raise UserError(f"Found {len(problems)} problem{plural} in {source}; nothing was written:\n{numbered}")
-        rows = "".join(f"{places[record.name]}\t{record.patient}\n" for record in records)
-        write_text(folder / PATIENT_KEY, f"file\tpatient\n{rows}")
+            read, wrong = _convert_record(record, folder / file, write=not problems)
+            volumes += read
+            problems += wrong
+        refuse(problems, f"in {source}; nothing was written")
+        if all(record.patient for record in records):
+            rows = [(str(places[record.name]), record.patient) for record in records]
+            write_table(folder / PATIENT_KEY, pd.DataFrame(rows, columns=["file", "patient"]))
         _copy_scanners(source / PARTICIPANTS, folder / PARTICIPANTS, set(assigned))
         train, test = (
             [file for file in places.values() if file.parts[0] == FOLDERS[part]] for part in ("train", "test")
@@ -124,6 +143,7 @@ def convert_folder(
             training=train,
             test=test,
         )
+    log_assumptions(volumes)
     return read_task(target)
 
 
@@ -171,21 +191,27 @@ def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record],
     """Return the records of a folder, sorted by name, and their faults."""
     if not source.is_dir():
         raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
-    folders = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+    folders = [path for path in visible(source) if path.is_dir()]
     sessions = [
         (folder, anat.parent)
         for folder in folders
         if folder.name.startswith("sub-")
-        for anat in sorted([*folder.glob("anat"), *folder.glob("ses-*/anat")])
+        for anat in sorted([*visible(folder, "anat"), *visible(folder, "ses-*/anat")])
     ]
     if sessions:
         found = [(_bids_record(subject, session), session / "anat", bids_readings) for subject, session in sessions]
     else:
-        found = [(Record(folder.name, _person(folder.name)), folder, readings) for folder in folders]
-    problems = []
+        found = [(Record(folder.name), folder, readings) for folder in folders]
+    problems = [
+        f"Expected names of folders in UTF-8 without control characters in {source}, found '{shown(record.name)}'. "
+        "Rename it."
+        for record, _, _ in found
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in record.name)
+    ]
+    refuse(problems, f"in {source}; nothing was written")
     for record, folder, readings_of in found:
         open_to: set[str] = set()
-        for file in sorted(folder.iterdir()):
+        for file in visible(folder):
             if not file.name.endswith((".nii.gz", ".nii")):
                 continue
             given = told(file.name, rules)
@@ -211,67 +237,97 @@ def _bids_record(subject: Path, session: Path) -> Record:
     return Record(name, subject.name)
 
 
-def _person(folder: str) -> str:
-    match = TIMEPOINT.fullmatch(folder)
-    return match[1] if match else folder
+def _with_patients(
+    records: list[Record], source: Path, path: Path | None, table: pd.DataFrame | None, pattern: str | None
+) -> list[Record]:
+    """Return the records with the patients that a table or a rule tells, or raise a `UserError`."""
+    names = [record.name for record in records]
+    check_distinct(names, f"{source} (folders)")
+    if table is not None and "record" in table:
+        if pattern is not None:
+            raise UserError(f"--patient-pattern: {path} tells the patients in its column record already. Give one.")
+        check_distinct(table["patient"], f"{path} (patients)")
+        patients = dict(zip(table["record"], table["patient"], strict=True))
+        repeated = len(patients) < len(table)
+        if repeated or set(patients) != set(names):
+            missing, unknown = sorted(set(names) - set(patients)), sorted(set(patients) - set(names))
+            raise UserError(
+                f"Expected each folder of {source} once in the column record of {path}, found "
+                f"{'some twice, ' if repeated else ''}{some(missing, 'missing')} and {some(unknown, 'unknown')}. "
+                "Correct the table."
+            )
+    elif pattern is not None:
+        patients = _by_rule(names, pattern)
+        check_distinct(patients.values(), "--patient-pattern")
+    elif table is not None:
+        check_distinct(table["patient"], f"{path} (patients)")
+        patients = {record.name: record.patient or record.name for record in records}
+    else:
+        return records
+    return [replace(record, patient=patients[record.name]) for record in records]
 
 
-def _assign(patients: list[str], parts: Path | None, test_fraction: float) -> tuple[dict[str, str], list[str]]:
-    """Return the part of each patient, and the faults of the table of parts."""
-    if parts is None:
-        return {patient: part_of(patient, test_fraction) for patient in patients}, []
-    table = read_table(parts, ("patient", "part"))
-    told: dict[str, str] = {}
+def _by_rule(names: list[str], pattern: str) -> dict[str, str]:
+    """Return the patient that a rule tells from each name, or raise a `UserError` that names the rule."""
+    expected = "--patient-pattern: expected a regular expression whose first group is the patient"
+    try:
+        rule = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"{expected}, found {pattern!r}: {error}.") from error
+    if not rule.groups:
+        raise UserError(f"{expected}, found {pattern!r} without a group in parentheses.")
+    matches = {name: rule.fullmatch(name) for name in names}
+    wrong = [name for name, match in matches.items() if not (match and match[1])]
+    if wrong:
+        raise UserError(f"{expected} of every record, found {some(wrong, 'that do not match')}. Widen {pattern!r}.")
+    return {name: match[1] for name, match in matches.items() if match}
+
+
+def _given_parts(patients: list[str], table: pd.DataFrame, path: Path | None) -> tuple[dict[str, str], list[str]]:
+    """Return the part of each patient that a table gives, and the faults of the table."""
+    given: dict[str, str] = {}
     problems = []
     for patient, part in zip(table["patient"], table["part"], strict=True):
         if part not in FOLDERS:
-            problems.append(f"Expected the part of {patient} in {parts} to be train or test, found {part!r}.")
-        elif told.setdefault(patient, part) != part:
-            problems.append(f"Expected one part for {patient} in {parts}, found both. Keep one.")
-    for patient in patients:
-        if patient not in set(table["patient"]):
-            problems.append(f"Expected a line for {patient} in {parts}, found none. Add it.")
-    unknown = sorted(set(told) - set(patients))
-    problems += [f"Expected a folder for {patient}, which {parts} names, found none." for patient in unknown]
-    return {patient: told.get(patient, "train") for patient in patients}, problems
+            problems.append(f"Expected the part of {shown(patient)} in {path} to be train or test, found {part!r}.")
+        elif given.setdefault(patient, part) != part:
+            problems.append(f"Expected one part for {shown(patient)} in {path}, found both. Keep one.")
+    absent = [patient for patient in patients if patient not in set(table["patient"])]
+    problems += [f"Expected a line for {shown(patient)} in {path}, found none. Add it." for patient in absent]
+    unknown = sorted(set(given) - set(patients))
+    problems += [f"Expected a folder for {shown(patient)}, which {path} names, found none." for patient in unknown]
+    return {patient: given.get(patient, "train") for patient in patients}, problems
 
 
-def _convert_record(record: Record, path: Path, *, write: bool) -> list[str]:
-    """Check the sequences of one record and join them in one file, unless told not to write; return their faults."""
-    import nibabel as nib
-
+def _convert_record(record: Record, path: Path, *, write: bool) -> tuple[list[Volume], list[str]]:
+    """Check the sequences of one record and join them in one file, if told to write; return volumes and faults."""
     problems: list[str] = []
-    images: dict[str, tuple[Path, Any, np.ndarray]] = {}
+    found: dict[str, tuple[Volume, np.ndarray]] = {}
     for sequence, files in record.files.items():
         if len(files) != 1:
             continue
         try:
-            image: Any = nib.load(files[0])
-            image = nib.squeeze_image(image)  # type: ignore[no-untyped-call]
-            if len(image.shape) != 3:
-                problems.append(f"Expected a 3-D volume in {files[0]}, found shape {image.shape}. Keep one sequence.")
-                continue
-            values = np.asarray(image.dataobj)
-        except (*DAMAGED, ValueError, nib.filebasedimages.ImageFileError) as error:
-            problems.append(f"Cannot read {files[0]}: {error}. Copy it again.")
+            volume = read_volume(files[0], channels=1)
+            (values,) = [volume.intensities(channel).copy() for channel in channels_of(volume)]
+        except UserError as error:
+            problems.append(str(error))
             continue
-        if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
-            problems.append(f"Expected finite real intensities in {files[0]}, found others. Correct or leave it out.")
+        if not np.isfinite(values).all():
+            problems.append(f"Expected finite intensities in {files[0]}, found others. Correct or leave it out.")
             continue
-        images[sequence] = (files[0], image.affine, values)
-    if images:
-        first, affine, values = next(iter(images.values()))
+        found[sequence] = (volume, values)
+    if found:
+        first, *others = (volume for volume, _ in found.values())
         problems += [
-            f"Expected one grid for all sequences of {record.name}: {first} has shape {values.shape} and affine "
-            f"{affine.tolist()}, {other} has shape {others.shape} and affine {other_affine.tolist()}. "
-            "Co-register them and resample to one grid first."
-            for other, other_affine, others in list(images.values())[1:]
-            if others.shape != values.shape or not np.allclose(affine, other_affine, rtol=0, atol=GRID_TOLERANCE)
+            f"Expected one grid for all sequences of {record.name}: {first.path} has shape {first.shape[:3]} and "
+            f"affine {first.affine.tolist()}, {other.path} has shape {other.shape[:3]} and affine "
+            f"{other.affine.tolist()}. Co-register them and resample to one grid first."
+            for other in others
+            if other.shape != first.shape or not np.allclose(first.affine, other.affine, rtol=0, atol=GRID_TOLERANCE)
         ]
-    if problems or not write:
-        return problems
-    _write_record(path, [images[sequence][2] for sequence in SEQUENCES], affine)
-    return []
+    if write and not problems:
+        _write_record(path, [found[sequence][1] for sequence in SEQUENCES], first.affine)
+    return [volume for volume, _ in found.values()], problems
 
 
 def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) -> None:
@@ -283,7 +339,7 @@ def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) ->
     step = 1.0 if whole else max(largest) / INT16_MAX
     # The header stores the step in single precision: divide by exactly that number.
     step = float(np.float32(step)) or 1.0
-    fine = whole or all(float(np.ptp(channel)) >= LEAST_LEVELS * step for channel in channels)
+    fine = whole or all(_is_fine(channel, step) for channel in channels)
     stacked = np.empty((*channels[0].shape, len(channels)), dtype=np.int16 if fine else np.float32, order="F")
     for index, channel in enumerate(channels):
         stacked[..., index] = channel if whole or not fine else np.clip(np.rint(channel / step), -INT16_MAX, INT16_MAX)
@@ -295,6 +351,18 @@ def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) ->
     nib.save(image, path)
 
 
+def _is_fine(channel: np.ndarray, step: float) -> bool:
+    """Return whether a sequence keeps its grey levels when it is stored as multiples of a step.
+
+    The range alone does not tell: one hot voxel or a fill value widens it and leaves the rest a few levels.
+    """
+    if float(np.ptp(channel)) < LEAST_LEVELS * step:
+        return False
+    values, counts = np.unique(channel, return_counts=True)
+    low, high = np.quantile(channel[channel != values[counts.argmax()]], (0.25, 0.75))
+    return bool(high - low >= LEAST_LEVELS_IN_THE_MIDDLE * step)
+
+
 def _copy_scanners(source: Path, target: Path, patients: set[str]) -> None:
     """Copy the scanner of each patient, and no other column of the table."""
     if not source.is_file():
@@ -303,4 +371,4 @@ def _copy_scanners(source: Path, target: Path, patients: set[str]) -> None:
     if "scanner" in table:
         known = table["participant_id"].map(bare).isin({bare(patient) for patient in patients})
         rows = table.loc[known, ["participant_id", "scanner"]]
-        write_text(target, rows.to_csv(sep="\t", index=False, lineterminator="\n"))
+        write_table(target, rows)

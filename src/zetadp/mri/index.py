@@ -15,13 +15,16 @@ import pandas as pd
 
 from zetadp.base.storage import content_hash
 from zetadp.base.tables import read_table
-from zetadp.base.validation import UserError
-from zetadp.mri.decathlon import check_complete, read_task, read_volume, record_name
+from zetadp.base.validation import UserError, check_distinct, name_key, refuse, shown
+from zetadp.mri.decathlon import read_task, record_name
+from zetadp.mri.volumes import Volume, check_complete, log_assumptions, read_volume
 
 COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
 PATIENT_KEY = "patient_key.tsv"
 PARTICIPANTS = "participants.tsv"
 PART_WORDS = {"train": "training", "test": "test"}
+UNKNOWN = ("", "n/a")
+"""How tables, BIDS's among them, write that a value is not known."""
 
 
 def index_cohort(
@@ -85,11 +88,8 @@ def index_cohort(
         scanners = _read_scanners(task_root / PARTICIPANTS)
     except UserError as error:
         problems.append(str(error))
-    if problems:
-        numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
-        raise UserError(
-            f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} in the cohort {task_root}:\n{numbered}"
-        )
+    refuse(problems, f"in the cohort {task_root}")
+    log_assumptions([result.volume for result in checked.values() if result.volume])
     rows = [
         (
             patients[file],
@@ -98,7 +98,7 @@ def index_cohort(
             file.as_posix(),
             checked[file].sha256,
             checked[file].size,
-            scanners.get(bare(patients[file]), ""),
+            scanners.get(name_key(bare(patients[file])), ""),
         )
         for part, file in listed
     ]
@@ -145,13 +145,15 @@ class _Checked(NamedTuple):
     sha256: str
     size: int
     problems: list[str]
+    volume: Volume | None = None
 
 
 def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
     """Hash a file and check its header and its length."""
     try:
-        check_complete(read_volume(path, channels=channels, slices=slices))
-        return _Checked(content_hash(path), path.stat().st_size, [])
+        volume = read_volume(path, channels=channels, slices=slices)
+        check_complete(volume)
+        return _Checked(content_hash(path), path.stat().st_size, [], volume)
     except UserError as error:
         return _Checked("", 0, [str(error)])
     except OSError as error:
@@ -209,9 +211,10 @@ def _wrong_parts(
 
 
 def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPath]) -> dict[PurePosixPath, str]:
-    """Return the patient of each file."""
+    """Return the patient of each file, whose names are distinct in more than their writing."""
     beside = root / PATIENT_KEY
     path = patient_key or (beside if beside.is_file() else None)
+    check_distinct(map(record_name, files), f"{root / 'dataset.json'} (records)")
     if path is None:
         return {file: record_name(file) for file in files}
     table = read_table(path, ("file", "patient"))
@@ -221,25 +224,32 @@ def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPa
         file = PurePosixPath(name)
         if key.setdefault(file, patient) != patient:
             twice.append(name)
-    faults = _some(twice, "given to two patients")
-    faults += _some([str(file) for file in files if not key.get(file)], "without a patient")
-    faults += _some([str(file) for file in key if file not in set(files)], "not in dataset.json")
+    wrong = {
+        "given to two patients": twice,
+        "without a patient": [str(file) for file in files if not key.get(file)],
+        "not in dataset.json": [str(file) for file in key if file not in set(files)],
+    }
+    faults = [some(names, what) for what, names in wrong.items() if names]
     if faults:
         raise UserError(
             f"Expected one patient for every file of dataset.json in {path}, found {'; '.join(faults)}. "
             "Correct the table."
         )
+    check_distinct(key.values(), f"{path} (patients)")
     return key
 
 
 def _read_scanners(path: Path) -> dict[str, str]:
-    """Return the scanner of each participant whose scanner the table names."""
+    """Return the scanner of each participant whose scanner the table names, by the `name_key` of the participant."""
     if not path.is_file():
         return {}
     table = read_table(path, ("participant_id",))
     if "scanner" not in table:
         return {}
-    return {bare(name): scanner for name, scanner in zip(table["participant_id"], table["scanner"], strict=True)}
+    known = table[~table["scanner"].isin(UNKNOWN)]
+    check_distinct(known["scanner"], f"{path} (scanners)")
+    check_distinct(table["participant_id"], f"{path} (participants)")
+    return {name_key(bare(name)): each for name, each in zip(known["participant_id"], known["scanner"], strict=True)}
 
 
 def bare(participant: str) -> str:
@@ -247,7 +257,7 @@ def bare(participant: str) -> str:
     return participant.removeprefix("sub-")
 
 
-def _some(names: list[str], what: str, most: int = 5) -> list[str]:
-    """Return a message with the number and first names of files that share a fault, if there are any."""
-    shown = ", ".join(names[:most]) + (", ..." if len(names) > most else "")
-    return [f"{len(names)} {what} ({shown})"] if names else []
+def some(names: list[str], what: str, most: int = 5) -> str:
+    """Return the number and the first of the names that share a fault: ``2 without a patient (a, b)``."""
+    first = ", ".join(map(shown, names[:most])) + (", ..." if len(names) > most else "")
+    return f"{len(names)} {what} ({first})" if names else f"none {what}"

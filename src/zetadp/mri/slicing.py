@@ -1,4 +1,4 @@
-"""Choice of the centre slices of a volume, and resizing of slices.
+"""Choice of the centre slices of a volume, their intensities, and resizing of slices.
 
 Reading of files is in `zetadp.mri.volumes`, because stages that simulate need no package that reads volumes.
 """
@@ -9,6 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+TAIL = 0.001
+"""Share of the voxels at each end of a sequence's intensities that do not count as its range."""
+FAR = 4
+"""Number of lengths of the range beyond which a voxel is no measurement."""
+OVERSHOOT = 0.1
+"""Largest share of negative intensity of a magnitude image. Of scores, whose mean is zero, about half is negative."""
 
 
 def centre_slices(depth: int, count: int) -> slice:
@@ -25,28 +32,84 @@ def centre_slices(depth: int, count: int) -> slice:
     return slice(start, start + count)
 
 
-def as_magnitudes(slices: np.ndarray) -> np.ndarray:
-    """Undo the subtraction of a mean: give a sequence that has negative intensities those of a magnitude image.
+def within_range(slices: np.ndarray) -> np.ndarray:
+    """Set the few voxels that are far out of the range of all others to the end of that range.
 
-    Volumes are often stored as z-scores, of the whole volume or of the brain alone. A network that learnt from
-    magnitudes has never seen a background that is as bright as the brain or brighter. Here the background, which is the
-    most frequent value, becomes 0, and the darkest other voxel too. The scale stays: whitening removes it.
+    A single hot voxel or sentinel would take the contrast of a whole image. The range is that of all but a thousandth
+    of the voxels at each end. A voxel is far out if it lies more than four times the length of that range beyond it,
+    which no tissue, vessel or contrast agent does.
 
     Parameters
     ----------
     slices
-        Intensities of one sequence of one person, of shape (slice, row, column).
+        Finite intensities of one sequence of one person, of shape (slice, row, column).
+
+    Returns
+    -------
+    The same array if no voxel is far out.
+    """
+    low, high = _ends(slices)
+    reach = FAR * (high - low)
+    if reach == 0 or (slices.min() >= low - reach and slices.max() <= high + reach):
+        return slices
+    far = (slices < low - reach) | (slices > high + reach)
+    return np.asarray(np.where(far, np.clip(slices, low, high), slices), dtype=slices.dtype)
+
+
+def as_magnitudes(slices: np.ndarray) -> np.ndarray:
+    """Give a sequence with negative intensities those of a magnitude image.
+
+    Three kinds of such sequences exist. Resampled magnitudes overshoot a little below zero: their negative voxels
+    become 0. A fill value far below all others marks where nothing was measured: it becomes 0. And volumes are often
+    stored as z-scores, of the whole volume or of the brain alone. A network that learnt from magnitudes has never seen
+    a background that is as bright as the brain or brighter. Of scores the background, which is the most frequent value,
+    becomes 0, and the darkest other voxel too. The scale stays: whitening removes it.
+
+    Parameters
+    ----------
+    slices
+        Finite intensities of one sequence of one person, of shape (slice, row, column).
 
     Returns
     -------
     The same array if nothing in it is negative.
     """
-    if not slices.min() < 0:  # NaN included
+    if not slices.min() < 0:
         return slices
     values, counts = np.unique(slices, return_counts=True)
     background = values[counts.argmax()]
+    if len(values) > 2 and background != values[0] and counts[0] > TAIL * slices.size:
+        low, high = _ends(slices[slices > values[0]])
+        if values[1] - values[0] > (high - low) / 4:
+            filled = slices == values[0]
+            return as_magnitudes(np.where(filled, np.clip(background, 0, None), slices).astype(slices.dtype))
+    low, high = _ends(slices)
+    usual = np.clip(slices[slices != background], low, high)
+    overshoots = -usual[usual < 0].sum(dtype=float) <= OVERSHOOT * np.abs(usual).sum(dtype=float)
+    # Where no value is frequent, as with noise, none is the background.
+    if overshoots and not (background < 0 and counts.max() > TAIL * slices.size):
+        return np.asarray(np.maximum(slices, 0))
     darkest = values[values != background].min(initial=values[-1])
-    return np.where(slices == background, 0, slices - darkest).astype(slices.dtype)
+    if darkest < low - (high - low) / 2:
+        darkest = low
+    return np.where(slices == background, 0, np.clip(slices - darkest, 0, None)).astype(slices.dtype)
+
+
+def implausible(images: np.ndarray) -> bool:
+    """Return whether three quarters of the positive pixels of a sequence take less than 0.5 % of its range.
+
+    No image of a head does that. A region with a fill value, or a file that is not an image, does.
+    """
+    positive = images[images > 0]
+    return bool(positive.size) and bool(np.quantile(positive, 0.75) < 0.005 * _ends(positive)[1])
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    """Return the range of all but a thousandth of the values at each end."""
+    flat = values.ravel()
+    tail = int(TAIL * flat.size)
+    ordered = np.partition(flat, (tail, flat.size - 1 - tail))
+    return float(ordered[tail]), float(ordered[flat.size - 1 - tail])
 
 
 def area_weights(size: int, target: int) -> np.ndarray:

@@ -1,22 +1,248 @@
-"""From a volume on disk to small axial images in one orientation and order."""
+"""NIfTI volumes: their headers, their voxels, and small axial images of them in one orientation.
+
+This is the only module that reads NIfTI files, so every fault of a file is found here, for a cohort, a conversion and a
+prediction alike. Most of the time of reading goes to decompression, so files are read with Intel's igzip, in one pass
+and one channel at a time.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
+import os
+import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, cast
 
 import numpy as np
 
 from zetadp.base.validation import UserError
-from zetadp.mri.decathlon import SEQUENCES, Volume, channels_of, read_volume
-from zetadp.mri.slicing import as_magnitudes, centre_slices, resize_area
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.slicing import as_magnitudes, centre_slices, implausible, resize_area, within_range
 
+DAMAGED = (EOFError, OSError, zlib.error)
+"""Errors that a truncated or altered gzip stream raises."""
+MOST_COMPRESSED = 1100
+"""No gzip stream is more than this many times as long when it is decompressed."""
+LARGEST_SLOPE = 1e30
+"""Intensities of a larger scale overflow single precision; its inverse is the smallest."""
 MOST_NAMED = 5
 """Number of bad slices that a message names."""
+MEND = "Download or copy it again."
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A NIfTI file whose header has been checked; its voxels are still on disk.
+
+    Attributes
+    ----------
+    path
+        The file.
+    shape
+        Lengths of its axes (x, y, z, channel). A file with three axes has one channel.
+    dtype
+        Stored type of a voxel.
+    offset
+        Where the voxels begin in the decompressed file, in bytes. They are in Fortran order: channels are slowest.
+    slope, intercept
+        An intensity is ``slope * stored + intercept``.
+    affine
+        Matrix (4, 4) from voxel index to world coordinates in mm.
+    orientation
+        For each spatial axis of the file, the canonical axis (right, anterior, superior) that it runs along and its
+        sign there, as `nibabel.orientations.io_orientation` gives it.
+    assumed
+        What the header leaves open about the orientation, as a sentence; empty if it leaves nothing open.
+    """
+
+    path: Path
+    shape: tuple[int, int, int, int]
+    dtype: np.dtype[Any]
+    offset: int
+    slope: float
+    intercept: float
+    affine: np.ndarray
+    orientation: np.ndarray
+    assumed: str = ""
+
+    @property
+    def axial_slices(self) -> int:
+        """Number of slices along the axis that runs from inferior to superior."""
+        axis = int(np.flatnonzero(self.orientation[:, 0] == 2)[0])
+        return self.shape[axis]
+
+    @property
+    def size(self) -> int:
+        """Length of the decompressed file in bytes, up to its last voxel."""
+        return self.offset + math.prod(self.shape) * self.dtype.itemsize
+
+    def open(self) -> IO[bytes]:
+        """Open the decompressed bytes of the file as a stream."""
+        if self.path.suffix != ".gz":
+            return self.path.open("rb")
+        from isal import igzip
+
+        return cast("IO[bytes]", igzip.open(self.path, "rb"))  # type: ignore[no-untyped-call]
+
+    def intensities(self, stored: np.ndarray) -> np.ndarray:
+        """Return stored values as intensities: unchanged if the header scales nothing, otherwise in float64."""
+        if (self.slope, self.intercept) == (1.0, 0.0):
+            return stored
+        return np.asarray(self.slope * stored.astype(np.float64) + self.intercept)
+
+
+def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> Volume:
+    """Open a NIfTI volume and check its header.
+
+    Parameters
+    ----------
+    path
+        A ``.nii.gz`` or ``.nii`` file.
+    channels
+        Number of channels that it must hold; None for any number.
+    slices
+        Least number of axial slices.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, cannot be read, is not gzip or not NIfTI, is neither 3-D nor 4-D, is too short for the
+        voxels that it announces, or holds another number of channels, too few axial slices, or voxels that are not real
+        numbers.
+    """
+    import nibabel as nib
+
+    if not path.is_file():
+        raise UserError(f"Expected the volume {path}, found no such file. {MEND}")
+    broken = (nib.filebasedimages.ImageFileError, nib.spatialimages.HeaderDataError, ValueError, ArithmeticError)
+    try:
+        if path.suffix == ".gz" and (magic := _first_bytes(path)) != b"\x1f\x8b":
+            raise UserError(f"Expected {path} to be gzip-compressed, found a file that begins with {magic!r}. {MEND}")
+        image: Any = nib.load(path)
+        if not isinstance(image, nib.Nifti1Image):
+            raise UserError(f"Expected a NIfTI volume in {path}, found {type(image).__name__}. {MEND}")
+        affine = np.asarray(image.affine)
+        orientation = nib.io_orientation(affine)  # type: ignore[no-untyped-call]
+        assumed = _assumed(image.header)
+    except (*DAMAGED, *broken) as error:
+        raise UserError(f"Cannot read the NIfTI header of {path}: {error}. {MEND}") from error
+    shape = image.shape
+    while len(shape) > 3 and shape[-1] == 1:
+        shape = shape[:-1]
+    data: Any = image.dataobj
+    slope, intercept = float(data.slope), float(data.inter)
+    if len(shape) not in (3, 4):
+        raise UserError(
+            f"Expected a 3-D or 4-D NIfTI volume (x, y, z, channel) in {path}, found {len(image.shape)}-D of shape "
+            f"{image.shape}. Store one channel for each sequence."
+        )
+    if channels not in (None, found := shape[3] if len(shape) == 4 else 1):
+        raise UserError(
+            f"Expected {channels} channel{'s' if channels != 1 else ''} in {path}, found {found} (shape {image.shape})."
+            " Join the sequences of a record in one 4-D file, or correct 'modality' in dataset.json."
+        )
+    if min(shape) < 1 or not (1 / LARGEST_SLOPE <= abs(slope) <= LARGEST_SLOPE and math.isfinite(intercept)):
+        raise UserError(
+            f"Expected axes of at least one voxel and a usual scale in the header of {path}, found shape "
+            f"{image.shape}, slope {slope} and intercept {intercept}. {MEND}"
+        )
+    if np.isnan(orientation).any():
+        raise UserError(f"Expected an affine of full rank in {path}, found {affine.tolist()}. Correct the header.")
+    if data.dtype.kind not in "iuf":
+        raise UserError(f"Expected real voxels in {path}, found {data.dtype}. Store magnitude images.")
+    axes = (int(shape[0]), int(shape[1]), int(shape[2]), int(found))
+    volume = Volume(path, axes, data.dtype, int(data.offset), slope, intercept, affine, orientation, assumed)
+    if volume.size > path.stat().st_size * (MOST_COMPRESSED if path.suffix == ".gz" else 1):
+        raise UserError(
+            f"Expected {volume.size} bytes of voxels of shape {image.shape} in {path}, found a file of "
+            f"{path.stat().st_size} bytes: it is truncated, or its header is damaged. {MEND}"
+        )
+    if volume.axial_slices < slices:
+        raise UserError(
+            f"Expected at least {slices} axial slices in {path}, found {volume.axial_slices} (shape {image.shape}). "
+            "Ask for fewer slices or leave the record out."
+        )
+    return volume
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(2)
+
+
+def _assumed(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)
+    """Return what a NIfTI header leaves open about the orientation, as a sentence."""
+    import nibabel as nib
+
+    sform, qform = header.get_sform(coded=True), header.get_qform(coded=True)
+    if not (sform[1] or qform[1]):
+        return "has no orientation in its header (sform and qform of code 0); right-left was assumed to run backwards"
+    if sform[1] and qform[1] and (nib.aff2axcodes(sform[0]) != nib.aff2axcodes(qform[0])):  # type: ignore[no-untyped-call]
+        axes = ["".join(map(str, nib.aff2axcodes(form[0]))) for form in (sform, qform)]  # type: ignore[no-untyped-call]
+        return f"has two orientations in its header, {axes[0]} (sform) and {axes[1]} (qform); the sform was used"
+    return ""
+
+
+def log_assumptions(volumes: Sequence[Volume]) -> None:
+    """Log what was assumed about the orientation of volumes: of the first in words, of the others their number."""
+    open_to_doubt = [volume for volume in volumes if volume.assumed]
+    if open_to_doubt:
+        first, *others = open_to_doubt
+        more = f" This holds for {len(others)} other file(s), too." if others else ""
+        logger.warning("%s %s.%s", first.path, first.assumed, more)
+
+
+def channels_of(volume: Volume) -> Iterator[np.ndarray]:
+    """Yield each channel (x, y, z) in file order; raise a `UserError` if the file is damaged.
+
+    All channels share one buffer, so each is valid only until the next one is read. Values are as stored, not scaled.
+    """
+    shape = volume.shape[:3]
+    buffer = bytearray(math.prod(shape) * volume.dtype.itemsize)
+    try:
+        with volume.open() as stream:
+            stream.read(volume.offset)
+            for index in range(volume.shape[3]):
+                filled = 0
+                while filled < len(buffer) and (got := stream.readinto(memoryview(buffer)[filled:])):  # type: ignore[attr-defined]
+                    filled += got
+                if filled < len(buffer):
+                    raise UserError(
+                        f"Expected {volume.shape[3]} channels of {len(buffer)} bytes in {volume.path}, found that "
+                        f"channel {index} ends after {filled} bytes: the file is truncated. {MEND}"
+                    )
+                yield np.frombuffer(buffer, dtype=volume.dtype).reshape(shape, order="F")
+            # The checksum of a gzip file is compared at its end only.
+            while stream.readinto(buffer):  # type: ignore[attr-defined]
+                pass
+    except DAMAGED as error:
+        raise UserError(
+            f"Cannot decompress {volume.path}: {error}. The file is truncated or altered. {MEND}"
+        ) from error
+
+
+def check_complete(volume: Volume) -> None:
+    """Raise a `UserError` unless the file holds all voxels that its header announces.
+
+    A gzip file ends with the size of its content, modulo 4 GiB. If that agrees with the header, nothing is
+    decompressed: the checksum finds damage in the middle later, when the volume is read. If it does not agree (the file
+    was cut, or has several gzip members), the whole file is decompressed to find out.
+    """
+    with volume.path.open("rb") as file:
+        size = file.seek(-4, os.SEEK_END) + 4
+        recorded = int.from_bytes(file.read(4), "little") if volume.path.suffix == ".gz" else size
+    if recorded != volume.size % 2**32:
+        for _ in channels_of(volume):
+            pass
 
 
 def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: int = 32) -> np.ndarray:
-    """Read the centre axial slices of a four-dimensional volume as small images.
+    """Read the centre axial slices of a record as small images.
 
     Parameters
     ----------
@@ -24,6 +250,35 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
         NIfTI volume with axes (x, y, z, channel), in any orientation.
     order
         Canonical names of its sequences, one a channel, in the order of the file.
+    count, size
+        As in `centre_images`.
+
+    Returns
+    -------
+    The result of `centre_images`, with the sequences in canonical order.
+
+    Raises
+    ------
+    UserError
+        For everything that `read_volume` and `centre_images` refuse.
+    ValueError
+        If ``order`` does not have each sequence once.
+    """
+    if sorted(order) != sorted(SEQUENCES):
+        raise ValueError(f"Expected order to hold each of {', '.join(SEQUENCES)} once, found {', '.join(order)}.")
+    images = centre_images(read_volume(path, channels=len(order), slices=count), order, count, size)
+    return images[[order.index(name) for name in SEQUENCES]]
+
+
+def centre_images(volume: Volume, names: Sequence[str], count: int, size: int) -> np.ndarray:
+    """Read the centre axial slices of every channel of a volume as small images.
+
+    Parameters
+    ----------
+    volume
+        The volume, in any orientation.
+    names
+        Names of its channels, for messages.
     count
         Number of centre slices along the inferior-superior axis.
     size
@@ -31,35 +286,36 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
 
     Returns
     -------
-    float32 array of shape (sequence, slice, row, column), in the units of the file (``scl_slope`` and ``scl_inter``
-    applied). A sequence with negative intensities goes through `as_magnitudes` first. Sequences are in canonical order,
-    slices run from inferior to superior, rows from anterior to posterior and columns from the patient's left to the
-    right: a picture of an image shows anterior up and left on the left. Oblique volumes get the nearest canonical
-    orientation by exchange and reversal of axes, without interpolation.
+    float32 array of shape (channel, slice, row, column), in the units of the file (``scl_slope`` and ``scl_inter``
+    applied). Voxels far out of the range of the others are set to the end of that range (`within_range`), and a channel
+    with negative intensities goes through `as_magnitudes`. Slices run from inferior to superior, rows from anterior to
+    posterior and columns from the patient's left to the right: a picture of an image shows anterior up and left on the
+    left. Oblique volumes get the nearest canonical orientation by exchange and reversal of axes, without interpolation.
 
     Raises
     ------
     UserError
-        For everything that `read_volume` refuses, for truncated or altered files, and for slices that are constant,
-        empty or not finite.
-    ValueError
-        If ``order`` does not have each sequence once.
+        For truncated or altered files, for slices that are constant, empty or not finite, and for channels whose
+        intensities are not those of a head (`implausible`).
     """
-    if sorted(order) != sorted(SEQUENCES):
-        raise ValueError(f"Expected order to hold each of {', '.join(SEQUENCES)} once, found {', '.join(order)}.")
-    volume = read_volume(path, channels=len(order), slices=count)
+    import nibabel as nib
+
     kept = centre_slices(volume.axial_slices, count)
-    images = np.empty((len(order), count, size, size), dtype=np.float32)
+    images = np.empty((len(names), count, size, size), dtype=np.float32)
     faults: list[str] = []
-    for channel, name in zip(_canonical_channels(volume), order, strict=True):
-        slices = np.transpose(channel[:, ::-1, kept], (2, 1, 0))
-        faults += _faults(slices, name, first=kept.start, empty=-volume.intercept / volume.slope)
-        if not faults:
-            images[SEQUENCES.index(name)] = _resized(slices, volume, size)
+    for index, (name, channel) in enumerate(zip(names, channels_of(volume), strict=True)):
+        canonical = nib.apply_orientation(channel, volume.orientation)  # type: ignore[no-untyped-call]
+        slices = np.transpose(canonical[:, ::-1, kept], (2, 1, 0))
+        found = _faults(slices, name, first=kept.start, empty=-volume.intercept / volume.slope)
+        if not found:
+            images[index] = _resized(slices, volume, size)
+            if implausible(images[index]):
+                found = [f"{name} with nearly all voxels at the bottom of its range, as if it held a fill value"]
+        faults += found
     if faults:
         more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
         raise UserError(
-            f"Expected {count} centre slices with finite, varying intensities in {path}, found "
+            f"Expected {count} centre slices with finite, varying intensities of a head in {volume.path}, found "
             f"{'; '.join(faults[:MOST_NAMED])}{more} (slices counted from inferior, from 0). "
             "Correct the volume or leave the record out."
         )
@@ -67,21 +323,14 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
 
 
 def _resized(slices: np.ndarray, volume: Volume, size: int) -> np.ndarray:
-    """Return small images of one sequence, none of whose voxels is negative."""
+    """Return small images of one channel, none of whose voxels is negative."""
+    slices = within_range(slices)
     ends = (volume.slope * float(end) + volume.intercept for end in (slices.min(), slices.max()))
     if min(ends) < 0:
         shown = volume.slope * slices.astype(np.float64) + volume.intercept
         return resize_area(as_magnitudes(shown.astype(np.float32)), size)
     # Averaging and scaling commute; scaling the small images is cheaper.
     return np.asarray(volume.slope * resize_area(slices, size) + volume.intercept)
-
-
-def _canonical_channels(volume: Volume) -> Iterator[np.ndarray]:
-    """Yield each channel as a view of shape (right, anterior, superior); it is valid until the next one."""
-    import nibabel as nib
-
-    for channel in channels_of(volume):
-        yield nib.apply_orientation(channel, volume.orientation)  # type: ignore[no-untyped-call]
 
 
 def _faults(slices: np.ndarray, name: str, *, first: int, empty: float) -> list[str]:

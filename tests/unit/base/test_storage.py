@@ -181,7 +181,7 @@ def test_names_that_do_not_fit_the_array_are_refused(changes):
 
 def test_damaged_and_absent_stacks_are_a_users_error(tmp_path):
     path = tmp_path / "a.h5"
-    with pytest.raises(UserError, match=r"Cannot read the image stack .*a\.h5"):
+    with pytest.raises(UserError, match=r"a\.h5: No such file"):
         read_stack(path)
     write_stack(path, stack())
     path.write_bytes(path.read_bytes()[:200])

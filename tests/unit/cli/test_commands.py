@@ -63,7 +63,7 @@ def mistake(arguments, capsys) -> str:
     [
         ((), ("predict", "convert", "report", "Snakemake")),
         (("predict",), ("model", "volume", "--json")),
-        (("convert",), ("BIDS", "*_ce-gadolinium_T1w.nii.gz", "--parts", "--test-fraction", "0.35")),
+        (("convert",), ("BIDS", "*_ce-gadolinium_T1w.nii.gz", "--patients", "--test-fraction", "0.35")),
         (("report",), ("results", "--configfile", "--headline", "--html", "report.html")),
     ],
 )
@@ -195,10 +195,10 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     parts = tmp_path / "parts.tsv"
     rows = ["patient\tpart", "BraTS-GLI-00001\ttrain", "BraTS-GLI-00002\ttrain", "BraTS-GLI-00003\ttest"]
     parts.write_text("\n".join(rows))
-    target = tmp_path / "task"
-    code, out, _ = ended(["convert", source, target, "--parts", parts], capsys)
+    target, rule = tmp_path / "task", r"(BraTS-GLI-\d+)-\d+"
+    code, out, _ = ended(["convert", source, target, "--patients", parts, "--patient-pattern", rule], capsys)
     assert code == 0
-    assert "2 training and 1 test patients, with 3 and 2 records" in out
+    assert "2 training and 1 test patients, with 3 and 2 scans" in out
     said = yaml.safe_load(out[out.index("cohort:") :])
     root = Path(__file__).parents[3]
     config = yaml.safe_load((root / "workflow/scenarios/decathlon.yaml").read_text())

@@ -167,13 +167,6 @@ def test_sessions_of_one_person_stay_together_whatever_the_split(tmp_path):
     assert len(task.training + task.test) == 24
 
 
-def test_time_points_of_brats_are_one_patient(tmp_path):
-    names = ("BraTS-GLI-00005-100", "BraTS-GLI-00005-101", "BraTS-GLI-00006-000")
-    task = convert_folder(write_brats(tmp_path / "in", names), tmp_path / "out", test_fraction=0.0)
-    table = index_cohort(task.root, train_patients=2, test_patients=0, slices=1)
-    assert table["patient"].tolist() == ["BraTS-GLI-00005"] * 2 + ["BraTS-GLI-00006"]
-
-
 def test_part_is_a_function_of_the_name_with_the_right_share():
     names = [f"sub-{number:04d}" for number in range(4000)]
     parts = [part_of(name, 0.35) for name in names]
@@ -197,11 +190,11 @@ def test_parts_can_be_given(tmp_path):
     source = write_brats(tmp_path / "in", ("a", "b", "c"))
     table = tmp_path / "parts.tsv"
     table.write_text("patient\tpart\na\ttest\nb\ttrain\nc\ttest\n")
-    task = convert_folder(source, tmp_path / "out", parts=table)
+    task = convert_folder(source, tmp_path / "out", patients=table)
     assert [file.name for file in task.training] == ["b.nii.gz"]
     assert [file.name for file in task.test] == ["a.nii.gz", "c.nii.gz"]
     table.write_text("patient\tpart\na\tvalidation\nb\ttrain\nb\ttest\nz\ttest\n")
-    found = "\n".join(problems(source, tmp_path / "again", parts=table))
+    found = "\n".join(problems(source, tmp_path / "again", patients=table))
     for words in ("'validation'", "one part for b", "a line for c", "a folder for z"):
         assert words in found
 
@@ -256,7 +249,7 @@ def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
         "b_again_t1.nii.gz, b_t1.nii.gz",
         "c_flair.nii.gz",
         "d_t2.nii.gz",
-        "3-D volume in",
+        "e_t2.nii.gz",
         "f_flair.nii.gz",
     ]
     assert len(found) == len(expected)
@@ -304,7 +297,7 @@ def test_the_sites_of_a_federation_hold_training_patients_alone_or_test_patients
         assert (len(task.training), len(task.test)) == counts
     parts = tmp_path / "parts.tsv"
     parts.write_text("patient\tpart\n" + "".join(f"BraTS20_00{number}\ttest\n" for number in (1, 2, 3)))
-    (found,) = problems(source, tmp_path / "out", parts=parts)
+    (found,) = problems(source, tmp_path / "out", patients=parts)
     assert "Change" in found
     assert "parts.tsv" in found
 

@@ -10,7 +10,8 @@ import pytest
 from decathlon_builder import CHANNELS, real_sample, volume, write_dataset_json, write_tiny_task, write_volume
 
 from zetadp.base.validation import UserError
-from zetadp.mri.decathlon import SEQUENCES, canonical_sequence, read_task, read_volume, record_name, write_task
+from zetadp.mri.decathlon import SEQUENCES, canonical_sequence, read_task, record_name, write_task
+from zetadp.mri.volumes import read_volume
 
 
 def test_task_keeps_the_channel_order_of_the_file_under_canonical_names(tmp_path):
@@ -129,7 +130,7 @@ def _good(path: Path) -> bytes:
         (lambda path: path.write_bytes(gzip.decompress(_good(path))), "gzip-compressed"),
         (lambda path: path.write_bytes(_good(path)[:100]), "Cannot read the NIfTI header"),
         (lambda path: path.write_bytes(gzip.compress(b"no image" * 100)), "Cannot read the NIfTI header"),
-        (lambda path: write_volume(path, np.ones((6, 7, 8), np.int16)), "Expected a 4-D NIfTI volume"),
+        (lambda path: write_volume(path, np.ones((6, 7, 8), np.int16)), "Expected 4 channels"),
         (lambda path: write_volume(path, np.ones((6, 7, 8, 1, 4), np.int16)), "found 5-D"),
         (lambda path: write_volume(path, np.ones((6, 7, 8, 3), np.int16)), "Expected 4 channels"),
         (lambda path: write_volume(path, np.ones((6, 7, 8, 5), np.int16)), "Expected 4 channels"),

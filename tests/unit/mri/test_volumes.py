@@ -8,10 +8,10 @@ import pytest
 from decathlon_builder import real_sample, volume, write_volume
 
 from zetadp.base.validation import UserError
-from zetadp.mri.decathlon import SEQUENCES, check_complete, read_task, read_volume
+from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.fourier import to_kspace
 from zetadp.mri.slicing import resize_area
-from zetadp.mri.volumes import read_centre_slices
+from zetadp.mri.volumes import check_complete, read_centre_slices, read_volume
 from zetadp.mri.whitening import whiten
 
 SHAPE = (12, 8, 9)

@@ -146,9 +146,9 @@ def without_affine(brain) -> bytes:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda brain: with_slice(brain, np.nan), "slice 5 of channel 2"),
-        (lambda brain: with_slice(brain, 7), "slice 5 of channel 2"),
-        (lambda brain: brain[..., None], "found 5 axes"),
+        (lambda brain: with_slice(brain, np.nan), "channel 2 slice 5"),
+        (lambda brain: with_slice(brain, 7), "channel 2 slice 5"),
+        (lambda brain: brain[:, :, :, None], "found 5-D"),
         (lambda brain: brain.astype(np.complex64), "real voxels .* found complex64"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_named(tmp_path, brain, damage):
             "text": b"no volume",
         }
         path.write_bytes(changed[damage])
-    with pytest.raises(UserError, match="Cannot read") as error:
+    with pytest.raises(UserError) as error:
         predict_volume(finished(tmp_path), path)
     assert str(path) in str(error.value)
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,7 @@ from zetadp.base.validation import UserError
 from zetadp.config.contradictions import SIMULATED_NAME
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
-from zetadp.mri.decathlon import DAMAGED
-from zetadp.mri.slicing import as_magnitudes, centre_slices, resize_area
+from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
 from zetadp.nn.settings import IMAGE, STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
 from zetadp.tasks.brain_sequences.abstention import UNLIKE, UNSURE, abstention_for
@@ -60,30 +58,22 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
         raise UserError(
             f"Expected a model that classifies pulse sequences, found a model of another task ({type(task).__name__})."
         )
-    channels = _canonical_channels(path)
-    if channels.shape[3] < task.slices:
-        raise UserError(f"Expected at least {task.slices} axial slices in {path}, found {channels.shape[3]}.")
-    if model.settings.domain == STUDY and len(channels) != len(task.names):
+    volume = read_volume(path, slices=task.slices)
+    log_assumptions([volume])
+    channels = volume.shape[3]
+    if model.settings.domain == STUDY and channels != len(task.names):
         raise UserError(
             f"Expected all {len(task.names)} sequences of a patient in {path}, because the model compares them, found "
-            f"{len(channels)} channel(s)."
+            f"{channels} channel(s)."
         )
-    kept = centre_slices(channels.shape[3], task.slices)
-    # As in training: rows run from anterior to posterior, columns from left to right.
-    slices = np.transpose(channels[:, :, ::-1, kept], (0, 3, 2, 1)).astype(np.float32)
-    spread = np.ptp(slices, axis=(2, 3))
-    if not np.isfinite(spread).all() or (spread == 0).any():
-        channel, place = np.argwhere(~np.isfinite(spread) | (spread == 0))[0]
-        where = f"slice {kept.start + place} of channel {channel}"
-        raise UserError(f"Expected intensities in {path} that are finite and vary, found a bad slice: {where}.")
-    magnitudes = np.stack([as_magnitudes(sequence) for sequence in slices])
-    images = resize_area(magnitudes, task.size).reshape(-1, task.size, task.size)
+    names = [f"channel {number}" for number in range(channels)]
+    images = centre_images(volume, names, task.slices, task.size).reshape(-1, task.size, task.size)
     inputs = prepared_inputs(images, model.settings.domain, model.backbone)
     outputs = outputs_of(model.network, inputs)
-    doubts = _doubts(model, inputs, outputs, len(channels))
+    doubts = _doubts(model, inputs, outputs, channels)
     rows = []
-    deciding = task if len(channels) == len(task.names) else replace(task, decision=IMAGE)
-    for channel, part in enumerate(np.split(deciding.probabilities(outputs).numpy(), len(channels))):
+    deciding = task if channels == len(task.names) else replace(task, decision=IMAGE)
+    for channel, part in enumerate(np.split(deciding.probabilities(outputs).numpy(), channels)):
         votes = np.bincount(part.argmax(axis=1), minlength=len(task.names)) / task.slices
         *_, second, winner = (int(place) for place in np.lexsort((part.mean(axis=0), votes)))
         rows.append(
@@ -161,35 +151,3 @@ def origin(model: FinishedModel) -> str:
     if simulated:
         found += f"\nWarning: this training was a simulation: {', and '.join(simulated)}."
     return found
-
-
-def _canonical_channels(path: Path) -> np.ndarray:
-    """Return a volume as (channel, right, anterior, superior)."""
-    import nibabel as nib
-
-    unreadable = (
-        nib.filebasedimages.ImageFileError,
-        nib.spatialimages.HeaderDataError,
-        nib.orientations.OrientationError,
-    )
-    try:
-        image: Any = nib.as_closest_canonical(nib.load(path))  # type: ignore[no-untyped-call]
-        values = np.asarray(image.dataobj)
-        _check_whole(path)
-    except (*DAMAGED, ValueError, *unreadable) as error:
-        raise UserError(f"Cannot read {path} as a NIfTI volume: {error}.") from error
-    if values.ndim not in (3, 4):
-        raise UserError(f"Expected a 3-D or 4-D volume in {path}, found {values.ndim} axes.")
-    if values.dtype.kind not in "iuf":
-        raise UserError(f"Expected real voxels in {path}, found {values.dtype}.")
-    return values[None] if values.ndim == 3 else np.moveaxis(values, 3, 0)
-
-
-def _check_whole(path: Path) -> None:
-    """Decompress a gzip file to its end, where its checksum is. Reading the voxels alone stops before the checksum."""
-    from isal import igzip
-
-    if path.suffix == ".gz":
-        with igzip.open(path, "rb") as stream:  # type: ignore[no-untyped-call]
-            while stream.read(1 << 24):
-                pass
