@@ -15,7 +15,6 @@ from jsonschema import Draft7Validator
 
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.kit import write_kits
-from zetadp.federation.flower.server_kit import write_server_kit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,8 +39,7 @@ def test_the_schema_finds_nothing_and_would_find_something(schema: Draft7Validat
     plan.write(tmp_path / "plan.json")
     authority = make_credentials(tmp_path / "keys", []).authority
     given = {"server": "server.example:9443", "authority": authority}
-    kits = write_kits(plan, tmp_path / "plan.json", tmp_path / "kits", **given)
-    server = write_server_kit(plan, tmp_path / "plan.json", tmp_path / "kits", **given, answer_seconds=10)
+    *kits, server = write_kits(plan, tmp_path / "plan.json", tmp_path / "kits", **given)
     for kit in (server, *kits):
         content: dict[str, Any] = yaml.safe_load((kit / "compose.yaml").read_text())
         assert list(schema.iter_errors(content)) == []

@@ -46,7 +46,6 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.xfail(strict=True, reason="kind C: names that another party gives")
 @pytest.mark.parametrize("key", NAMES)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_name_in_a_plan_is_a_plain_name_or_the_plan_is_refused(key, name):
@@ -55,7 +54,6 @@ def test_a_name_in_a_plan_is_a_plain_name_or_the_plan_is_refused(key, name):
     assert str(refused.value).isprintable()
 
 
-@pytest.mark.xfail(strict=True, reason="kind C: names that another party gives")
 def test_a_hospital_is_shown_no_page_of_a_plan_with_a_forged_cost(tmp_path, capsys):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(changed("cohort", "glioma\nnode-02\n  costs:    node-02: epsilon 0.1\x1b[8m")))
@@ -71,7 +69,7 @@ NUMBERS = {
     "training.clip": [float("inf"), float("nan"), 0, -1, "2", True, 1e300, 1e-300],
     "training.images_per_patient": [2.5, True, 10**9],
     "nodes.1.population": [4.5, "4", True, float("inf"), 10**12],
-    "nodes.1.expected": [1e-300, float("nan"), "2", True, 5],
+    "nodes.1.expected": [1e-300, float("nan"), "2", True, 6],
     "nodes.1.noise_multiplier": [1e-200, 1e-6, float("inf"), float("nan"), -1, True, "1.5"],
     "delta": [0, 1, 2, -1, 1e-300, float("nan"), "0.001", True],
     "run.epsilon": ["nan", "1e400", "8_0", " 80 ", "-1", "0", [8], 8],
@@ -84,7 +82,6 @@ NUMBERS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="kind C: plans whose numbers cannot be")
 def test_a_number_of_a_plan_that_cannot_be_is_refused_at_once():
     signal.alarm(60)  # ends the tests' process: a plan that hangs is a failure
     accepted = []
@@ -98,7 +95,7 @@ def test_a_number_of_a_plan_that_cannot_be_is_refused_at_once():
     assert not accepted
 
 
-@pytest.mark.parametrize(("expected", "sigma"), [(4, 0.01), (1, 0.05), (1e-6, 1.0), (4, 1e5)])
+@pytest.mark.parametrize(("expected", "sigma"), [(4, 0.01), (1, 0.05), (1, 0.001), (1e-4, 1.0), (4, 1e5)])
 def test_the_cost_of_a_plan_at_the_edge_of_what_can_be_is_said_or_refused(expected, sigma):
     content = PLAN.to_json()
     content["nodes"] = [{**asdict(node), "expected": expected, "noise_multiplier": sigma} for node in PLAN.nodes]
@@ -139,28 +136,7 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param(
-            what,
-            marks=[pytest.mark.xfail(strict=True, reason="kind C: lines of another site's ledger")]
-            * (
-                what
-                in {
-                    "line break",
-                    "carriage return",
-                    "another spelling",
-                    "a further key",
-                    "a key twice",
-                    "deep",
-                    "before the start",
-                }
-            ),
-        )
-        for what in FORGED
-    ],
-)
+@pytest.mark.parametrize("what", FORGED)
 def test_a_line_that_is_not_as_a_ledger_writes_it_never_reaches_the_servers_copy(what, tmp_path):
     copy_ = Mirror(tmp_path / "copies/node.jsonl")
     with pytest.raises(BrokenChainError):
@@ -179,7 +155,7 @@ HOSTS = [
     "server example",
     "",
     "a..example",
-    "-a.example",
+    "a-.example",
     "fe80::1%eth0",
     "[2001:db8::1]",
     "a/b",
@@ -187,7 +163,6 @@ HOSTS = [
 ]
 
 
-@pytest.mark.xfail(strict=True, reason="kind C: addresses")
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_host_that_is_none_makes_no_certificate_and_leaves_nothing(host, tmp_path, capsys):
     assert main(["federation", "certificates", str(tmp_path / "keys"), "--hosts", "good.example", host]) == 1
@@ -203,10 +178,7 @@ def test_a_host_that_is_none_makes_no_certificate_and_leaves_nothing(host, tmp_p
         "2001:db8::1",
         "xn--mller-klinik-dlb.example",
         "server_1.example",
-        pytest.param(
-            "ec2-203-0-113-25.compute-1.some-very-long-region-name.hospital-network.amazonaws.example",
-            marks=pytest.mark.xfail(strict=True, reason="kind C: addresses"),
-        ),
+        "ec2-203-0-113-25.compute-1.some-very-long-region-name.hospital-network.amazonaws.example",
     ],
 )
 def test_a_host_that_is_one_is_in_the_certificate(host, tmp_path):
@@ -235,7 +207,6 @@ SERVERS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="kind C: addresses")
 def test_an_address_of_a_server_has_a_host_and_a_port_or_no_kit_is_made(tmp_path, capsys):
     PLAN.write(tmp_path / "plan.json")
     assert main(["federation", "certificates", str(tmp_path / "keys")]) == 0

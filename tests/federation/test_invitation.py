@@ -12,7 +12,7 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
 from zetadp.core.plan import RunName
-from zetadp.federation.invitation import invitation
+from zetadp.federation.flower.approval import invitation
 from zetadp.privacy import accounting
 
 

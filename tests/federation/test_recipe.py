@@ -24,7 +24,7 @@ from federation.sites import make_plan, write_hospital_folder
 from zetadp.base.tensors import load_tensors
 from zetadp.cli import main
 from zetadp.federation.flower.approval import approve
-from zetadp.federation.flower.certificates import Credentials, check_node_key, read_public_key
+from zetadp.federation.flower.certificates import Credentials, read_node_key, read_public_key
 from zetadp.federation.flower.processes import free_port
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.privacy.ledger import read_ledger
@@ -85,12 +85,13 @@ def test_plan_kit_and_approval_print_what_the_page_shows(tmp_path, monkeypatch, 
     assert (kit / "zetadp-node-02.service").read_text() == SERVICE
     own, shown = (yaml.safe_load(text) for text in ((kit / "node.yaml").read_text(), NODE))
     assert own | {"images": shown["images"]} == shown
+    (kit / "node.yaml").write_text(yaml.safe_dump(own | {"state": str(tmp_path / "state")}))
     monkeypatch.chdir(kit)
     assert main(["federation", "key", "node-02.pub.pem", "node-02.key"]) == 0
     capsys.readouterr()
     for command in [words[1:] for words in shown_commands() if words[2] == "approve"]:
         assert main(command) == 0
-        assert capsys.readouterr().out.replace(str(kit), "/srv/zetadp/node-02") in OUTPUTS
+        assert capsys.readouterr().out.replace(str(tmp_path), "/srv/zetadp") in OUTPUTS
 
 
 def test_openssl_makes_certificates_that_a_server_takes(tmp_path):
@@ -109,7 +110,7 @@ def test_openssh_makes_keys_that_a_node_and_a_server_take(tmp_path):
     commands = [each.replace("\n", " ") for each in re.findall(r"`(ssh-keygen [^`]*)`", TEXT)]
     assert len(commands) == 2
     subprocess.run(["sh", "-euc", "; ".join(commands)], cwd=tmp_path, check=True, capture_output=True)
-    check_node_key(tmp_path / "node-02.key")
+    read_node_key(tmp_path / "node-02.key")
     public = read_public_key(tmp_path / "node-02.pub.pem")
     own = serialization.load_ssh_private_key((tmp_path / "node-02.key").read_bytes(), None).public_key()
     form = serialization.PublicFormat.SubjectPublicKeyInfo

@@ -9,6 +9,8 @@ from zetadp.base.validation import UserError
 
 UNCLIPPED = "unclipped"
 """Label of a run without clipping and without noise."""
+SMALLEST_DELTA = 1e-10
+"""Smallest delta. Below it, rounding errors of the Fourier transform that composes distributions matter."""
 USELESS = 1000
 """Largest epsilon of a person that is a guarantee of any use."""
 

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=str)
@@ -42,17 +43,29 @@ def refuse(problems: Sequence[str], where: str) -> None:
 
 
 def positive(**values: float) -> None:
-    """Raise ``ValueError`` unless every named value is finite and above zero."""
+    """Raise ``ValueError`` unless every named value is a finite number above zero."""
     for name, value in values.items():
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"Expected {name} > 0, found {value}.")
+        if not (_is_number(value) and value > 0 and math.isfinite(value)):
+            raise ValueError(f"Expected {name} > 0, found {value!r}.")
 
 
 def in_range(low: float, high: float, **values: float) -> None:
-    """Raise ``ValueError`` unless every named value lies in the closed interval ``[low, high]``."""
+    """Raise ``ValueError`` unless every named value is a number in the closed interval ``[low, high]``."""
     for name, value in values.items():
-        if not low <= value <= high:
-            raise ValueError(f"Expected {low} <= {name} <= {high}, found {value}.")
+        if not (_is_number(value) and low <= value <= high):
+            raise ValueError(f"Expected {low} <= {name} <= {high}, found {value!r}.")
+
+
+def whole(low: int, high: int, **values: int) -> None:
+    """Raise ``ValueError`` unless every named value is a whole number in the closed interval ``[low, high]``."""
+    for name, value in values.items():
+        if not (isinstance(value, Integral) and _is_number(value) and low <= value <= high):
+            raise ValueError(f"Expected a whole number {low} <= {name} <= {high}, found {value!r}.")
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a real number; Python also takes true and false for numbers."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def one_of(allowed: Iterable[Name], **values: str) -> None:

@@ -187,13 +187,11 @@ def _kit(parser: argparse.ArgumentParser) -> None:
 def _run_kit(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import kit
-    from zetadp.federation.flower.server_kit import write_server_kit
 
     plan = Plan.read(given.plan)
     reached = {"server": given.server, "authority": given.authority, "answer_seconds": given.answer_seconds}
     with written():
-        folders = kit.write_kits(plan, given.plan, given.output, **reached)
-        own = write_server_kit(plan, given.plan, given.output, **reached)
+        *folders, own = kit.write_kits(plan, given.plan, given.output, **reached)
     for folder in folders:
         print(f"{folder}: send it to the hospital, which reads {kit.PAGE} first")
     print(f"{own}: for the server; read {kit.PAGE} first")

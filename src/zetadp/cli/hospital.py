@@ -40,7 +40,7 @@ def _show(parser: argparse.ArgumentParser) -> None:
 
 def _run_show(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
-    from zetadp.federation.invitation import invitation
+    from zetadp.federation.flower.approval import invitation
 
     print(invitation(Plan.read(given.plan), given.node))
 
@@ -87,13 +87,13 @@ def _approve(parser: argparse.ArgumentParser) -> None:
 def _run_approve(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import approval
-    from zetadp.federation.flower.certificates import check_node_key
+    from zetadp.federation.flower.approval import invitation
+    from zetadp.federation.flower.certificates import read_node_key
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
-    from zetadp.federation.invitation import invitation
     from zetadp.privacy.calibration import check_promise
 
     settings = HospitalSettings.read(given.settings)
-    check_node_key(given.key)
+    read_node_key(given.key)
     plan = Plan.read(settings.plan)
     check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
     check_cap(settings, plan)
@@ -135,11 +135,9 @@ def _node(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_node(given: argparse.Namespace) -> None:
-    from flwr.supercore.address import parse_address
-
     from zetadp.core.plan import Plan
     from zetadp.federation.flower.approval import check_approval
-    from zetadp.federation.flower.certificates import check_certificate, check_node_key
+    from zetadp.federation.flower.certificates import checked_server, read_certificate, read_node_key
     from zetadp.federation.flower.launcher import Uplink, memory_of, start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
@@ -148,14 +146,13 @@ def _run_node(given: argparse.Namespace) -> None:
     from zetadp.privacy.calibration import check_promise
 
     settings = HospitalSettings.read(given.settings)
-    if parse_address(given.server) is None:
-        raise UserError(f"Expected --server HOST:PORT, such as server.example:{PORT}, found {given.server}.")
+    checked_server(given.server)
     plan = Plan.read(settings.plan)
     promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
     check_cap(settings, plan)
     pick_device(settings.device)
-    check_certificate(given.authority)
-    check_node_key(given.key)
+    read_certificate(given.authority)
+    read_node_key(given.key)
     approved = check_approval(settings, plan, given.key)
     folder = (given.folder or settings.state / "node").resolve()
     processes = Processes(folder / "logs", silent_environment(folder / "flower"))

@@ -36,7 +36,7 @@ share = number_that("a share from 0 to 1", lambda value: 0 <= value <= 1)
 
 def delta(text: str) -> float:
     """Read a delta: a positive number below 1, and no smaller than the accountants can state."""
-    from zetadp.privacy.accounting import SMALLEST_DELTA
+    from zetadp.base.epsilon import SMALLEST_DELTA
 
     value = positive_number(text)
     if not SMALLEST_DELTA <= value < 1:

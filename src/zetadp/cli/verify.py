@@ -22,13 +22,13 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "ledger (ledger.jsonl) must be an unbroken chain. Its plan (plan.json) and its statement (privacy.json) must "
         "agree with the ledger. Its epsilon must not be below the one that dp-accounting computes. This needs no "
         "patients' data. The exit code is 1 if anything is wrong.",
-        "A hospital of a federation has no such folder. With --receipt (.json, from the coordinator) and --authority "
-        "(.pem), check instead that its ledgers record all that the server has received. An older copy of a ledger "
-        "does not.",
+        "A hospital of a federation has no such folder. With --receipt (.json, from the coordinator), --authority "
+        "(.pem) and --server, check instead that its ledgers record all that the server has received. An older copy "
+        "of a ledger does not.",
         examples=(
             "verify results/default/runs/study_steep/federated/eps-1/seed-0",
             "verify results/default/runs/study_steep/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
-            "verify --receipt node-02.json --authority authority.pem --ledgers state/ledgers",
+            "verify --receipt node-02.json --authority authority.pem --server server.example --ledgers state/ledgers",
         ),
     )
     verify.add_argument("place", type=Path, metavar="RUN", nargs="?", help="folder of a finished run")
@@ -43,13 +43,14 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         type=Path,
         help="certificate of the authority (authority.pem) that signed the server's certificate",
     )
+    verify.add_argument("--server", metavar="HOST", help="name or address by which nodes reach the server")
     verify.set_defaults(run=with_federation(_verify))
 
 
 def _verify(given: argparse.Namespace) -> None:
     place = given.place or given.receipt
     if (given.place is None) == (given.receipt is None):
-        raise UserError("Expected the folder of a finished run, or --receipt with --authority and --ledgers.")
+        raise UserError("Expected the folder of a finished run, or --receipt with --authority, --server and --ledgers.")
     for check in (checks := _checks(given)):
         print(f"wrong: {check.what}: {check.fault}" if check.fault else f"ok: {check.what}")
     wrong = sum(bool(check.fault) for check in checks)
@@ -64,6 +65,6 @@ def _checks(given: argparse.Namespace) -> list[Check]:
         return verify_run(given.place, given.ledgers)
     from zetadp.federation.flower.receipts import check_receipt
 
-    if given.authority is None or given.ledgers is None:
-        raise UserError("Expected --authority and --ledgers with --receipt.")
-    return check_receipt(given.receipt, given.authority, given.ledgers)
+    if None in (given.authority, given.server, given.ledgers):
+        raise UserError("Expected --authority, --server and --ledgers with --receipt.")
+    return check_receipt(given.receipt, given.authority, given.ledgers, given.server)

@@ -16,9 +16,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zetadp.base.epsilon import UNCLIPPED
+from zetadp.base.epsilon import SMALLEST_DELTA, UNCLIPPED, epsilon_label
 from zetadp.base.storage import read_json, write_json
-from zetadp.base.validation import UserError, in_range, one_of, positive
+from zetadp.base.validation import UserError, checked_name, in_range, one_of, shown, whole
 from zetadp.core.settings import DIRECTION, GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import Kind, Round, sampling_probability
@@ -30,6 +30,8 @@ SEEDING = 1
 """Version of the list of values that determine seeded draws."""
 HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e12
+"""Range of noise multipliers above zero. Less noise hides nothing, and accountants cannot state what it costs."""
 UPDATES = ("float32", "float16", "int8")
 """Number formats in which updates travel between sites."""
 
@@ -52,6 +54,12 @@ class RunName:
     arm: str
     epsilon: str
     seed: int
+
+    def __post_init__(self) -> None:
+        """Check the name: parts of it become names of files and are printed."""
+        for part in ("network", "arm", "epsilon"):
+            checked_name(getattr(self, part), f"the run's {part}")
+        whole(0, 2**63, seed=self.seed)
 
     def __str__(self) -> str:
         return f"{self.network} {self.arm} eps-{self.epsilon} seed-{self.seed}"
@@ -81,9 +89,11 @@ class NodeConstants:
 
     def __post_init__(self) -> None:
         """Check every constant."""
-        positive(population=self.population, expected=self.expected)
-        in_range(0, self.population, expected=self.expected)
-        in_range(0, float("inf"), noise_multiplier=self.noise_multiplier)
+        checked_name(self.name, "the name of a node")
+        whole(1, 10**9, population=self.population)
+        in_range(1e-6 * self.population, self.population, expected=self.expected)
+        if self.noise_multiplier != 0:
+            in_range(LEAST_NOISE, MOST_NOISE, noise_multiplier=self.noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -142,8 +152,14 @@ class Plan:
         one_of(UPDATES, update=self.update)
         one_of(("patient", "image"), unit=self.unit)
         one_of(("local", "central", SECURE_AGGREGATION), threat=self.threat)
-        positive(units_of_a_person=self.units_of_a_person)
-        in_range(0, 1, delta=self.delta)
+        whole(1, 10**6, units_of_a_person=self.units_of_a_person)
+        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
+        if self.cohort:
+            checked_name(self.cohort, "the plan's cohort")
+        if not isinstance(self.task, Mapping):
+            raise ValueError(f"Expected task to hold keys with values, found {self.task!r}.")
+        if self.task:
+            checked_name(self.task["name"], "the plan's task")
         if self.unit == "image" and self.network.domain == STUDY:
             raise UserError(f"Expected unit patient for domain {STUDY}: one image changes the features of all others.")
         names = [node.name for node in self.nodes]
@@ -372,16 +388,20 @@ class Plan:
             training["optimiser"] = OptimiserSettings(**training["optimiser"])
             if "mixing" in training:
                 training["mixing"] = MixingSettings(**training["mixing"])
+            run = RunName(**given.pop("run"))
+            if epsilon_label(run.epsilon) != run.epsilon:
+                raise ValueError(f"Expected epsilon of the run as {epsilon_label(run.epsilon)}, found {run.epsilon}.")
             return cls(
-                run=RunName(**given.pop("run")),
+                run=run,
                 network=NetworkSettings(**given.pop("network")),
                 training=TrainingSettings(**training),
                 nodes=tuple(NodeConstants(**node) for node in given.pop("nodes")),
                 **given,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise UserError(
-                f"Expected a plan as the coordinator sent it, found a key or value that is missing or wrong: {error}."
+                "Expected a plan as the coordinator sent it, found a key or value that is missing or wrong: "
+                f"{shown(str(error))}."
             ) from error
 
     def write(self, path: Path) -> None:

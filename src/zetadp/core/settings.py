@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
-from zetadp.base.validation import UserError, in_range, one_of, positive
+from zetadp.base.validation import UserError, in_range, one_of, positive, whole
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 
+MOST_ROUNDS = 100_000
+"""Most rounds of a run; accounting for more would take minutes, and no training needs them."""
 GAUSSIAN = "gaussian"
 DIRECTION = "von_mises_fisher"
 NO_EXACT_DIRECTION = (
@@ -190,7 +192,9 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(rounds=self.rounds, images_per_patient=self.images_per_patient, clip=self.clip)
+        whole(1, MOST_ROUNDS, rounds=self.rounds)
+        whole(1, 10**6, images_per_patient=self.images_per_patient)
+        in_range(1e-9, 1e9, clip=self.clip)
         one_of(("seeded", "os"), noise=self.noise)
         positive(feature_norm=self.feature_norm)
         one_of((DESCENT, *AT_ONCE), estimator=self.estimator)

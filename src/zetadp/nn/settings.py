@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from zetadp.base.validation import in_range, one_of, positive
+from zetadp.base.validation import in_range, one_of, positive, whole
 
 OWN = "own"
 """Family of the user's own networks, which are PyTorch modules."""
@@ -120,6 +120,8 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         """Check every setting; lists from configuration files become tuples."""
         object.__setattr__(self, "widths", tuple(self.widths))
+        for width in self.widths:
+            whole(1, 2**16, widths=width)
         one_of(FAMILIES, family=self.family)
         one_of(DOMAINS, domain=self.domain)
         one_of(("hidden", "pooled"), head=self.head)

@@ -24,6 +24,7 @@ from dp_accounting import dp_event, rdp
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binom
 
+from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.quiet import only_errors
 from zetadp.base.validation import positive
 from zetadp.directions.cosine import check_mechanism
@@ -44,9 +45,6 @@ Exposure: TypeAlias = (
 
 TOLERANCE = 5e-4
 """A figure is final once halving the grid moves it by less than this fraction."""
-
-SMALLEST_DELTA = 1e-10
-"""Smallest delta. Below it, rounding errors of the Fourier transform that composes distributions matter."""
 
 _Key: TypeAlias = tuple[tuple[float, float, int, int, int], ...]
 """Sampling probability, noise multiplier, units of one person, rounds, and zero.

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from scipy.optimize import brentq
 
-from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.epsilon import SMALLEST_DELTA, USELESS, epsilon_value, rounded_up
 from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.accounting import SMALLEST_DELTA, central_limit_mu, central_limit_noise, epsilon
+from zetadp.privacy.accounting import central_limit_mu, central_limit_noise, epsilon
 from zetadp.privacy.threat import NodeRelease, effective_noise
 
 if TYPE_CHECKING:
@@ -241,7 +241,8 @@ class Promise:
     unit
         Unit of the guarantee: ``patient`` or ``image``.
     epsilon
-        Epsilon for one unit, of one run to its declared end; infinite without noise.
+        Epsilon for one unit, of one run to its declared end. It is infinite without noise, and where a single round
+        costs more than any guarantee of use: the exact figure could take minutes.
     delta
         The delta at which it holds.
     images
@@ -259,7 +260,7 @@ class Promise:
 
     def __str__(self) -> str:
         if self.epsilon == math.inf:
-            return f"{self.node}: no guarantee, because the plan adds no noise"
+            return f"{self.node}: no guarantee, because the plan adds no noise, or far too little"
         text = f"{self.node}: epsilon {rounded_up(self.epsilon)} for each {self.unit}, at delta {self.delta:g}"
         if self.images > 1:
             text += f"; for a patient with all {self.images} images {rounded_up(self.person)}"
@@ -269,8 +270,10 @@ class Promise:
 def promise_of(plan: Plan, name: str, attempts: int = 1) -> Promise:
     """Return the cost of a number of attempts by a plan for the patients of a node, without other nodes' noise."""
     releases = Counter({kind: attempts * count for kind, count in plan.mechanisms(name).items()})
-    epsilon = accounting.epsilon(releases, plan.delta)
     images = plan.units_of_a_person
+    if accounting.epsilon(Counter(dict.fromkeys(releases, 1)), plan.delta) > USELESS:
+        return Promise(name, plan.unit, math.inf, plan.delta, images, math.inf)
+    epsilon = accounting.epsilon(releases, plan.delta)
     person = epsilon if images == 1 else accounting.epsilon_group(releases, plan.delta, images)
     return Promise(name, plan.unit, epsilon, plan.delta, images, person)
 

@@ -59,6 +59,9 @@ class Link:
 def follow(lines: Iterable[str | bytes], head: str = START) -> Iterator[Link]:
     """Read lines, and check that each follows from the one before.
 
+    A line must be the very text that `Link.after` writes. Another spelling of the same content, such as one with a line
+    break in it, would be read differently once it is in a file.
+
     Raises
     ------
     BrokenChainError
@@ -66,14 +69,14 @@ def follow(lines: Iterable[str | bytes], head: str = START) -> Iterator[Link]:
     """
     for number, line in enumerate(lines, start=1):
         try:
-            parsed = json.loads(line)
-            entry, chain = parsed["entry"], parsed["chain"]
-            head = _next(head, json.dumps(entry))
-        except (ValueError, KeyError, TypeError) as error:
+            text = line if isinstance(line, str) else line.decode()
+            link = Link.after(head, json.loads(text)["entry"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BrokenChainError(number) from error
-        if chain != head or not isinstance(entry, dict):
+        if link.text != text:
             raise BrokenChainError(number)
-        yield Link(entry, head, line if isinstance(line, str) else line.decode())
+        head = link.head
+        yield link
 
 
 def _next(head: str, content: str) -> str:

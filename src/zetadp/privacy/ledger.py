@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -345,14 +345,37 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
         raise UserError(f"Cannot read the ledger {path}: {error.strerror}.") from error
     *lines, tail = content.split(b"\n")
     attempts: list[Attempt] = []
-    head = START
     try:
-        for number, link in enumerate(follow(lines), start=1):
-            _take(link, attempts, number)
-            head = link.head
+        head = take_lines(lines, attempts)
     except BrokenChainError as error:
         raise UserError(_edited(path, error.number)) from error
     return attempts, head, len(tail)
+
+
+def take_lines(lines: Iterable[str | bytes], attempts: list[Attempt], head: str = START) -> str:
+    """Add what the lines of a ledger say to the attempts so far, and return the head of the chain after them.
+
+    Parameters
+    ----------
+    lines
+        Whole lines, without their line breaks.
+    attempts
+        The attempts of the lines before; new ones are appended.
+    head
+        Head of the chain before the lines.
+
+    Raises
+    ------
+    BrokenChainError
+        At the first line that does not follow from the one before, or that is not a line of a ledger.
+    """
+    for number, link in enumerate(follow(lines, head), start=1):
+        try:
+            _take(link, attempts, number)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, UserError) as error:
+            raise BrokenChainError(number) from error
+        head = link.head
+    return head
 
 
 def _take(link: Link, attempts: list[Attempt], number: int) -> None:

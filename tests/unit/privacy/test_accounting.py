@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom, norm
 
+from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import NodeHistory, Round, histories
@@ -48,7 +49,7 @@ def one_round_delta(epsilon, p, sigma):
 def test_one_round_agrees_with_its_closed_form(p, sigma):
     for epsilon in (0.05, 0.3, 1.0):
         exact = one_round_delta(epsilon, p, sigma)
-        if exact >= accounting.SMALLEST_DELTA:
+        if exact >= SMALLEST_DELTA:
             found = accounting.epsilon_pld({(p, sigma): 1}, exact)
             assert epsilon * (1 - 1e-9) <= found <= epsilon * 1.002
 

@@ -1,4 +1,4 @@
-"""A hospital's approval of one plan, signed with the hospital's own key. Without it the hospital's node does not start.
+"""What a hospital reads before it takes part, and its signed approval, without which its node does not start.
 
 The signature covers the hash of the plan and the number of permitted attempts, which together fix what a patient can
 lose. So a plan or a number that was changed after somebody approved it is refused, whether by mistake or by anybody who
@@ -7,26 +7,99 @@ can write the hospital's files and cannot read its key. It is no protection agai
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json
-from zetadp.base.validation import UserError
-from zetadp.core.plan import Plan
+from zetadp.base.validation import UserError, shown
+from zetadp.core.plan import NodeConstants, Plan
+from zetadp.federation.flower.certificates import check_signature, read_node_key, signature
 from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.nn.settings import DESCENT, MIXED_ROWS
+from zetadp.privacy import accounting
+from zetadp.privacy.calibration import promise_of
+from zetadp.privacy.risk import Risk, percent_up
 
 SHORTEST = 12
 """Fewest digits of a plan's hash that name it."""
-SCHEME = ec.ECDSA(hashes.SHA256())
-SIGNED = ("attempts", "date", "node", "plan", "who")
-"""What the signature covers."""
+KEYS = {"node", "plan", "attempts", "who", "date", "signature"}
+TEN = 10
+"""Number of candidates in the sentence about the chance of a right guess."""
+
+
+def invitation(plan: Plan, node: str | None = None) -> str:
+    """Return a plan in plain words.
+
+    Parameters
+    ----------
+    plan
+        The plan, with its noise.
+    node
+        The hospital whose part is told; None for all.
+
+    Raises
+    ------
+    UserError
+        If the plan has no such node.
+    """
+    known = {each.name: each for each in plan.nodes}
+    if node is not None and node not in known:
+        raise UserError(f"Expected a node of the plan ({', '.join(known)}), found {node}.")
+    chosen = list(known.values()) if node is None else [known[node]]
+    lines = [*_training(plan), *(line for each in chosen for line in _part(plan, each))]
+    return "\n".join(shown(line) for line in lines)
+
+
+def _training(plan: Plan) -> Iterator[str]:
+    net, how = plan.network, plan.training
+    yield f"Plan {plan.label} of cohort {plan.cohort or '(no name)'}"
+    yield f"  hash:     {plan.digest}"
+    yield f"  task:     {plan.task.get('name', 'none')}"
+    trained = "" if net.trained == "all" else f", of which is trained: {net.trained}"
+    start = "from a public network" if net.start == "public" else "from random weights"
+    yield f"  network:  {net.family} on {net.domain}, {start}{trained}"
+    yield f"  rounds:   {how.rounds}, with {len(plan.nodes)} nodes"
+    yield f"  noise:    {_source(how.noise)}"
+
+
+def _source(noise: str) -> str:
+    return "from the operating system" if noise == "os" else "from a seed, which protects nobody: for simulations only"
+
+
+def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
+    promise = promise_of(plan, node.name)
+    yield ""
+    yield f"{node.name}"
+    yield f"  takes part with {node.population} {plan.unit}s, no more and no fewer"
+    if node.expected == node.population:
+        yield f"  all {plan.unit}s enter every round"
+    else:
+        yield f"  about {node.expected:g} of them enter a round; the node draws them and tells nobody who they were"
+    yield f"  sends {_what(plan)}, and lines of its ledger, which hold public numbers alone"
+    yield "  never sends images, features, losses, or how many were drawn"
+    yield f"  costs:    {promise}"
+    if math.isfinite(promise.person):
+        exposed = accounting.grouped(plan.mechanisms(node.name), plan.units_of_a_person or 1)
+        share = Risk(plan.label, (), (exposed,), "holds").right_guesses(TEN, plan.delta)
+        yield (
+            f"            Someone who has the data of {TEN} candidates, one of whom took part, names the right one at "
+            f"most {percent_up(share)} of the time; {100 / TEN:g} % is guessing."
+        )
+    yield "            A training that is begun again costs as much again; `attempts` in node.yaml sets how often."
+    if math.isfinite(promise.person):
+        yield f"  agree by `most_epsilon: {rounded_up(promise.person)}` in node.yaml: the node refuses what costs more"
+
+
+def _what(plan: Plan) -> str:
+    how = plan.training
+    if how.estimator == MIXED_ROWS:
+        return f"{how.mixing.rows if how.mixing else 0} rows, each a noisy mean of a few {plan.unit}s, once"
+    if how.estimator == DESCENT:
+        return "in each round one sum of clipped gradients with noise"
+    return "once one sum of clipped statistics with noise"
 
 
 def approval_file(settings: HospitalSettings, plan: Plan) -> Path:
@@ -70,7 +143,7 @@ def approve(settings: HospitalSettings, key: Path, who: str, digits: str | None 
     }
     path = approval_file(settings, plan)
     make_folder(path.parent)
-    write_json(path, content | {"signature": _private(key).sign(_signed(content), SCHEME).hex()})
+    write_json(path, content | {"signature": signature(content, read_node_key(key))})
     return path
 
 
@@ -88,31 +161,17 @@ def check_approval(settings: HospitalSettings, plan: Plan, key: Path) -> str:
     if not path.exists():
         raise UserError(f"Nobody has approved the plan {settings.plan} (hash {plan.digest[:16]}). {remedy}")
     content = read_json(path)
+    if content.keys() != KEYS:
+        raise UserError(f"Expected {path} to be an approval, found something else. {remedy}")
     try:
-        _private(key).public_key().verify(bytes.fromhex(content["signature"]), _signed(content), SCHEME)
-        wanted = (settings.name, plan.digest)
-        found = (content["node"], content["plan"])
-    except (InvalidSignature, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"The approval {path} was altered, or signed with another key than {key}. {remedy}") from error
-    if found != wanted:
+        check_signature(content, read_node_key(key).public_key())
+    except UserError as error:
+        raise UserError(f"The approval {path} is not valid for {key}: {error}. {remedy}") from error
+    if (content["node"], content["plan"]) != (settings.name, plan.digest):
         raise UserError(f"The approval {path} is for another plan or another node. {remedy}")
     if settings.attempts > content["attempts"]:
         raise UserError(
             f"The approval {path} permits {content['attempts']} attempt(s), and the settings now say "
             f"{settings.attempts}, which costs patients more. {remedy}"
         )
-    return f"approved by {content['who']} on {content['date']}"
-
-
-def _signed(content: Mapping[str, Any]) -> bytes:
-    return json.dumps({name: content[name] for name in SIGNED}, sort_keys=True).encode()
-
-
-def _private(key: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        found = serialization.load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError) as error:
-        raise UserError(f"Expected {key} to hold the node's private key: {error}.") from error
-    if not isinstance(found, ec.EllipticCurvePrivateKey):
-        raise UserError(f"Expected {key} to hold a private key on an elliptic curve, found another kind.")
-    return found
+    return shown(f"approved by {content['who']} on {content['date']}")

@@ -1,26 +1,80 @@
-"""A test set of certificates and keys: an authority, the server's certificate, and a key pair for every node."""
+"""Certificates and keys of a federation: made, checked before anything starts, and used to sign what sites promise."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
+import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from zetadp.base.validation import UserError
+from zetadp.base.storage import write_text
+from zetadp.base.validation import UserError, shown
 
 DAYS = 365
 LOOPBACK = ("127.0.0.1", "localhost")
+LONGEST_COMMON_NAME = 64
 _MADE_BY = "as `zetadp federation key` makes it"
+_LABEL = "(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
+Parsed = TypeVar("Parsed")
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+
+
+def checked_host(host: str, option: str) -> str:
+    """Return the name or the address of a server.
+
+    Parameters
+    ----------
+    host
+        What was given.
+    option
+        Where, for the message.
+
+    Raises
+    ------
+    UserError
+        If it is no name of a host in ASCII and no address.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        if _HOST.fullmatch(host) and not host.rpartition(".")[2].isdecimal():
+            return host
+    else:
+        if not getattr(address, "scope_id", None):
+            return host
+    raise UserError(
+        f"{option}: Expected the name of a host, such as server.example, or an address, such as 192.0.2.7 or "
+        f"2001:db8::1, without a port, found '{shown(host)}'. Write other letters than a to z as your browser sends "
+        "them (xn--...)."
+    )
+
+
+def checked_server(server: str) -> tuple[str, int]:
+    """Return the host and the port of ``host:port``; an address with colons is in brackets.
+
+    Raises
+    ------
+    UserError
+        If it is anything else.
+    """
+    host, _, port = server.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and str(int(port)) == port and 0 < int(port) < 1 << 16):
+        raise UserError(f"--server: Expected HOST:PORT, such as server.example:9443, found '{shown(server)}'.")
+    if ":" in host and not (host[0] == "[" and host[-1] == "]"):
+        raise UserError(f"--server: Expected brackets, as in [2001:db8::1]:9443, found '{shown(server)}'.")
+    return checked_host(host.strip("[]"), "--server"), int(port)
 
 
 @dataclass(frozen=True)
@@ -55,44 +109,121 @@ class Credentials:
         Raises
         ------
         UserError
-            If one of them cannot be read or is something else, or if the server's key and certificate are no pair.
+            If one of them cannot be read or is something else, if the server's key and certificate are no pair, or if
+            the certificate would be refused by the nodes.
         """
         certificate, key = self.server
-        check_certificate(self.authority)
-        check_certificate(certificate)
-        _read(key, lambda content: serialization.load_pem_private_key(content, None), "a private key in PEM, unlocked")
+        authority, own = read_certificate(self.authority), read_certificate(certificate)
+        read_server_key(key)
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         except ssl.SSLError as error:
             raise UserError(
                 f"Expected {key} to be the private key of {certificate}, found another: {error}."
             ) from error
+        try:
+            check_issued(own, authority, LOOPBACK[0], datetime.now(UTC))
+        except UserError as error:
+            raise UserError(f"The certificate {certificate} cannot serve: {error}. Make another one.") from error
 
 
-def check_certificate(path: Path) -> None:
-    """Raise a `UserError` unless a file holds a certificate."""
-    _read(path, x509.load_pem_x509_certificate, "a certificate in PEM")
+def read_certificate(path: Path) -> x509.Certificate:
+    """Return the certificate in a file; raise a `UserError` unless the file holds one."""
+    return _read(path, x509.load_pem_x509_certificate, "a certificate in PEM")
 
 
-def check_node_key(path: Path) -> None:
-    """Raise a `UserError` unless a file holds a node's private key."""
-    _read(path, lambda content: serialization.load_ssh_private_key(content, None), f"a private key {_MADE_BY}")
+def read_server_key(path: Path) -> Any:  # noqa: ANN401  (cryptography names no type for all kinds)
+    """Return a server's private key; raise a `UserError` unless the file holds one that needs no password."""
+    return _read(path, lambda text: serialization.load_pem_private_key(text, None), "a private key in PEM, unlocked")
+
+
+def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return a node's private key; raise a `UserError` unless the file holds one."""
+    expected = f"a private key {_MADE_BY}"
+    key = _read(path, lambda text: serialization.load_ssh_private_key(text, None), expected)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"Expected {path} to hold {expected}, found a private key of another kind.")
+    return key
 
 
 def read_public_key(path: Path) -> bytes:
-    """Return a node's public key; raise a `UserError` unless the file holds one."""
-    return _read(path, serialization.load_pem_public_key, f"a public key {_MADE_BY}")
+    """Return a node's public key in PEM; raise a `UserError` unless the file holds one."""
+    _read(path, serialization.load_pem_public_key, f"a public key {_MADE_BY}")
+    return path.read_bytes()
 
 
-def _read(path: Path, parse: Callable[[bytes], object], expected: str) -> bytes:
+def _read(path: Path, parse: Callable[[bytes], Parsed], expected: str) -> Parsed:
     try:
-        content = path.read_bytes()
-        parse(content)
+        return parse(path.read_bytes())
     except OSError as error:
         raise UserError(f"Expected {path} to hold {expected}: {error.strerror}.") from error
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:
         raise UserError(f"Expected {path} to hold {expected}, found something else: {error}.") from error
-    return content
+
+
+def fingerprint(certificate: Path) -> str:
+    """Return the SHA-256 of a certificate, as OpenSSL prints it."""
+    return read_certificate(certificate).fingerprint(hashes.SHA256()).hex(":").upper()
+
+
+def check_issued(certificate: x509.Certificate, authority: x509.Certificate, host: str, when: datetime) -> None:
+    """Check that a certificate of a server is what nodes accept: of this authority, for this host, and in force.
+
+    Raises
+    ------
+    UserError
+        If it is not, with the fault as the end of a sentence.
+    """
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise UserError("this authority did not issue it") from error
+    if not certificate.not_valid_before_utc <= when <= certificate.not_valid_after_utc:
+        raise UserError(f"it was not in force on {when:%Y-%m-%d}")
+    known = {type(extension.value): extension.value for extension in certificate.extensions}
+    basic, usage = known.get(x509.BasicConstraints), known.get(x509.ExtendedKeyUsage)
+    if isinstance(basic, x509.BasicConstraints) and basic.ca:
+        raise UserError("it is a certificate of an authority")
+    if isinstance(usage, x509.ExtendedKeyUsage) and ExtendedKeyUsageOID.SERVER_AUTH not in usage:
+        raise UserError("it is not a certificate for servers")
+    names = known.get(x509.SubjectAlternativeName, ())
+    hosts = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
+    if not {host, f"*.{host.partition('.')[2]}"} & set(hosts):
+        raise UserError(f"it is for {', '.join(map(shown, hosts)) or 'no host'} and not for {host}")
+
+
+def signature(content: Mapping[str, Any], key: Any) -> str:  # noqa: ANN401
+    """Return the signature of facts by a private key, in hexadecimal."""
+    signed: bytes = key.sign(_signed(content), *_scheme(key))
+    return signed.hex()
+
+
+def check_signature(content: Mapping[str, Any], key: Any) -> None:  # noqa: ANN401
+    """Check facts and their ``signature`` by a public key.
+
+    Raises
+    ------
+    UserError
+        If the facts were altered, or signed with another key.
+    """
+    facts = {name: value for name, value in content.items() if name != "signature"}
+    try:
+        key.verify(bytes.fromhex(content["signature"]), _signed(facts), *_scheme(key))
+    except (InvalidSignature, TypeError, ValueError) as error:
+        raise UserError("it was altered after it was signed, or signed with another key") from error
+
+
+def _signed(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(content), sort_keys=True).encode()
+
+
+def _scheme(key: object) -> tuple[Any, ...]:
+    """Return how a key signs, whatever kind the institution's certificates are of."""
+    if isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey):
+        return (ec.ECDSA(hashes.SHA256()),)
+    if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey):
+        return (padding.PKCS1v15(), hashes.SHA256())
+    return ()  # Ed25519 leaves no choice
 
 
 def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = ()) -> Credentials:
@@ -113,35 +244,31 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
     Raises
     ------
     UserError
-        If the folder holds something already: keys in use must not be lost.
+        If a host is none, or the folder holds something already: keys in use must not be lost.
     """
+    hosts = [checked_host(host, "--hosts") for host in hosts]
     hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"Expected a new folder, or an empty one, found {folder}. Name another: keys must not be lost.")
     folder.mkdir(parents=True, exist_ok=True)
     made = Credentials(folder)
-    signer = ec.generate_private_key(ec.SECP384R1())
-    issuer = _name("zetadp test authority")
-    authority = (
-        _certificate(issuer, issuer, signer.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
+    signer, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    issuer = "zetadp test authority"
+    identity = x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
+    basic = x509.BasicConstraints(ca=True, path_length=0)
+    authority = _certificate(issuer, issuer, signer.public_key(), basic, identity)
+    write_text(made.authority, _pem(authority.sign(signer, hashes.SHA256())))
+    server = _certificate(
+        hosts[0] if len(hosts[0]) <= LONGEST_COMMON_NAME else "zetadp server",
+        issuer,
+        key.public_key(),
+        x509.BasicConstraints(ca=False, path_length=None),
+        x509.SubjectAlternativeName([_host(host) for host in hosts]),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
     )
-    made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    key = ec.generate_private_key(ec.SECP384R1())
-    certificate = (
-        _certificate(_name(hosts[0]), issuer, key.public_key())
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-    path, secret = made.server
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    certificate, secret = made.server
+    write_text(certificate, _pem(server.sign(signer, hashes.SHA256())))
     _write_secret(secret, key, serialization.PrivateFormat.PKCS8)
     for name in nodes:
         make_node_key(*made.node(name))
@@ -163,10 +290,6 @@ def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: serializati
         file.write(content)
 
 
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
 def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
@@ -174,28 +297,35 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    name: str,
+    issuer: str,
+    key: ec.EllipticCurvePublicKey,
+    basic: x509.BasicConstraints,
+    *extensions: x509.ExtensionType,
+) -> x509.CertificateBuilder:
+    """Return a certificate to be signed, for one year; its key signs certificates if it is that of an authority."""
+    subject, by = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (name, issuer))
     now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=DAYS))
+    purposes = dict.fromkeys(
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
     )
+    usage = x509.KeyUsage(digital_signature=not basic.ca, key_cert_sign=basic.ca, crl_sign=basic.ca, **purposes)
+    made = x509.CertificateBuilder(by, subject, key, x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(minutes=5)).not_valid_after(now + timedelta(days=DAYS))
+    made = made.add_extension(basic, critical=True).add_extension(usage, critical=True)
+    for extension in extensions:
+        made = made.add_extension(extension, critical=False)
+    return made
 
 
-def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not sign_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()

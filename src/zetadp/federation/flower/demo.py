@@ -12,11 +12,10 @@ from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.federation.flower.approval import approve
+from zetadp.federation.flower.approval import approve, invitation
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
-from zetadp.federation.invitation import invitation
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from zetadp.base.storage import make_folder, read_json, sync_folder, write_json
 from zetadp.base.validation import UserError
-from zetadp.privacy.chain import START, BrokenChainError, follow
+from zetadp.privacy.chain import START, BrokenChainError
 from zetadp.privacy.events import Round
+from zetadp.privacy.ledger import Attempt, take_lines
 
 IDENTITIES = "identities.json"
 """File next to the copies of the nodes' ledgers."""
@@ -30,6 +29,8 @@ class Mirror:
     ----------
     head
         Head of the chain so far.
+    attempts
+        What the lines so far say, as `zetadp.privacy.ledger.read_ledger` returns it.
 
     Raises
     ------
@@ -40,21 +41,18 @@ class Mirror:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.head = START
-        self._heads = {START}
-        self._earlier: list[Round] = []
-        self._events: list[Round] = []
-        self._attempt: str | None = None
+        self.attempts: list[Attempt] = []
         if path.exists():
-            *lines, torn = path.read_text(encoding="utf-8").split("\n")
+            *lines, torn = path.read_bytes().split(b"\n")
             try:
-                self._take(lines)
+                self.head = take_lines(lines, self.attempts)
             except BrokenChainError as error:
                 raise UserError(
                     f"The copy {path} of a node's ledger was edited or damaged: {error}. Restore it from a backup."
                 ) from error
             if torn:  # a crash cut the last line off; the node sends it again, since the head is the one before
                 with path.open("r+b") as file:
-                    file.truncate(path.stat().st_size - len(torn.encode()))
+                    file.truncate(path.stat().st_size - len(torn))
 
     @property
     def known(self) -> str:
@@ -67,17 +65,22 @@ class Mirror:
         Raises
         ------
         BrokenChainError
-            If the lines do not follow: the node's ledger was cut, edited or exchanged. Nothing is kept then.
+            If the lines do not follow: the node's ledger was cut, edited or exchanged. The file stays as it was, and
+            this object is not to be used any more.
         UserError
             If the disk is full or read-only.
         """
-        lines = self._take(lines)
-        if not lines:
+        heads = {START, self.head}.union(*(attempt.heads for attempt in self.attempts))
+        known = 0  # lines shown before: a head stands for its line and for all before it
+        while known < len(lines) and _head_of(lines[known]) in heads:
+            known += 1
+        if known == len(lines):
             return
+        self.head = take_lines(lines[known:], self.attempts, self.head)
         try:
             make_folder(self.path.parent)
             with self.path.open("ab") as file:
-                file.write("".join(f"{line}\n" for line in lines).encode())
+                file.write("".join(f"{line}\n" for line in lines[known:]).encode())
                 file.flush()
                 os.fsync(file.fileno())
             sync_folder(self.path.parent)
@@ -89,30 +92,13 @@ class Mirror:
     @property
     def releases(self) -> list[Round]:
         """Every release in the ledger, of all attempts."""
-        return [*self._earlier, *self._events]
+        return [event for attempt in self.attempts for event in attempt.releases()]
 
-    def of_attempt(self, attempt: str) -> list[Round]:
+    def of_attempt(self, identity: str) -> list[Round]:
         """Return the releases that the node has recorded for the server's present attempt, in their order."""
-        return list(self._events) if self._attempt == attempt else []
-
-    def _take(self, lines: Sequence[str]) -> list[str]:
-        """Follow the chain over lines and return those that are new; state changes only where all of them follow."""
-        attempt, events, earlier = self._attempt, list(self._events), list(self._earlier)
-        # Lines shown before: a head stands for its line and for all before it.
-        new = list(itertools.dropwhile(lambda line: _head_of(line) in self._heads, lines))
-        links = list(follow(new, self.head))
-        for number, link in enumerate(links, start=1):
-            if link.entry.get("kind") == "start":
-                attempt, events, earlier = link.entry.get("federation"), [], earlier + events
-                continue
-            try:
-                events += _events(link.entry, events)
-            except (KeyError, TypeError, UserError) as error:
-                raise BrokenChainError(number) from error
-        self.head, self._attempt, self._events = links[-1].head if links else self.head, attempt, events
-        self._earlier = earlier
-        self._heads.update(link.head for link in links)
-        return new
+        if not self.attempts or self.attempts[-1].header.get("federation") != identity:
+            return []
+        return self.attempts[-1].releases()
 
 
 def copies_of(ledger: Path) -> Path:
@@ -153,19 +139,6 @@ def _head_of(line: str) -> str | None:
     """Return the head that a line names, if it is a line of a chain."""
     try:
         found = json.loads(line)["chain"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if isinstance(found, str) else None
-
-
-def _events(entry: dict[str, Any], before: Sequence[Round]) -> list[Round]:
-    """Return the releases that a line stands for; a torn line stands for one more of the last round."""
-    if entry["kind"] == "torn":
-        return list(before[-1:])
-    if entry["kind"] != "round":
-        return []
-    return [
-        Round.from_json({**{key: value for key, value in release.items() if key != "nodes"}, "node": node})
-        for release in entry["releases"]
-        for node in release["nodes"]
-    ]

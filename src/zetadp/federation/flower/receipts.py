@@ -7,28 +7,32 @@ receipt holds, and that by the certificate of the authority.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from zetadp.base.storage import make_folder, read_json, write_json
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import Plan
-from zetadp.federation.flower.certificates import Credentials, check_certificate
+from zetadp.federation.flower.certificates import (
+    Credentials,
+    check_issued,
+    check_signature,
+    checked_host,
+    read_certificate,
+    read_server_key,
+    signature,
+)
 from zetadp.federation.flower.mirror import copies_of
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.privacy.account import cohort_runs
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.verification import Check, checked
 
-SIGNED = ("head", "node", "plan", "round")
-"""What the signature covers."""
+KEYS = {"receipt", "head", "node", "plan", "round", "signed", "certificate", "signature"}
 FOLDER = "receipts"
 
 
@@ -43,22 +47,30 @@ def write_receipts(settings: ServerSettings, credentials: Credentials) -> list[P
         With the server's certificate and private key.
     """
     plan = Plan.read(settings.plan)
+    certificate, key = credentials.server
     copies, written = copies_of(settings.ledger_file), []
     for node in plan.nodes:
         copy = copies / f"{node.name}.jsonl"
         if not (copy.exists() and (attempts := read_ledger(copy))):
             continue  # a hospital that was never there
         last = attempts[-1]
-        rounds = len({event.round for event in last.events})
-        content = {"node": node.name, "plan": plan.digest, "round": rounds, "head": last.last}
+        content = {
+            "receipt": 2,
+            "node": node.name,
+            "plan": plan.digest,
+            "round": len({event.round for event in last.events}),
+            "head": last.last,
+            "signed": datetime.now(UTC).isoformat(timespec="seconds"),
+            "certificate": certificate.read_text(encoding="ascii"),
+        }
         path = settings.ledger.parent / FOLDER / f"{node.name}.json"
         make_folder(path.parent)
-        write_json(path, _signed(content, credentials))
+        write_json(path, content | {"signature": signature(content, read_server_key(key))})
         written.append(path)
     return written
 
 
-def check_receipt(receipt: Path, authority: Path, ledgers: Path) -> list[Check]:
+def check_receipt(receipt: Path, authority: Path, ledgers: Path, host: str) -> list[Check]:
     """Check that a receipt is genuine, and that a hospital's ledgers hold the line that it names.
 
     Parameters
@@ -69,51 +81,38 @@ def check_receipt(receipt: Path, authority: Path, ledgers: Path) -> list[Check]:
         Certificate that the server's certificate goes back to.
     ledgers
         The hospital's folder of ledgers.
+    host
+        Name or address by which the hospital's node reaches the server. An authority may have issued certificates for
+        other hosts, which have no right to sign.
 
     Raises
     ------
     UserError
-        If one of the files is no receipt or no certificate.
+        If one of the files is no receipt or no certificate, or the host is none.
     """
-    check_certificate(authority)
+    issuer, host = read_certificate(authority), checked_host(host, "--server")
     content = read_json(receipt)
-    if not (isinstance(content, dict) and {*SIGNED, "certificate", "signature"} <= content.keys()):
+    if content.keys() != KEYS:
         raise UserError(f"Expected {receipt} to be a receipt of a server, found something else.")
-    name = f"{content['node']}, after {content['round']} round(s) of the plan {str(content['plan'])[:12]}"
+    node, number, plan, head = (shown(str(content[key]))[:100] for key in ("node", "round", "plan", "head"))
+    name = f"{node}, after {number} round(s) of the plan {plan[:12]}"
     return [
-        checked(f"the receipt is signed by a server of {authority.name}: {name}", _genuine, content, authority),
+        checked(f"the receipt is signed by {host}, says {authority.name}: {name}", _genuine, content, issuer, host),
         checked(f"{ledgers} agrees with its register", _agrees, ledgers),
-        checked(f"{ledgers} holds the line {str(content['head'])[:16]} of the receipt", _held, content, ledgers),
+        checked(f"{ledgers} holds the line {head[:16]} of the receipt", _held, content, ledgers),
     ]
 
 
-def _signed(content: Mapping[str, Any], credentials: Credentials) -> dict[str, Any]:
-    certificate, path = credentials.server
-    key: Any = serialization.load_pem_private_key(path.read_bytes(), None)
-    signature: bytes = key.sign(_text(content), *_scheme(key))
-    return {**content, "signature": signature.hex(), "certificate": certificate.read_text(encoding="ascii")}
-
-
-def _genuine(content: Mapping[str, Any], authority: Path) -> None:
+def _genuine(content: Mapping[str, Any], authority: x509.Certificate, host: str) -> None:
     certificate = x509.load_pem_x509_certificate(content["certificate"].encode())
+    signed = datetime.fromisoformat(content["signed"])
+    if signed > datetime.now(UTC) + timedelta(days=1):
+        raise UserError(f"it was signed in the future, on {signed:%Y-%m-%d}")
     try:
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.read_bytes()))
-    except (InvalidSignature, ValueError, TypeError) as error:
-        raise UserError("this authority did not issue the certificate of that server") from error
-    key: Any = certificate.public_key()
-    try:
-        key.verify(bytes.fromhex(content["signature"]), _text(content), *_scheme(key))
-    except (InvalidSignature, ValueError) as error:
-        raise UserError("it was altered after it was signed") from error
-
-
-def _scheme(key: object) -> tuple[Any, ...]:
-    """Return how a key signs, whatever kind the institution's certificates are of."""
-    if isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey):
-        return (ec.ECDSA(hashes.SHA256()),)
-    if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey):
-        return (padding.PKCS1v15(), hashes.SHA256())
-    return ()  # Ed25519 leaves no choice
+        check_issued(certificate, authority, host, signed)
+    except UserError as error:
+        raise UserError(f"the certificate that signed it is not the server's: {error}") from error
+    check_signature(content, certificate.public_key())
 
 
 def _agrees(ledgers: Path) -> None:
@@ -129,7 +128,3 @@ def _held(content: Mapping[str, Any], ledgers: Path) -> None:
             "an older copy of the ledgers was put back, or a ledger is gone, and the newest copy must be restored; "
             "or the receipt is that of another hospital"
         )
-
-
-def _text(content: Mapping[str, Any]) -> bytes:
-    return json.dumps({"receipt": 1, **{name: content[name] for name in SIGNED}}, sort_keys=True).encode()
