@@ -5,10 +5,11 @@ from pathlib import Path
 
 import torch
 
-from zetadp import Terms, recorded_runs, total_statement
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.events import Round
+from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.statement import Terms, total_statement
 
 PATIENTS, EXPECTED, ROUNDS, CLIP, EPSILON, DELTA = 200, 20, 30, 1.0, 4, 1e-5
 probability = EXPECTED / PATIENTS

@@ -19,22 +19,17 @@ class Network(torch.nn.Module):
         return self.layer(items).abs()
 
 
-# 5000 items of 1000 patients. Each class has its own pattern.
+# 5000 items of 1000 patients. Each class has its own pattern. ids[i] is the patient of item i.
 labels = torch.randint(4, (5000,))
 items = torch.randn(4, 64, dtype=torch.complex64)[labels] + torch.randn(5000, 64, dtype=torch.complex64)
-patients = [range(start, start + 5) for start in range(0, 5000, 5)]
-
+ids = [f"patient {item // 5}" for item in range(5000)]
 folder = Path(tempfile.mkdtemp(prefix="zetadp-"))
-here = zetadp.NodeConstants("here", population=1000, expected=100)  # 100 of 1000 patients expected in a round
-settings = zetadp.TrainingSettings(50, images_per_patient=5, optimiser=zetadp.OptimiserSettings(0.05), noise="os")
-run = zetadp.RunName("mine", "central", epsilon="8", seed=0)
-plan = zetadp.Plan(run, zetadp.NetworkSettings("own"), settings, (here,), delta=1e-5)
-plan = plan.with_noise(zetadp.noise_of_plan(plan))  # the noise that epsilon 8 needs
-print(zetadp.promise_of(plan, "here"))
-data = zetadp.TrainingData(zetadp.Records(items, labels), [zetadp.Holding(patients)])
-files = zetadp.TrainingFiles(folder / "run.jsonl", folder / "run.checkpoint")
-trained = zetadp.train(plan, data, files, model=Network())
-accuracy = (trained.model(items).argmax(1) == labels).double().mean()
-print(f"accuracy on the training items: {accuracy:.0%}, ledger: {files.ledger}")
-statement = zetadp.total_statement(zetadp.recorded_runs(files.ledger), zetadp.Terms(1e-5, "patient", "os"))
-print(statement["statement"])
+
+train, test = zetadp.Records(items, labels, patients=ids).split(test=200)
+public = {"population": 800, "per_round": 100, "rounds": 50, "items_per_patient": 5}  # 100 of 800 patients a round
+run = zetadp.private(Network(), train, folder=folder / "mine", epsilon=8, delta=1e-5, **public)
+print(run.promise)  # nothing has been released yet
+run.train()
+print(run.statement)
+print(run.evaluate(test))
+run.save(folder / "model.safetensors")

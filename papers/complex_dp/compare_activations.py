@@ -26,14 +26,17 @@ from papers.complex_dp.activation_inputs import MOST_CLIPS, PATIENTS, SEED, brai
 from papers.complex_dp.ranking import figure, order, sheet, table
 from papers.experiments import ended
 from papers.keptruns import KeptRuns, places
-from zetadp import Holding, NodeConstants, Plan, Records, RunName, TrainingData, TrainingFiles, noise_of_plan, train
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_text
 from zetadp.core.evaluation import outputs_of
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
+from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown

@@ -30,12 +30,11 @@ from torch.nn import functional
 from papers.digits import encoder, features, images
 from papers.experiments import ended
 from papers.neuromixgdp.membership import RowAttack
-from zetadp import Records
 from zetadp.audit.detection import FALSE_ALARM, count_errors, epsilon_of_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.core.assembly import Assembly
-from zetadp.core.records import Node
+from zetadp.core.records import Node, Records
 from zetadp.core.round import Site, do_round
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting

@@ -35,11 +35,12 @@ from papers.neuromixgdp.descent import Steps, descended
 from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
-from zetadp import Holding, Records, TrainingData, TrainingFiles, train
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.core.assembly import mixture_of
+from zetadp.core.records import Records
 from zetadp.core.task import Classification
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.row_heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs

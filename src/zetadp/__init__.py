@@ -9,26 +9,15 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC = {
-    "Holding": "zetadp.core.training",
-    "NetworkSettings": "zetadp.nn.settings",
-    "NodeConstants": "zetadp.core.plan",
-    "OptimiserSettings": "zetadp.core.settings",
-    "Performance": "zetadp.core.settings",
-    "Plan": "zetadp.core.plan",
-    "Records": "zetadp.core.records",
+    "Records": "zetadp.front.records",
     "ReleaseSettings": "zetadp.release.release",
-    "RunName": "zetadp.core.plan",
-    "Terms": "zetadp.privacy.statement",
-    "TrainingData": "zetadp.core.training",
-    "TrainingFiles": "zetadp.core.training",
-    "TrainingSettings": "zetadp.core.settings",
+    "Run": "zetadp.front.run",
     "UserError": "zetadp.base.validation",
-    "noise_of_plan": "zetadp.privacy.calibration",
-    "promise_of": "zetadp.privacy.calibration",
-    "recorded_runs": "zetadp.privacy.exposure",
+    "epsilon": "zetadp.front.figures",
+    "load": "zetadp.front.run",
+    "noise": "zetadp.front.figures",
+    "private": "zetadp.front.run",
     "release_features": "zetadp.release.release",
-    "total_statement": "zetadp.privacy.statement",
-    "train": "zetadp.core.training",
 }
 
 __all__ = list(_PUBLIC)

@@ -16,7 +16,8 @@ ITEMS_AT_ONCE = 80
 @torch.no_grad()
 def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return a network's outputs, shape (item, ...), for inputs of shape (item, ...), without gradients."""
-    return torch.cat([model(part) for part in torch.split(inputs, ITEMS_AT_ONCE)])
+    places = torch.arange(len(inputs), device=inputs.device)  # inputs may be looked up on a disk
+    return torch.cat([model(inputs[part]) for part in torch.split(places, ITEMS_AT_ONCE)])
 
 
 def watched(task: Task, model: nn.Module, records: Records) -> tuple[float, float]:

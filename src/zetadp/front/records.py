@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.validation import UserError, shown
+from zetadp.core.records import Records as Items
 
 if TYPE_CHECKING:
     pass
@@ -39,6 +40,17 @@ class Records:
     patients
         For each item, the id of its owner: any hashable value, such as a text, a number or a tuple. The guarantee is
         for one owner with all items.
+
+    Attributes
+    ----------
+    ids
+        The patients' ids, in the order of their first items.
+    inputs, targets
+        Items, as a tensor or `LookedUp`, and labels.
+    owner
+        For each item, the position of its patient in ``ids``, shape (item,).
+    digest
+        Hash of all items and labels. It is private: write it keyed only.
 
     Raises
     ------
@@ -73,29 +85,24 @@ class Records:
             raise UserError("Records: Expected at least one item, found none.")
         codes: dict[Hashable, int] = {}
         numbers = [codes.setdefault(owner, len(codes)) for owner in owners]
-        self._source, self._targets = source, targets
-        self._ids, self._owner = tuple(codes), np.array(numbers, dtype=np.int64)
-        self._places = np.arange(len(source))
-        self._digest = self._checked()
-
-    @property
-    def ids(self) -> tuple[Hashable, ...]:
-        """The patients' ids, in the order of their first items."""
-        return self._ids
+        self.inputs: Tensor | LookedUp = source
+        self.targets = targets
+        self.ids, self.owner = tuple(codes), np.array(numbers, dtype=np.int64)
+        self.digest = self._checked()
 
     @property
     def units(self) -> int:
         """Number of patients."""
-        return len(self._ids)
+        return len(self.ids)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.inputs)
 
     def __repr__(self) -> str:
-        each = np.bincount(self._owner)
-        shape = tuple(self._source.shape[1:])
+        each = np.bincount(self.owner)
+        shape = tuple(self.inputs.shape[1:])
         return (
-            f"Records: {len(self)} items of shape {shape} ({str(self._source.dtype).removeprefix('torch.')}) of "
+            f"Records: {len(self)} items of shape {shape} ({str(self.inputs.dtype).removeprefix('torch.')}) of "
             f"{self.units} patients, {each.min()} to {each.max()} each"
         )
 
@@ -120,39 +127,63 @@ class Records:
             raise UserError(
                 f"split: Expected test between 1 and {self.units - 1} of {self.units} patients, found {test}."
             )
-        marks = [hashlib.sha256(f"{seed} {_text(one)}".encode()).hexdigest() for one in self._ids]
+        marks = [hashlib.sha256(f"{seed} {_text(one)}".encode()).hexdigest() for one in self.ids]
         chosen = set(sorted(range(self.units), key=marks.__getitem__)[:test])
-        within = np.isin(self._owner, list(chosen))
+        within = np.isin(self.owner, list(chosen))
         return self._part(~within), self._part(within)
+
+    @property
+    def places(self) -> list[list[int]]:
+        """For each patient, the positions of the items."""
+        order = self.owner.argsort(kind="stable")
+        ends = np.cumsum(np.bincount(self.owner, minlength=self.units))[:-1]
+        return [part.tolist() for part in np.split(order, ends)]
 
     def _part(self, of: np.ndarray) -> Self:
         """Return the records of some items; patients keep all or none of theirs."""
         part = object.__new__(type(self))
-        part._source, part._targets, part._places = self._source, self._targets, self._places[of]
-        kept, part._owner = np.unique(self._owner[of], return_inverse=True)
-        part._ids = tuple(self._ids[code] for code in kept)
-        part._digest = self._digest
+        positions = np.flatnonzero(of)
+        inputs, places = self.inputs, torch.from_numpy(positions)
+        part.inputs = inputs[places] if isinstance(inputs, Tensor) else inputs.part(positions)
+        part.targets = self.targets[places]
+        kept, part.owner = np.unique(self.owner[of], return_inverse=True)
+        part.ids = tuple(self.ids[code] for code in kept)
+        part.digest = hashlib.sha256(f"{self.digest} {positions.tolist()}".encode()).hexdigest()
         return part
 
     def _checked(self) -> str:
         """Look at every item once; return a hash of all of them. It is private: never write it without a key."""
         digest = hashlib.sha256()
-        for start in range(0, len(self._places), CHECKED_AT_ONCE):
-            places = torch.arange(start, min(start + CHECKED_AT_ONCE, len(self._places)))
-            part = self._source[places]
+        for start in range(0, len(self.inputs), CHECKED_AT_ONCE):
+            places = torch.arange(start, min(start + CHECKED_AT_ONCE, len(self.inputs)))
+            part = self.inputs[places]
             if not torch.isfinite(torch.view_as_real(part) if part.is_complex() else part).all():
                 finite = torch.isfinite(part).flatten(1).all(dim=1)
                 item = int(places[~finite][0])
-                owner = shown(str(self._ids[self._owner[item]]))
+                owner = shown(str(self.ids[self.owner[item]]))
                 raise UserError(
                     f"items: Expected finite numbers, found NaN or infinity in item {item} (patient {owner}). Mend the "
                     "item, or leave this patient out and declare a smaller population."
                 )
             digest.update(part.contiguous().numpy().data)
-        if self._targets.is_floating_point() and not torch.isfinite(self._targets).all():
+        if self.targets.is_floating_point() and not torch.isfinite(self.targets).all():
             raise UserError("labels: Expected finite numbers, found NaN or infinity. Leave those items out.")
-        digest.update(self._targets.contiguous().numpy().data)
+        digest.update(self.targets.contiguous().numpy().data)
         return digest.hexdigest()
+
+
+def joined(parts: Sequence[Records]) -> Items:
+    """Return the items of several records one after the other, as training takes them."""
+    inputs = [part.inputs for part in parts]
+    kinds = {(tuple(each.shape[1:]), each.dtype) for each in inputs}
+    if len(kinds) > 1:
+        found = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
+        raise UserError(f"hospitals: Expected items of one shape and type everywhere, found {found}.")
+    targets = torch.cat([part.targets for part in parts])
+    whole = [each for each in inputs if isinstance(each, Tensor)]
+    if len(whole) == len(inputs):
+        return Items(torch.cat(whole), targets)
+    return Items(LookedUp.joined(inputs), targets)  # type: ignore[arg-type]
 
 
 class LookedUp:
@@ -160,41 +191,79 @@ class LookedUp:
 
     It has what training needs of a tensor of inputs: shape, type, device, and items by position.
 
+    Parameters
+    ----------
+    sources
+        HDF5 datasets, map-style torch Datasets, or tensors.
+    places
+        For each item, the position of its source and its position there, shape (item, 2).
+
     Attributes
     ----------
-    source
-        An HDF5 dataset, or a map-style torch Dataset.
-    pairs
-        Whether an element of the source is (input, label) and not the input.
     shape, dtype, device
         As of a tensor of all inputs.
     """
 
-    def __init__(self, source: Any, *, pairs: bool) -> None:  # noqa: ANN401
-        self.source, self.pairs = source, pairs
-        first = self._items([0])
-        self.dtype, self.device = first.dtype, torch.device("cpu")
-        self.shape = torch.Size((len(source), *first.shape[1:]))
+    def __init__(self, sources: Sequence[Any], places: np.ndarray) -> None:
+        self.sources, self.places = tuple(sources), places
+        self.device = torch.device("cpu")
+        first = self._items(*places[:1].T)
+        self.dtype, self.shape = first.dtype, torch.Size((len(places), *first.shape[1:]))
+
+    @classmethod
+    def of(cls, source: Any) -> Self:  # noqa: ANN401  (many kinds of sources)
+        """Return all items of one source."""
+        return cls([source], np.stack([np.zeros(len(source), np.int64), np.arange(len(source))], axis=1))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Any]) -> Self:
+        """Return the items of several inputs, looked up or in memory, one after the other."""
+        whole = [part if isinstance(part, cls) else cls.of(part) for part in parts]
+        first = np.cumsum([0, *(len(part.sources) for part in whole)])
+        places = [part.places + np.array([before, 0]) for part, before in zip(whole, first[:-1], strict=True)]
+        return cls([source for part in whole for source in part.sources], np.concatenate(places))
 
     def __len__(self) -> int:
-        return int(self.shape[0])
+        return len(self.places)
 
-    def __getitem__(self, places: Tensor) -> Tensor:
+    def __getitem__(self, wanted: Tensor | np.ndarray) -> Tensor:
         """Return the inputs at positions of any shape."""
-        wanted, back = np.unique(places.cpu().numpy(), return_inverse=True)
-        return self._items(wanted.tolist()).to(self.device)[torch.from_numpy(back.reshape(places.shape))]
+        positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
+        unique, back = np.unique(positions, return_inverse=True)
+        found = self._items(*self.places[unique].T).to(self.device)
+        return found[torch.from_numpy(back.reshape(positions.shape)).to(self.device)]
+
+    def part(self, positions: np.ndarray) -> Self:
+        """Return some of the inputs."""
+        return type(self)(self.sources, self.places[positions])
 
     def to(self, device: torch.device) -> Self:
         """Return the same inputs, which arrive on another device."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, device=device)
+        other = type(self)(self.sources, self.places)
+        other.device = device
         return other
 
-    def _items(self, places: list[int]) -> Tensor:
-        if hasattr(self.source, "chunks"):  # HDF5 reads many items at once, in ascending order
-            return _usable(torch.from_numpy(np.asarray(self.source[places])))
-        found = [self.source[place] for place in places]
-        return _usable(torch.stack([torch.as_tensor(one[0] if self.pairs else one) for one in found]))
+    def _items(self, which: np.ndarray, places: np.ndarray) -> Tensor:
+        """Return the items at places of sources, in their order."""
+        found: list[Any] = [None] * len(which)
+        for number in np.unique(which):
+            of_source = np.flatnonzero(which == number)
+            for position, item in zip(of_source, self._of(self.sources[number], places[of_source]), strict=True):
+                found[position] = item
+        return torch.stack(found)
+
+    @staticmethod
+    def _of(source: Any, places: np.ndarray) -> Tensor:  # noqa: ANN401
+        """Return items of one source."""
+        if isinstance(source, Tensor):
+            return source[torch.from_numpy(places)]
+        if isinstance(source, torch.utils.data.Dataset):
+            pairs = [source[int(place)] for place in places]
+            return _usable(
+                torch.stack([torch.as_tensor(one[0] if isinstance(one, tuple | list) else one) for one in pairs])
+            )
+        order, back = np.unique(places, return_inverse=True)  # HDF5 reads many items at once, in ascending order
+        return _usable(torch.from_numpy(np.asarray(source[order.tolist()])))[torch.from_numpy(back)]
 
 
 def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
@@ -207,9 +276,9 @@ def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
     if isinstance(items, torch.utils.data.IterableDataset):
         raise UserError("items: Expected a dataset with items by position, found an IterableDataset. Store its items.")
     if isinstance(items, torch.utils.data.Dataset):
-        return LookedUp(items, pairs=isinstance(items[0], tuple | list))
+        return LookedUp.of(items)
     if hasattr(items, "chunks") and hasattr(items, "dtype"):
-        return LookedUp(items, pairs=False)
+        return LookedUp.of(items)
     found = _tensor(items, "items")
     usable = _usable(found)
     if usable.dtype != found.dtype:

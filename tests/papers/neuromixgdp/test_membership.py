@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from papers.neuromixgdp.membership import RowAttack
-from zetadp import Holding, Records, TrainingData, TrainingFiles, train
 from zetadp.audit.detection import count_errors, epsilon_of_errors
 from zetadp.core.assembly import mixture_of
+from zetadp.core.records import Records
 from zetadp.core.task import Classification
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.privacy import accounting
 from zetadp.release.release import ReleaseSettings
 

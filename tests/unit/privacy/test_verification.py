@@ -11,24 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from zetadp import (
-    Holding,
-    NetworkSettings,
-    NodeConstants,
-    Plan,
-    Records,
-    RunName,
-    TrainingData,
-    TrainingFiles,
-    TrainingSettings,
-    noise_of_plan,
-    train,
-)
 from zetadp.base.storage import read_json, write_json, write_text
 from zetadp.cli.commands import main
+from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import save_model
-from zetadp.core.records import single_items
-from zetadp.core.settings import DIRECTION, GAUSSIAN
+from zetadp.core.records import Records, single_items
+from zetadp.core.settings import DIRECTION, GAUSSIAN, TrainingSettings
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.chain import START, Link, follow
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.verification import seal, verify_run

@@ -43,15 +43,15 @@ SOURCES = {
 def test_items_of_any_source_are_the_same_records(tmp_path, source):
     plain, other = Records(ITEMS, LABELS, patients=IDS), Records(*SOURCES[source](tmp_path), patients=IDS)
     places = torch.tensor([[5, 0], [2, 2]])
-    assert torch.equal(other._source[places], ITEMS[places])
-    assert other._source[places].dtype == torch.complex64
-    assert torch.equal(other._targets, plain._targets)
-    assert other._digest == plain._digest
+    assert torch.equal(other.inputs[places], ITEMS[places])
+    assert other.inputs[places].dtype == torch.complex64
+    assert torch.equal(other.targets, plain.targets)
+    assert other.digest == plain.digest
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.int32, bool, np.complex128])
 def test_other_numbers_are_converted(kind):
-    found = Records(np.ones((2, 2), kind), [0, 1], patients=[1, 2])._source
+    found = Records(np.ones((2, 2), kind), [0, 1], patients=[1, 2]).inputs
     assert found.dtype == (torch.complex64 if kind is np.complex128 else torch.float32)
 
 

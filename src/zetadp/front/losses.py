@@ -1,0 +1,171 @@
+"""The user's own loss as a task, and what a model and its loss must be like to be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
+from zetadp.core.metrics import accuracy_interval, bootstrapped
+from zetadp.core.task import Classification, Task
+from zetadp.privacy.contributions import one_an_item
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class OwnLoss:
+    """A task of any loss: the loss is its metric too.
+
+    Attributes
+    ----------
+    loss
+        Function of outputs and labels, both of shape (item, ...). It returns real numbers of shape (item, ...); the
+        loss of an item is the mean of its numbers.
+    """
+
+    loss: Loss
+
+    metric = "mean_loss"
+
+    @property
+    def outputs(self) -> int:
+        """Not known: the user brings the network."""
+        raise UserError("Expected the user's own network for the user's own loss.")
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each item, shape (item,)."""
+        found = self.loss(outputs, targets)
+        if found.shape[:1] != targets.shape[:1]:
+            return found  # which is refused, with its shape
+        return found.flatten(1).mean(dim=1) if found.ndim > 1 else found
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each item, shape (item,)."""
+        return self.losses(outputs, targets)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
+        """Return the column ``loss``."""
+        return {"loss": self.losses(outputs, targets).cpu().numpy()}
+
+    def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
+        """Return the mean loss, and its interval over patients."""
+        groups = predictions.groupby("patient")["loss"]
+        sums, counts = groups.sum().to_numpy(), groups.count().to_numpy()
+        low, high = accuracy_interval(sums, counts, stream(0, Purpose.BOOTSTRAP))
+        return {
+            "metric": "mean_loss",
+            "patients": len(counts),
+            "mean_loss": float(predictions["loss"].mean()),
+            "mean_loss_interval": bootstrapped(low, high, "patients"),
+        }
+
+
+def task_for(model: nn.Module, loss: Loss | None, task: Task | None, inputs: Tensor, labels: Tensor) -> Task:
+    """Return the task of a training, after a look at what the model and the loss make of some items.
+
+    Parameters
+    ----------
+    model
+        The user's network.
+    loss, task
+        What the user gave; neither is classification by cross-entropy.
+    inputs
+        The first items.
+    labels
+        Labels of all items.
+
+    Raises
+    ------
+    UserError
+        If outputs, labels and loss do not fit each other. The message names the argument and what to do.
+    """
+    if loss is not None and task is not None:
+        raise UserError("loss: Expected a loss or a task, found both. A task has its own losses.")
+    targets = labels[: len(inputs)].to(inputs.device)
+    try:
+        outputs = model(inputs)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        kind, shape = str(inputs.dtype).removeprefix("torch."), tuple(inputs.shape)
+        raise UserError(
+            f"model: Expected a network that takes {kind} items of shape {shape}, found: {error}."
+        ) from error
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise UserError(f"model: Expected one output for each of {len(inputs)} items, found {found}.")
+    if task is None and loss is None:
+        task = _classification(outputs, labels)
+    elif task is None:
+        task = OwnLoss(loss)  # type: ignore[arg-type]
+    try:
+        one_an_item(task.losses, outputs, targets)
+    except UserError as error:
+        raise UserError(
+            f"loss: {error} Let it return the losses of single items, for instance with reduction='none'. A mean over "
+            "a batch mixes patients."
+        ) from error
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        hint = " Complex outputs need a real loss: let the network return .abs()." if outputs.is_complex() else ""
+        raise UserError(
+            f"loss: Expected a loss of the network's outputs and the labels, found: {error}.{hint}"
+        ) from error
+    return task
+
+
+def _classification(outputs: Tensor, labels: Tensor) -> Classification:
+    """Return the classification that outputs stand for; refuse outputs and labels that are none."""
+    if outputs.is_complex():
+        raise UserError(
+            "model: Expected real class scores, found complex outputs. Let the network return a real number for each "
+            "class, for instance .abs(), or give a loss of complex outputs."
+        )
+    if outputs.ndim != 2:
+        raise UserError(
+            f"model: Expected class scores of shape (item, class), found {tuple(outputs.shape)}. For anything but "
+            "classification give loss=."
+        )
+    if labels.is_floating_point() or labels.is_complex():
+        raise UserError(
+            f"labels: Expected whole numbers, the classes, found {str(labels.dtype).removeprefix('torch.')}. Use "
+            "labels.long() for classes, or loss=torch.nn.MSELoss(reduction='none') for regression."
+        )
+    if labels.ndim != 1:
+        raise UserError(f"labels: Expected one class for each item, found shape {tuple(labels.shape)}.")
+    classes, low, high = outputs.shape[1], int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise UserError(
+            f"labels: Expected classes from 0 to {classes - 1}, because the network has {classes} outputs, found "
+            f"{low if low < 0 else high}."
+        )
+    return Classification(classes)
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise `UserError` for a network without trained weights, or one that uses a weight twice."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise UserError("model: Expected trained weights, found none that requires a gradient.")
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        other = names.setdefault(id(parameter), name)
+        if other != name:
+            raise UserError(
+                f"model: Expected each weight once, found {name!r} tied to {other!r}. Use the module twice instead, or "
+                "give each its own weight."
+            )
+
+
+def shares_of_noise(noise_multiplier: float, expected: float, dimension: int, rounds: int) -> tuple[float, float]:
+    """Return how long the noise in the mean of a round is, in units of the clip, and in the mean of all rounds."""
+    single = noise_multiplier / expected * np.sqrt(dimension)
+    return float(single), float(single / np.sqrt(rounds))

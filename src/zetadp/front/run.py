@@ -1,0 +1,596 @@
+"""One call that trains a network privately on people's records, and what may be said of it afterwards."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.storage import make_folder, read_json, write_json, writing
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
+from zetadp.base.validation import UserError, checked_name
+from zetadp.core.evaluation import predict
+from zetadp.core.optimisers import Recipe
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.records import Records as Items
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.core.task import Task
+from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.front.losses import check_model, shares_of_noise, task_for
+from zetadp.front.records import Records, joined
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.account import cohort_ledgers
+from zetadp.privacy.budget import Cap, planned, total
+from zetadp.privacy.calibration import noise_of_plan, promise_of
+from zetadp.privacy.exposure import runs_of
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.secret import Secret
+from zetadp.privacy.statement import last_statement
+from zetadp.privacy.wording import plain_text
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from zetadp.front.losses import Loss
+
+logger = logging.getLogger(__name__)
+
+CONSENT = "I know that this protects nobody"
+"""What a user writes to train real patients without noise."""
+HERE = "here"
+"""Name of the only holder, where hospitals are not named."""
+RATE = 0.05
+"""Learning rate of the default optimiser, plain descent with momentum 0.9."""
+
+
+def private(
+    model: nn.Module,
+    records: Records | None = None,
+    *,
+    folder: Path | str,
+    epsilon: float,
+    delta: float,
+    population: int | Mapping[str, int],
+    per_round: float,
+    rounds: int,
+    items_per_patient: int = 1,
+    clip: float = 1.0,
+    optimiser: Optimizer | None = None,
+    scheduler: LRScheduler | None = None,
+    loss: Loss | None = None,
+    task: Task | None = None,
+    hospitals: Mapping[str, Records] | None = None,
+    seed: int | None = None,
+    register: Path | str | None = None,
+    most_epsilon: float | None = None,
+    without_noise: str = "",
+    device: str = "auto",
+) -> Run:
+    """Prepare the private training of a network; nothing is released yet.
+
+    The guarantee is for one patient with all items, against someone who sees every model of every round and knows the
+    data of everybody else. ``population``, ``per_round``, ``rounds``, ``items_per_patient`` and ``clip`` are public
+    constants that you declare. They are never counted from the data; data that do not match are refused.
+
+    Parameters
+    ----------
+    model
+        A PyTorch network, which is never changed. It takes items of shape (item, ...). Items must not influence each
+        other: no batch normalisation. Its weights are the starting weights, which must be public.
+    records
+        The patients' records. None where ``hospitals`` has them.
+    folder
+        Folder of the run: ledger, checkpoint, model, plan. It is the run's identity: the same call again continues, or
+        returns the finished model; another call in the same folder is refused.
+    epsilon, delta
+        What the run may cost each patient. ``delta`` is at most 1 / population. An infinite epsilon clips and adds no
+        noise; it needs ``seed`` or ``without_noise``.
+    population
+        Number of patients; with hospitals, of each.
+    per_round
+        Expected number of patients drawn in a round, from all hospitals together. Each is drawn by itself, so the
+        number varies. All of them if it equals the population.
+    rounds
+        Number of rounds, each with one step of the optimiser. The guarantee is for all of them.
+    items_per_patient
+        Items that make a patient's gradient in a round. Of more, as many are chosen anew each round; fewer are taken
+        in turn.
+    clip
+        Largest norm of one patient's gradient, B. A smaller one needs less noise and shortens more gradients. 1 does
+        well where gradients are of this size; the promise prints the size of the noise for it.
+    optimiser, scheduler
+        Any of `torch.optim` but LBFGS, made for ``model``'s parameters, and any scheduler that plain numbers describe.
+        They see released gradients only. By default plain descent with momentum.
+    loss
+        Function of outputs and labels that returns a loss for each item. By default cross-entropy of class scores.
+    task
+        An object with losses and metrics of its own (`zetadp.core.task.Task`), in place of ``loss``.
+    hospitals
+        Records by the names of their hospitals, in place of ``records``. Each adds its own noise.
+    seed
+        Asks for a simulation, which can be repeated and protects nobody. Without it, noise comes from the operating
+        system.
+    register
+        Folder of the patients' account: the ledgers of all runs on them. By default ``ledgers`` next to ``folder``, so
+        that all runs under one folder count together. For real patients keep one, and back it up.
+    most_epsilon
+        Largest epsilon of all runs in the account together. A run that would exceed it is refused.
+    without_noise
+        For an infinite epsilon on real patients: "I know that this protects nobody".
+    device
+        ``cpu``, ``cuda``, or ``auto``: a CUDA device where there is one.
+
+    Returns
+    -------
+    The prepared run. Print ``run.promise`` before ``run.train()``.
+
+    Raises
+    ------
+    UserError
+        If anything does not fit; the message names the argument.
+    """
+    check_model(model)
+    held = _held(records, hospitals)
+    sizes = _sizes(population, held)
+    everybody = sum(sizes.values())
+    _check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
+    together = joined([*held.values()])
+    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    own = copy.deepcopy(model).to(where)
+    chosen = task_for(
+        own, loss, task, together.inputs[torch.arange(min(2, len(together.inputs)))].to(where), together.targets
+    )
+    if optimiser is None and scheduler is not None:
+        raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
+    given = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9) if optimiser is None else optimiser
+    recipe = Recipe.of(model, given, scheduler).to_json()
+    training = TrainingSettings(
+        rounds=rounds,
+        images_per_patient=items_per_patient,
+        optimiser=OptimiserSettings(recipe=recipe),
+        clip=clip,
+        noise="os" if seed is None else "seeded",
+    )
+    nodes = tuple(NodeConstants(name, size, per_round * size / everybody) for name, size in sizes.items())
+    folder = Path(folder)
+    label = "inf" if epsilon == math.inf else f"{epsilon:g}"
+    name = RunName(checked_name(folder.resolve().name, "folder"), "private", label, seed or 0)
+    plan = Plan(
+        name, NetworkSettings("own"), training, nodes, delta=delta, task=_named(chosen), simulated=seed is not None
+    )
+    plan = plan.with_noise(noise_of_plan(plan))
+    account = Path(register) if register is not None else folder.resolve().parent / "ledgers"
+    run = Run(plan, folder, account, own, chosen, held, together, where, most_epsilon)
+    run._enter()
+    return run
+
+
+@dataclass
+class Run:
+    """A private training, before and after.
+
+    Attributes
+    ----------
+    plan
+        All public constants, with the noise. ``run.plan.write(path)`` writes what other hospitals would approve.
+    folder
+        Folder of the run.
+    account
+        Folder of the patients' account.
+    model
+        The network: with its starting weights before training, with the final ones afterwards.
+    history
+        One row an evaluation: round, learning rate.
+    """
+
+    plan: Plan
+    folder: Path
+    account: Path
+    model: nn.Module
+    task: Task = field(repr=False)
+    _held: Mapping[str, Records] = field(repr=False)
+    _joined: Items = field(repr=False)
+    _device: torch.device = field(repr=False)
+    _most: float | None = field(default=None, repr=False)
+    history: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
+
+    @property
+    def state(self) -> str:
+        """``new``, ``interrupted`` or ``finished``."""
+        if (self.folder / "model.safetensors").exists():
+            return "finished"
+        return "interrupted" if self._files.checkpoint.exists() else "new"
+
+    @property
+    def ledger(self) -> Path:
+        """The run's ledger, in the patients' account."""
+        return self.account / f"{self.plan.run.network}.jsonl"
+
+    @property
+    def promise(self) -> Promise:
+        """What the run costs each patient, alone and with all that was recorded before."""
+        plan = self.plan
+        costs = [promise_of(plan, node.name) for node in plan.nodes]
+        before = [run for path, run in self._recorded() if path != self.ledger]
+        header = plan.header()
+        now = planned(plan.run.network, header)
+        dimension = sum(p.numel() * (2 if p.is_complex() else 1) for p in self.model.parameters() if p.requires_grad)
+        worst = max(plan.nodes, key=lambda node: node.noise_multiplier / node.expected)
+        noise = shares_of_noise(worst.noise_multiplier, worst.expected, dimension, plan.training.rounds)
+        return Promise(
+            epsilon=max(cost.epsilon for cost in costs),
+            delta=plan.delta,
+            together=total([*before, now], plan.delta) if before else None,
+            runs_before=len(before),
+            simulated=plan.training.noise == "seeded",
+            noise=noise,
+        )
+
+    def train(self) -> Run:
+        """Train, continue after an interruption, or return the finished model; say which of the three.
+
+        Raises
+        ------
+        UserError
+            If the ledger has lost lines, or the cost would exceed ``most_epsilon``. Nothing was released then.
+        """
+        name = self.plan.run.network
+        if self.state == "finished":
+            self._load_finished()
+            _say(f"{name}: finished before; this is the stored model, and nothing more was released.")
+            return self
+        if self.state == "interrupted":
+            _say(f"{name}: continues where it was interrupted; what was released is not released again.")
+        else:
+            _say(f"{name}: starts. {self.promise}")
+        data = TrainingData(self._joined, self._holdings())
+        network = copy.deepcopy(self.model)
+        result = train(self.plan, data, self._files, model=network, task=self.task, after_round=self._progress)
+        self.model, self.history = result.model.requires_grad_(requires_grad=False), result.history
+        content = {"ledger_head": result.ledger_head, "plan": self.plan.to_json(), "statement": self.statement.text}
+        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        write_json(self.folder / "privacy.json", self.statement.content)
+        self.history.to_csv(self.folder / "history.csv", index=False)
+        save_tensors(self.folder / "model.safetensors", tensors, content)
+        self._files.finish()
+        return self
+
+    @property
+    def statement(self) -> Statement:
+        """What may be said of the run, from its ledger alone.
+
+        Raises
+        ------
+        UserError
+            If nothing was recorded yet.
+        """
+        attempts = read_ledger(self.ledger) if self.ledger.exists() else []
+        if not attempts:
+            raise UserError(f"statement: Expected a run that has begun, found no ledger {self.ledger}. Call train().")
+        plan = self.plan
+        content = last_statement(
+            attempts, name=plan.run.network, epsilon=plan.run.epsilon, delta=plan.delta, unit="patient"
+        )
+        return Statement(content)
+
+    def evaluate(self, records: Records) -> Evaluation:
+        """Return the metric on other patients, with an interval over patients.
+
+        Parameters
+        ----------
+        records
+            Records of patients whom the network was not trained on. They have no guarantee: whoever sees the result
+            learns something about them.
+        """
+        trained = {one for own in self._held.values() for one in own.ids}
+        both = [one for one in records.ids if one in trained]
+        if both:
+            raise UserError(f"evaluate: Expected other patients than those of the training, found {both[0]!r} in both.")
+        items = joined([records])
+        table = pd.DataFrame({"patient": [f"{records.ids[code]}" for code in records.owner]})
+        table["item"] = range(len(table))
+        self.model.eval()
+        return Evaluation(self.task.summarise(predict(self.task, self.model, items.to(self._device), table)))
+
+    def save(self, path: Path | str) -> None:
+        """Write the weights with plan and statement; `zetadp.load` reads them."""
+        content = {"plan": self.plan.to_json(), "statement": self.statement.text}
+        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        save_tensors(Path(path), tensors, content)
+
+    def _repr_html_(self) -> str:
+        """Return a small table for notebooks."""
+        promise = self.promise
+        rows = {
+            "state": self.state,
+            "cost of each patient": f"epsilon {_shown(promise.epsilon)} at delta {promise.delta:g}",
+            "noise": "seeded: a simulation, protects nobody" if promise.simulated else "of the operating system",
+            "rounds": self.plan.training.rounds,
+            "patients": ", ".join(f"{node.name} {node.population}" for node in self.plan.nodes),
+            "folder": self.folder,
+        }
+        return pd.Series(rows).to_frame("run").to_html(header=False)
+
+    @property
+    def _files(self) -> TrainingFiles:
+        cap = None if self._most is None else Cap(self._most, self.plan.delta)
+        return TrainingFiles(self.ledger, self.folder / "checkpoint", cap=cap)
+
+    def _recorded(self) -> list[tuple[Path, Any]]:
+        """Return the account's runs that share a patient with this one."""
+        mine = self._tags()
+        found = []
+        for path, attempts in cohort_ledgers(self.account).items():
+            people = path.with_suffix(".people")
+            # A run whose list of people is lost counts: a total may be too large, never too small.
+            if not people.exists() or mine & set(people.read_text().split()):
+                found += [(path, run) for run in runs_of(path, attempts)]
+        return found
+
+    def _tags(self) -> set[str]:
+        """Return keyed hashes of the patients' ids, which reveal nothing without the account's secret."""
+        secret = Secret.of(self.account)
+        return {secret.tag(f"{type(one).__name__} {one!r}") for own in self._held.values() for one in own.ids}
+
+    def _holdings(self) -> list[Holding]:
+        """Return each holder's units, as positions in the joined records."""
+        found, first = [], 0
+        for own in self._held.values():
+            found.append(Holding([[first + place for place in places] for places in own.places]))
+            first += len(own)
+        return found
+
+    def _enter(self) -> None:
+        """Take over the folder: keep its starting weights and refuse another run; write both where it is new."""
+        start, identity = self.folder / "start.safetensors", self.folder / "run.json"
+        now = {
+            "plan": self.plan.to_json(),
+            "records": Secret.of(self.account).tag("".join(own.digest for own in self._held.values())),
+        }
+        if identity.exists():
+            for key, before, found in _differences(read_json(identity), now):
+                raise UserError(
+                    f"folder: Expected the run that {self.folder} holds, with {key} {before}, found {found}. Give this "
+                    "run another folder, or repeat the first call."
+                )
+            tensors, _ = load_tensors(start, self._device)
+            try:
+                self.model.load_state_dict(tensors)
+            except RuntimeError as error:
+                raise UserError(
+                    f"model: Expected the network that {self.folder} holds, found another: {error}."
+                ) from error
+            if self.state == "finished":
+                self._load_finished()
+            return
+        make_folder(self.folder)
+        if self.ledger.exists():
+            raise UserError(
+                f"folder: Expected a name that the account {self.account} does not hold, found {self.ledger.stem}. "
+                "What was released stays released. Give the run another folder, or restore this one."
+            )
+        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
+        self.plan.write(self.folder / "plan.json")
+        people = self.ledger.with_suffix(".people")
+        with writing(people):
+            people.write_text("\n".join(sorted(self._tags())) + "\n", encoding="ascii")
+        write_json(identity, now)
+
+    def _load_finished(self) -> None:
+        tensors, _ = load_tensors(self.folder / "model.safetensors", self._device)
+        self.model.load_state_dict(tensors)
+        self.model.requires_grad_(requires_grad=False)
+        self.history = pd.read_csv(self.folder / "history.csv")
+
+    def _progress(self, done: int, _: Tensor) -> None:
+        rounds = self.plan.training.rounds
+        if done == rounds or (20 * done) // rounds > (20 * (done - 1)) // rounds:
+            _say(f"{self.plan.run.network}: round {done} of {rounds}", end="\n" if done == rounds else "\r")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a run costs each patient, before anything is released.
+
+    Attributes
+    ----------
+    epsilon, delta
+        Cost of this run alone.
+    together, runs_before
+        Cost with the runs recorded before on any of these patients, and their number; None without any.
+    simulated
+        Whether the noise is seeded and protects nobody.
+    noise
+        Length of the noise in the mean gradient of a round, whose own length is at most the clip, in units of the clip;
+        and in the mean over all rounds.
+    """
+
+    epsilon: float
+    delta: float
+    together: float | None
+    runs_before: int
+    simulated: bool
+    noise: tuple[float, float]
+
+    def __str__(self) -> str:
+        if self.epsilon == math.inf:
+            text = "No guarantee: this run adds no noise."
+        else:
+            text = f"This run costs each patient epsilon {_shown(self.epsilon)} at delta {self.delta:g}"
+            text += (
+                "."
+                if self.together is None
+                else (
+                    f"; with {self.runs_before} earlier run(s) on the same patients, epsilon {_shown(self.together)}."
+                )
+            )
+            text += (
+                " The mean gradient of a round has at most length 1 in units of the clip, its noise "
+                f"{self.noise[0]:.2g}; over all rounds {self.noise[1]:.2g}."
+            )
+        return f"Simulated: the noise is seeded and protects nobody. {text}" if self.simulated else text
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What may be said of a run, as text and as the JSON object that it is made from."""
+
+    content: Mapping[str, Any]
+
+    @property
+    def guarantee(self) -> str:
+        """``holds``, ``simulated`` or ``none``."""
+        return str(self.content["guarantee"])
+
+    @property
+    def text(self) -> str:
+        """The whole statement."""
+        return plain_text(self.content)
+
+    def __str__(self) -> str:
+        return str(self.content["statement"])
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of a run on patients who were held out."""
+
+    content: Mapping[str, Any]
+
+    @property
+    def value(self) -> float:
+        """The metric that the task reports first."""
+        return float(self.content[self.content["metric"]])
+
+    def __str__(self) -> str:
+        name, patients = self.content["metric"], self.content["patients"]
+        interval = self.content.get(f"{name}_interval") or {}
+        shown = f" ({interval['low']:.3g} to {interval['high']:.3g})" if {"low", "high"} <= interval.keys() else ""
+        return f"{name} {self.value:.3g}{shown} on {patients} held-out patients, who have no guarantee."
+
+    __repr__ = __str__
+
+
+def load(path: Path | str, model: nn.Module) -> nn.Module:
+    """Return a copy of a network with the weights that `Run.save` wrote, in evaluation mode.
+
+    Raises
+    ------
+    UserError
+        If the file is absent or damaged, or belongs to another network.
+    """
+    tensors, _ = load_tensors(Path(path))
+    found = copy.deepcopy(model)
+    try:
+        found.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise UserError(f"model: Expected the network whose weights {path} holds, found another: {error}.") from error
+    return found.eval().requires_grad_(requires_grad=False)
+
+
+def _held(records: Records | None, hospitals: Mapping[str, Records] | None) -> dict[str, Records]:
+    """Return the records of every holder by its name."""
+    if (records is None) == (hospitals is None):
+        raise UserError("records: Expected records, or hospitals with theirs, found both or neither.")
+    held = {HERE: records} if records is not None else dict(hospitals or {})
+    whose: dict[object, str] = {}
+    for name, own in held.items():
+        checked_name(name, "hospitals")
+        if not isinstance(own, Records):
+            raise UserError(f"records: Expected zetadp.Records, found {type(own).__name__}.")
+        for one in own.ids:
+            other = whose.setdefault(one, name)
+            if other != name:
+                raise UserError(
+                    f"hospitals: Expected each patient at one hospital, found {one!r} at {other} and {name}. If these "
+                    "are two persons, give them two ids; if one, leave the records out at one hospital."
+                )
+    return held
+
+
+def _sizes(population: int | Mapping[str, int], held: Mapping[str, Records]) -> dict[str, int]:
+    """Return the declared number of patients of every holder; refuse data that do not match."""
+    sizes = dict(population) if isinstance(population, Mapping) else {HERE: population}
+    if set(sizes) != set(held):
+        raise UserError(
+            f"population: Expected a number for each of {', '.join(held)}, found {', '.join(sizes)}. With hospitals, "
+            "population is a dict."
+        )
+    for name, own in held.items():
+        if sizes[name] != own.units:
+            place = "" if name == HERE else f" at {name}"
+            raise UserError(
+                f"population: Expected {sizes[name]} patients{place}, as declared, found {own.units}. Declare the "
+                "number of patients that are handed over; it is a public constant."
+            )
+    return {name: sizes[name] for name in held}
+
+
+def _check_constants(
+    epsilon: float, delta: float, population: int, per_round: float, seed: int | None, without_noise: str
+) -> None:
+    """Refuse public constants that cannot be kept or would say nothing."""
+    if not 0 < delta <= 1 / population:
+        raise UserError(f"delta: Expected at most 1 / population, {1 / population:.2g}, found {delta:g}.")
+    if not 0 < per_round <= population:
+        raise UserError(f"per_round: Expected more than 0 and at most {population} patients, found {per_round:g}.")
+    if not epsilon > 0:
+        raise UserError(f"epsilon: Expected a positive number, found {epsilon}.")
+    if epsilon == math.inf and seed is None and without_noise != CONSENT:
+        raise UserError(
+            f"epsilon: Expected a finite number, found inf, which protects nobody. Give seed= for a simulation, or "
+            f"without_noise='{CONSENT}'."
+        )
+
+
+def _named(task: Task) -> dict[str, Any]:
+    """Return the description of a task in a plan."""
+    classes = getattr(task, "classes", None)
+    if type(task).__module__ == "zetadp.core.task" and classes is not None:
+        return {"name": "classification", "classes": classes}
+    loss = getattr(task, "loss", task)
+    return {"name": "own", "loss": getattr(loss, "__qualname__", type(loss).__qualname__)}
+
+
+NAMES = {
+    "images_per_patient": "items_per_patient",
+    "learning_rate": "optimiser",
+    "recipe": "optimiser",
+    "nodes": "population, per_round or epsilon",
+}
+
+
+def _differences(before: Any, now: Any, key: str = "") -> Any:  # noqa: ANN401  (JSON values)
+    """Yield the keys in which two JSON objects differ, with both values, in the words of `private`."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*before, *now]):
+            yield from _differences(before.get(name), now.get(name), name if key != "recipe" else key)
+    elif json.dumps(before) != json.dumps(now):
+        yield NAMES.get(key, key), json.dumps(before)[:60], json.dumps(now)[:60]
+
+
+def _shown(epsilon: float) -> str:
+    return "infinity" if epsilon == math.inf else rounded_up(epsilon)
+
+
+def _say(text: str, end: str = "\n") -> None:
+    """Tell the user at the screen how far a run is."""
+    sys.stderr.write(f"{text}{end}")
+    sys.stderr.flush()

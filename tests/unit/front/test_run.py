@@ -1,0 +1,317 @@
+"""The front door: one call that trains privately, its folder, its account, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import h5py
+import pytest
+import torch
+
+from zetadp.base.validation import UserError
+from zetadp.front import run as door
+from zetadp.front.records import Records
+from zetadp.front.run import CONSENT, load, private
+from zetadp.privacy.ledger import read_ledger
+
+PATIENTS, EACH, WIDTH = 40, 3, 6
+GENERATOR = torch.Generator().manual_seed(0)
+LABELS = torch.randint(3, (PATIENTS * EACH,), generator=GENERATOR)
+ITEMS = torch.randn(3, WIDTH, dtype=torch.complex64, generator=GENERATOR)[LABELS]
+ITEMS = ITEMS + 0.3 * torch.randn(len(LABELS), WIDTH, dtype=torch.complex64, generator=GENERATOR)
+IDS = [f"patient {place // EACH}" for place in range(len(LABELS))]
+
+
+class Network(torch.nn.Module):
+    """Complex scores of three classes, as moduli."""
+
+    def __init__(self, outputs: int = 3) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, outputs, dtype=torch.complex64)
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        return self.layer(items).abs()
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Items and real targets, one by one."""
+
+    def __len__(self):
+        return len(ITEMS)
+
+    def __getitem__(self, place):
+        return ITEMS[place], ITEMS[place, :1].abs()
+
+
+def records(**changed):
+    given = {"items": ITEMS, "labels": LABELS, "patients": IDS} | changed
+    return Records(given["items"], given["labels"], patients=given["patients"])
+
+
+def run(tmp_path, name="run", model=None, data=None, **changed):
+    model = Network() if model is None else model
+    data = records() if data is None and "hospitals" not in changed else data
+    given = {
+        "epsilon": 8,
+        "delta": 1e-3,
+        "population": PATIENTS,
+        "per_round": 20,
+        "rounds": 6,
+        "items_per_patient": EACH,
+    }
+    return private(model, data, folder=tmp_path / name, **given | changed)
+
+
+def weights(finished):
+    return [parameter.detach().clone() for parameter in finished.model.parameters()]
+
+
+def test_what_is_promised_is_what_is_stated_and_the_model_handed_in_stays_as_it_is(tmp_path):
+    model = Network()
+    before = copy.deepcopy(model.state_dict())
+    prepared = run(tmp_path, model=model)
+    assert not prepared.ledger.exists() or not read_ledger(prepared.ledger)
+    promised = prepared.promise.epsilon
+    prepared.train()
+    content = prepared.statement.content
+    assert (prepared.statement.guarantee, content["epsilon"], content["delta"]) == ("holds", promised, 1e-3)
+    assert promised <= 8
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not all(torch.equal(mine, value) for mine, value in zip(weights(prepared), before.values(), strict=True))
+
+
+def test_every_plan_has_the_noise_of_its_epsilon(tmp_path):
+    for number, epsilon in enumerate((0.5, 3, 8)):
+        plan = run(tmp_path, f"run-{number}", epsilon=epsilon).plan
+        assert all(node.noise_multiplier > 0 for node in plan.nodes)
+
+
+def test_a_finished_run_is_replayed_and_releases_nothing_more(tmp_path, capsys):
+    first = run(tmp_path).train()
+    content = first.ledger.read_bytes()
+    again = run(tmp_path)  # another network with other random weights, as in a notebook's cell that is run again
+    assert again.state == "finished"
+    again.train()
+    assert "nothing more was released" in capsys.readouterr().err
+    assert again.ledger.read_bytes() == content
+    assert all(torch.equal(mine, other) for mine, other in zip(weights(first), weights(again), strict=True))
+    assert again.history.equals(first.history)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_an_interrupted_run_continues_and_counts_every_round_once(tmp_path, monkeypatch, capsys, seed):
+    torch.manual_seed(1)
+    model = Network()
+    whole = run(tmp_path, "whole", model=model, seed=seed, register=tmp_path / "another").train()
+    stopped = run(tmp_path, model=model, seed=seed)
+
+    def stop(_, done, __):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(door.Run, "_progress", stop)
+        with pytest.raises(KeyboardInterrupt):
+            stopped.train()
+    capsys.readouterr()
+    again = run(tmp_path, seed=seed)
+    assert again.state == "interrupted"
+    again.train()
+    assert "not released again" in capsys.readouterr().err
+    (attempt,) = read_ledger(again.ledger)
+    assert sorted(event.round for event in attempt.events) == list(range(6))
+    assert again.statement.content["epsilon"] == whole.statement.content["epsilon"]
+
+
+def test_a_seed_repeats_a_simulation_and_is_said_to(tmp_path):
+    model = Network()
+    one, two = (run(tmp_path, name, model=model, seed=3, register=tmp_path / f"of {name}").train() for name in "ab")
+    assert one.statement.guarantee == "simulated"
+    assert one.promise.simulated
+    assert one.plan.nodes == two.plan.nodes
+
+
+CHANGES = {
+    "rounds": ({"rounds": 7}, "rounds"),
+    "epsilon": ({"epsilon": 4}, "epsilon"),
+    "clip": ({"clip": 2.0}, "clip"),
+    "items": ({"items_per_patient": 2}, "items_per_patient"),
+    "seed": ({"seed": 0}, "seed"),
+    "records": ({"data": records(items=ITEMS + 1)}, "records"),
+    "network": ({"model": torch.nn.Sequential(Network())}, "optimiser|model"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_another_run_in_the_same_folder_is_refused_by_its_key(tmp_path, what):
+    run(tmp_path)
+    changed, key = CHANGES[what]
+    with pytest.raises(UserError, match=rf"(folder: .*with .*({key}))|model: "):
+        run(tmp_path, **changed)
+
+
+def test_runs_on_the_same_patients_count_together_whatever_the_folder(tmp_path):
+    first = run(tmp_path, "first").train()
+    second = run(tmp_path, "second")
+    assert first.promise.together is None
+    assert second.promise.runs_before == 1
+    assert second.promise.epsilon < second.promise.together < 2 * second.promise.epsilon
+    # The lists of patients hold no name, and a run whose list is lost counts.
+    lists = sorted(second.account.glob("*.people"))
+    assert not any("patient" in path.read_text() for path in lists)
+    lists[0].unlink()
+    assert run(tmp_path, "second").promise.together == second.promise.together
+
+
+def test_other_patients_do_not_count(tmp_path):
+    run(tmp_path, "first").train()
+    others = records(patients=[f"other {place // EACH}" for place in range(len(LABELS))])
+    assert run(tmp_path, "second", data=others).promise.together is None
+
+
+def test_a_lost_ledger_is_not_forgotten(tmp_path):
+    first = run(tmp_path, "first").train()
+    run(tmp_path, "another").train()
+    first.ledger.unlink()
+    with pytest.raises(UserError, match=r"first\.jsonl"):
+        run(tmp_path, "second").train()
+
+
+def test_a_limit_is_asked_before_anything_is_released(tmp_path):
+    run(tmp_path, "first").train()
+    second = run(tmp_path, "second", most_epsilon=10)
+    with pytest.raises(UserError, match="10"):
+        second.train()
+    assert not any(attempt.events for attempt in read_ledger(second.ledger))
+    run(tmp_path, "second", most_epsilon=17).train()
+
+
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"without_noise": CONSENT}])
+def test_no_noise_needs_a_word(tmp_path, changed):
+    with pytest.raises(UserError, match="epsilon: "):
+        run(tmp_path, epsilon=math.inf)
+    trained = run(tmp_path, epsilon=math.inf, **changed).train()
+    assert trained.statement.guarantee == "none"
+    assert "No guarantee" in str(trained.promise)
+
+
+def test_regression_on_a_dataset_that_is_read_item_by_item(tmp_path):
+    data = records(items=Pairs(), labels=None)
+    trained = run(
+        tmp_path,
+        model=Network(1),
+        data=data,
+        epsilon=math.inf,
+        seed=0,
+        rounds=40,
+        per_round=PATIENTS,
+        loss=torch.nn.MSELoss(reduction="none"),
+    )
+    other = Records(Pairs(), patients=[f"held out {each}" for each in IDS])
+    before = trained.evaluate(other).value
+    after = trained.train().evaluate(other)
+    assert after.value < before / 2
+    assert "loss" in str(after)
+
+
+def test_records_on_a_disk_give_the_same_bits_as_in_memory(tmp_path):
+    with h5py.File(tmp_path / "items.h5", "w") as file:
+        stored = file.create_dataset("items", data=ITEMS.numpy())
+        model = Network()
+        there = run(tmp_path, "disk", model=model, data=records(items=stored), seed=1).train()
+    here = run(tmp_path, "disk", model=model, seed=1).train()
+    assert here.state == "finished"  # the same folder, and the same records
+    fresh = run(tmp_path / "memory", "disk", model=model, seed=1).train()
+    assert all(torch.equal(mine, other) for mine, other in zip(weights(there), weights(fresh), strict=True))
+
+
+def of_hospitals(share=20):
+    return {
+        "north": Records(ITEMS[: share * EACH], LABELS[: share * EACH], patients=IDS[: share * EACH]),
+        "south": Records(ITEMS[share * EACH :], LABELS[share * EACH :], patients=IDS[share * EACH :]),
+    }
+
+
+def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
+    sizes = {"north": 10, "south": 30}
+    trained = run(tmp_path, hospitals=of_hospitals(10), population=sizes).train()
+    nodes = {node.name: node for node in trained.plan.nodes}
+    assert {name: node.expected / node.population for name, node in nodes.items()} == {"north": 0.5, "south": 0.5}
+    assert set(trained.statement.content["nodes"]) == set(sizes)
+    trained.plan.write(tmp_path / "plan.json")
+
+
+def test_one_id_at_two_hospitals_is_refused(tmp_path):
+    both = of_hospitals()
+    both["south"] = Records(ITEMS[:3], LABELS[:3], patients=IDS[:3])
+    with pytest.raises(UserError, match=r"hospitals: .*north and south"):
+        run(tmp_path, hospitals=both, population={"north": 20, "south": 1})
+
+
+def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
+    train, test = records().split(test=10)
+    trained = run(tmp_path, data=train, population=30, per_round=30, epsilon=math.inf, seed=0, rounds=30).train()
+    trained.save(tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors", Network())
+    assert torch.equal(loaded(ITEMS), trained.model(ITEMS))
+    found = trained.evaluate(test)
+    assert found.value > 0.6
+    assert "no guarantee" in str(found)
+    with pytest.raises(UserError, match="evaluate: "):
+        trained.evaluate(train)
+    with pytest.raises(UserError, match="model: "):
+        load(tmp_path / "model.safetensors", Network(2))
+
+
+class Complex(Network):
+    """A network that forgot the modulus."""
+
+    def forward(self, items):
+        return self.layer(items)
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Network(WIDTH), Network(WIDTH)
+        self.two.layer.weight = self.one.layer.weight
+
+    def forward(self, items):
+        return self.two(self.one(items) + 0j)
+
+
+WRONG = {
+    "complex scores": ({"model": Complex()}, "model"),
+    "wrong width": ({"model": torch.nn.Linear(5, 3, dtype=torch.complex64)}, "model"),
+    "no weights": ({"model": torch.nn.Flatten()}, "model"),
+    "frozen": ({"model": Network().requires_grad_(requires_grad=False)}, "model"),
+    "tied": ({"model": Tied()}, "model"),
+    "no module": ({"model": Network().forward}, "model"),
+    "class out of range": ({"data": records(labels=LABELS + 1)}, "labels"),
+    "float labels": ({"data": records(labels=LABELS.float())}, "labels"),
+    "reduced loss": ({"loss": torch.nn.CrossEntropyLoss()}, "loss"),
+    "population": ({"population": 41}, "population"),
+    "hospitals' sizes": ({"population": {"north": 40}}, "population"),
+    "delta": ({"delta": 0.1}, "delta"),
+    "per_round": ({"per_round": 41}, "per_round"),
+    "epsilon": ({"epsilon": 0}, "epsilon"),
+    "no records": ({"data": 3}, "records"),
+    "lone scheduler": ({"scheduler": object()}, "scheduler"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(tmp_path, what):
+    changed, name = WRONG[what]
+    with pytest.raises(UserError, match=rf"^{name}: "):
+        run(tmp_path, **changed)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_notebook_shows_a_small_table(tmp_path):
+    shown = run(tmp_path, seed=2)._repr_html_()
+    assert "epsilon 8" in shown
+    assert "protects nobody" in shown
