@@ -59,6 +59,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(RUN) lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow papers
 	$(RUN) snakemake --lint
 

@@ -10,7 +10,7 @@ The table extends Table 2 of Li, Cao and Yao (arXiv:2202.06467). On features of 
 - private descent of a head
 
 Rows are also made from features that need no training: scattering on public axes, all scattering coefficients as in the
-paper, and pixels (DPMix). Settings were chosen on training images of Fashion-MNIST (`--search`, search.csv). Test
+paper, and pixels (DPMix). Settings were chosen on training images of Fashion-MNIST (search.csv). Test
 images are read for the table only. Each run is stored in results/release_mnist, so that an interrupted comparison
 continues. Writes mnist.csv and mnist.md.
 """
@@ -36,7 +36,6 @@ from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import write_text
 from zetadp.core.assembly import mixture_of
 from zetadp.core.records import Records
 from zetadp.core.task import Classification
@@ -46,7 +45,7 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.release.release import ReleaseSettings
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.report.rendering import MISSING, Sheet, to_csv
+from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:
@@ -64,7 +63,6 @@ EPSILONS = (1.0, 10.0)
 SEEDS = (0, 1, 2)
 OPEN = 0.3
 """Share of the rows that are open to a class: three classes a row on average, as the paper recommends."""
-SEARCHED_ON, SEARCHED_BY = 10_000, 4000
 """The first training images of Fashion-MNIST, on which settings are tried, and the last, which compare them."""
 SAMPLES = 1000
 """Number of examples of each class that moments and DP-MERF generate."""
@@ -112,11 +110,6 @@ class Chosen:
 
 
 CHOSEN = Chosen()
-SEARCHED = {
-    "moments": [{"directions": k} for k in (20, 40, 80)],
-    "merf": [{"length": length} for length in (0.5, 1.0, 2.0)],
-    "gradients": [{"rate": rate} for rate in (100.0, 300.0, 1000.0)],
-}
 
 
 @dataclass(frozen=True)
@@ -259,29 +252,6 @@ class Runs(KeptRuns):
             print(run, f"{found:.2f}", flush=True)
 
 
-def search(folder: Path, kinds: tuple[str, ...] = ("encoder",)) -> None:
-    """Try the settings of the rivals on Fashion-MNIST, and write search.csv.
-
-    The search uses 10,000 images at epsilon 8. Its noise-to-signal ratio is that of 60,000 images at epsilon 1.
-    """
-    rows = []
-    for kind in kinds:
-        everything = examples("fashion", kind, "train")
-        data, tested = (
-            tuple(part[:SEARCHED_ON] for part in everything),
-            tuple(part[-SEARCHED_BY:] for part in everything),
-        )
-        for method, settings in SEARCHED.items():
-            for setting in settings:
-                run, chosen = Run("fashion", kind, method, 8.0, 0), replace(Chosen(), **setting)
-                weight, bias, _ = head_of(*data, run, chosen)
-                rows.append({"kind": kind, "method": method, **vars(chosen)})
-                rows[-1]["accuracy"] = accuracy((weight, bias), *tested)
-                print(rows[-1], flush=True)
-    made = origin(*declared())
-    write_text(folder / "search.csv", to_csv(pd.DataFrame(rows), made, float_format="%.4g"))
-
-
 @lru_cache
 def true_epsilon(printed: float, class_rate: float) -> float:
     """Return the true epsilon of the noise from the paper's formula, at the degree of mixing in the authors' code."""
@@ -344,11 +314,7 @@ def main() -> None:
     """Make the runs that are missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
-    parser.add_argument("--search", action="store_true", help="try the rivals' settings on Fashion-MNIST instead")
     given = parser.parse_args()
-    if given.search:
-        search(given.output)
-        return
     kept = Runs(KEPT / "runs.csv")
     kept.fill()
     runs = kept.read()

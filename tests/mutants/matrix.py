@@ -1,10 +1,11 @@
-"""Which check fails on which mutant: minutes of work, printed as the second table of docs/mutants.md.
+"""Which check fails on which mutant: minutes of work, printed as docs/mutants/matrix.csv.
 
-Run ``PYTHONPATH=tests python -m mutants.matrix`` in the root of the repository.
+Run ``PYTHONPATH=tests python -m mutants.matrix > docs/mutants/matrix.csv`` in the root of the repository.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 import tempfile
 from pathlib import Path
@@ -31,7 +32,7 @@ MODULES = (
     mutants_of_rows,
     mutants_of_directions,
 )
-KILLER, FAILS, PASSES = "**K**", "x", "·"
+KILLER, FAILS, PASSES = "K", "x", "·"
 UNREPEATABLE = frozenset(name for name in CHECKS if "exact" in name) | {
     "check_a_hospital_answers_a_round_once",
     "check_every_release_stays_counted",
@@ -55,22 +56,22 @@ def numbers() -> dict[str, int]:
     return {name: number for number, name in enumerate(sorted(CHECKS), start=1)}
 
 
-def row(mutation: Mutant) -> str:
-    """Return one mutant's line of the table."""
+def row(mutation: Mutant) -> list[str]:
+    """Return one mutant's line of the table: its name, and what each check makes of it."""
     cells = []
     for name in sorted(CHECKS):
         with tempfile.TemporaryDirectory() as folder:
             failed = fails(CHECKS[name], mutation, Path(folder))
         cells.append(PASSES if not failed else KILLER if name == mutation.killer else FAILS)
-    return f"| `{mutation.name}` | {' | '.join(cells)} |"
+    return [mutation.name, *cells]
 
 
 def main() -> None:
     """Print the table."""
-    heads = [f"| mutant | {' | '.join(map(str, numbers().values()))} |", "|:--" * (len(CHECKS) + 1) + "|"]
-    sys.stdout.write("\n".join(heads) + "\n")
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(["mutant", *numbers().values()])
     for mutation in MUTANTS.values():
-        sys.stdout.write(row(mutation) + "\n")
+        table.writerow(row(mutation))
         sys.stdout.flush()
 
 

@@ -1,11 +1,12 @@
 """Every check passes on the shipped code, and every mutant fails the check that is named for it.
 
 Which of the other checks fail on a mutant takes minutes to compute: ``ZETADP_MUTANT_MATRIX=1 pytest tests/mutants``
-computes it and compares it with docs/mutants.md.
+computes it and compares it with docs/mutants/matrix.csv.
 """
 
 from __future__ import annotations
 
+import csv
 import importlib
 import os
 from functools import reduce
@@ -17,17 +18,15 @@ from mutants import kernels, matrix
 from mutants.installing import CHECKS, MUTANTS, installed
 from zetadp.nn import weight_gradients
 
-PAGE = Path(__file__).parents[2] / "docs/mutants.md"
+TABLES = Path(__file__).parents[2] / "docs/mutants"
 
 
-def table(heading: str) -> list[list[str]]:
-    """Return the cells of the table under a heading of docs/mutants.md, without its head."""
-    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+def table(name: str) -> list[list[str]]:
+    """Return the cells of a table of docs/mutants, without its head."""
+    return list(csv.reader((TABLES / f"{name}.csv").read_text().splitlines()))[1:]
 
 
-MATRIX = table("Which check caught which")
+MATRIX = table("matrix")
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -72,37 +71,34 @@ def test_a_mutant_replaces_a_shipped_function_and_is_gone_afterwards(name: str) 
     assert function() is shipped
 
 
-def test_the_page_lists_exactly_the_checks() -> None:
-    listed = {name: (number, alarm) for number, name, _, alarm in table("Checks")}
-    expected = {
-        f"`{name}`": (str(number), f"{CHECKS[name].false_alarm:g}") for name, number in matrix.numbers().items()
-    }
+def test_the_table_lists_exactly_the_checks() -> None:
+    listed = {name: (number, alarm) for number, name, _, alarm in table("checks")}
+    expected = {name: (str(number), f"{CHECKS[name].false_alarm:g}") for name, number in matrix.numbers().items()}
     assert listed == expected
 
 
-def test_the_page_lists_exactly_the_mutants_with_function_and_check() -> None:
-    listed = [(name, function, check) for name, _, function, check, _ in table("Mutants")]
+def test_the_table_lists_exactly_the_mutants_with_function_and_check() -> None:
+    listed = [(name, function, check) for name, _, function, check, _ in table("mutants")]
     expected = [
-        (f"`{mutation.name}`", f"`{mutation.target.removeprefix('zetadp.')}`", f"`{mutation.killer}`")
-        for mutation in MUTANTS.values()
+        (mutation.name, mutation.target.removeprefix("zetadp."), mutation.killer) for mutation in MUTANTS.values()
     ]
     assert sorted(listed) == sorted(expected)
 
 
-def test_the_page_says_where_every_mutant_comes_from_and_why_it_is_caught() -> None:
-    assert all(len(cells) == 5 and all(cells) for cells in table("Mutants"))
+def test_the_table_says_where_every_mutant_comes_from_and_why_it_is_caught() -> None:
+    assert all(len(cells) == 5 and all(cells) for cells in table("mutants"))
 
 
-def test_the_matrix_of_the_page_has_every_mutant_and_its_killer() -> None:
+def test_the_kept_matrix_has_every_mutant_and_its_killer() -> None:
     killers = {cells[0]: [n for n, cell in enumerate(cells[1:], start=1) if cell == matrix.KILLER] for cells in MATRIX}
-    assert killers == {f"`{name}`": [matrix.numbers()[mutation.killer]] for name, mutation in MUTANTS.items()}
+    assert killers == {name: [matrix.numbers()[mutation.killer]] for name, mutation in MUTANTS.items()}
     assert {len(cells) for cells in MATRIX} == {1 + len(CHECKS)}
 
 
 @pytest.mark.skipif("ZETADP_MUTANT_MATRIX" not in os.environ, reason="takes minutes: set ZETADP_MUTANT_MATRIX=1")
-@pytest.mark.parametrize("cells", MATRIX, ids=[cells[0].strip("`") for cells in MATRIX])
-def test_the_matrix_of_the_page_is_what_happens(cells: list[str]) -> None:
-    found = [cell.strip() for cell in matrix.row(MUTANTS[cells[0].strip("`")]).strip("|").split("|")]
+@pytest.mark.parametrize("cells", MATRIX, ids=[cells[0] for cells in MATRIX])
+def test_the_kept_matrix_is_what_happens(cells: list[str]) -> None:
+    found = matrix.row(MUTANTS[cells[0]])
     for name, number in matrix.numbers().items():
         if name not in matrix.UNREPEATABLE or matrix.KILLER in (found[number], cells[number]):
             assert found[number] == cells[number], name

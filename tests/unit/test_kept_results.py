@@ -51,7 +51,7 @@ def scenario(command: str) -> str | None:
 
 
 def test_there_are_tables():
-    assert {"docs/results/default/table1.csv", "papers/directions/results/table.md"} <= set(KEPT)
+    assert {"docs/results/default/table1.csv", "papers/directions/results/table.csv"} <= set(KEPT)
 
 
 @pytest.mark.parametrize("table", KEPT)

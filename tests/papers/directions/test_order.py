@@ -31,7 +31,7 @@ def test_the_capacity_of_the_third_mechanism_is_the_integral_that_defines_it(eps
 def test_correlations_follow_from_the_kept_errors():
     table = kept("order")
     assert len(table) == len(rank_capacity.settings()) * rank_capacity.MESSAGES
-    shown = (ROOT / "papers/directions/results/order.md").read_text()
+    shown = (ROOT / "papers/directions/README.md").read_text()
     for row in rank_capacity.correlations(table).to_dict("records"):
         assert f"{row['rank']:.2f}" in shown
 

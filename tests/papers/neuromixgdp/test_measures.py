@@ -1,15 +1,12 @@
-"""Measures of features, and random weights."""
+"""Measures of features."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 import torch
 
 from papers.neuromixgdp.measures import distance_of_mixed, neural_collapse
-from papers.neuromixgdp.weights import RandomWeights
 
 CLASSES, COMPONENTS = 4, 7
 
@@ -60,28 +57,3 @@ def test_the_distance_of_mixed_rows_is_the_least_to_another_label():
     pair = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     found = distance_of_mixed(pair, torch.tensor([0, 0, 1]), 200, np.random.default_rng(0))
     assert found == pytest.approx(0.5**0.5)
-
-
-@pytest.mark.parametrize("concentration", [0.3, 2.0, math.inf])
-def test_no_weight_moves_a_row_by_more_than_the_noise_hides(concentration):
-    random = np.random.default_rng(0)
-    law = RandomWeights(mixed=20.0, concentration=concentration, most=1.5)
-    assert law.drawn(10_000, random).max() <= 1.5 / 20
-    unclipped = RandomWeights(20.0, concentration, 1e9).drawn(200_000, random)
-    assert unclipped.mean() == pytest.approx(1 / 20, rel=0.02)
-    vectors = torch.nn.functional.normalize(torch.randn(100, 5))
-    with_all, without = (
-        law.rows(x, 300, 0.7, np.random.default_rng(5)) for x in (vectors, torch.cat((vectors[:99], vectors[:1] * 0)))
-    )
-    # The same draws, weights and noise: one person moves a row by the weight alone.
-    assert float((with_all - without).norm(dim=1).max()) <= 1.5 / 20 + 1e-6
-    noise = law.rows(0 * vectors, 2000, 0.7, np.random.default_rng(6))
-    assert float(noise.std()) == pytest.approx(0.7 * 1.5 / 20, rel=0.03)
-
-
-def test_equal_weights_are_the_mean():
-    law = RandomWeights(mixed=10.0, concentration=math.inf, most=1.0)
-    vectors = torch.eye(50)
-    rows = law.rows(vectors, 400, 0.0, np.random.default_rng(2))
-    assert rows.unique().tolist() == pytest.approx([0.0, 0.1])
-    assert float(rows.sum(dim=1).mean()) == pytest.approx(1, abs=0.06)
