@@ -20,20 +20,14 @@ def main(
     *,
     dataset: Path,
     receipts: list[Path],
-    brought: list[Path],
     table: Path,
     train_patients: int,
     test_patients: int,
     slices: int,
     patient_key: str | None,
-    sizes: list[int],
     threads: int,
 ) -> None:
-    """Run every check that needs no voxels, and write one row for each record.
-
-    ``brought`` and ``sizes`` are the user's files and their lengths. They only make this job run again when a file is
-    replaced: the folder itself is read.
-    """
+    """Run every check that needs no voxels, and write one row for each record."""
     records = index_cohort(
         dataset.parent,
         train_patients=train_patients,

@@ -125,14 +125,13 @@ STAGES = {
         ),
         Stage(
             "index_cohort",
-            inputs={"dataset": DATASET, "receipts": [RECEIPT], "brought": []},
+            inputs={"dataset": DATASET, "receipts": [RECEIPT]},
             outputs={"table": INDEX},
             params={
                 "train_patients": PHANTOM["train_patients"],
                 "test_patients": PHANTOM["test_patients"],
                 "slices": 2,
                 "patient_key": None,
-                "sizes": [],
             },
             threads=2,
         ),

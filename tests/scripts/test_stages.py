@@ -280,8 +280,8 @@ def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(t
         receipts = [tmp_path / f"shard-0{number}.json" for number in range(4)]
         stage("assemble_cohort", receipts=receipts, dataset=task / "dataset.json", settings=settings | {"seed": 1})
         declared = {"train_patients": 2, "test_patients": 2, "slices": 2, "patient_key": None}
-        files = {"dataset": task / "dataset.json", "receipts": receipts, "brought": [], "table": tmp_path / "index.csv"}
-        stage("index_cohort", **files, **declared, sizes=[], threads=1)
+        files = {"dataset": task / "dataset.json", "receipts": receipts, "table": tmp_path / "index.csv"}
+        stage("index_cohort", **files, **declared, threads=1)
 
     simulate(1, 4, 0, 1, 2, 3)
     index()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -58,3 +60,16 @@ def test_reconstruction_goes_from_simulated_patients_to_its_table(fresh):
     assert "- SSIM, public weights alone" in card
     assert "- NMSE:" in card
     assert {path.name for path in (results / "figures").iterdir()} == {"accuracy.svg", "curves.svg"}
+
+    # The same volumes as a user's own: one that takes another's place is read, and a folder that is gone is named.
+    scenario, own = tiny(), fresh.root / "mine"
+    shutil.copytree(volumes, own)
+    of_folder = {"source": "folder", "folder": "mine", "real_patients": False, "one_record_per_patient": True}
+    scenario["cohort"] |= of_folder | {"name": "own"}
+    file, index = fresh.overlay(yaml.safe_dump(scenario)), "resources/own/index.csv"
+    fresh.snakemake(index, configfile=file)
+    assert fresh.would_run(index, configfile=file) == set()
+    os.utime(next((own / "singlecoil_train").glob("*.h5")), (0, 0))
+    assert fresh.would_run(index, configfile=file) == {"undersample"}
+    shutil.rmtree(own)
+    assert "cohort.folder: expected a folder, found none at mine" in fresh.snakemake(index, configfile=file, code=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import wave
@@ -99,13 +100,16 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder):
     assert "fit_word_encoder" not in fresh.would_run(configfile=file)
     results = fresh.root / "results/speech_commands_speakers"
     run = results / "runs/head/federated/eps-8/seed-0"
-    wanted = (path.relative_to(fresh.root) for path in (results / "tables/speakers.csv", run / "privacy.txt"))
+    wanted = [path.relative_to(fresh.root) for path in (results / "tables/speakers.csv", run / "privacy.txt")]
     fresh.snakemake(*map(str, wanted), configfile=file)
     assert "for each training speaker" in (run / "privacy.txt").read_text()
     assert len(json.loads((run / "plan.json").read_text())["public"]["start"]) == 64
     spent = pd.read_csv(results / "tables/speakers.csv")["epsilon_per_speaker"]
     assert spent.to_numpy() == pytest.approx(8, rel=1e-3)
 
+    # A clip that takes another's place is read, also one that is older than what was made of the first.
+    os.utime(folder / f"yes/{SPEAKERS[0]}_nohash_0.wav", (0, 0))
+    assert "index_clips" in fresh.would_run(*map(str, wanted), configfile=file)
     # Declared numbers are constants: other clips are refused.
     shutil.rmtree(folder / "go")
     said = fresh.snakemake("--forcerun", "index_clips", configfile=file, code=1)

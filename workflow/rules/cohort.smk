@@ -1,6 +1,6 @@
 # Volumes in the layout of the Medical Segmentation Decathlon, whatever their source, and the table of who is in them.
 
-from zetadp.mri.index import brought_files
+from zetadp.mri.index import listed_files
 
 TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"
 PHANTOM = {
@@ -61,7 +61,19 @@ elif config["cohort"]["source"] == "download":
             "../../scripts/fetch_cohort.py"
 
 
-BROUGHT = brought_files(config["cohort"], Path(TASK))
+if FOLDER is not None and not (FOLDER / "dataset.json").is_file():
+    raise WorkflowError(
+        f"cohort.folder: expected dataset.json in {FOLDER}, found none. Give the folder of a Decathlon task; "
+        "zetadp convert makes one."
+    )
+
+
+def brought_volumes(_):
+    """Return a parameter that changes with the volumes and tables that the user brought."""
+    # A simulation or a download writes its volumes while the workflow runs, and has settings or a checksum.
+    files = listed_files(Path(TASK)) if FOLDER is not None else []
+    key = config["cohort"]["patient_key"]
+    return fingerprint([*files, *([Path(key)] if key else [])])
 
 
 rule index_cohort:
@@ -72,7 +84,6 @@ rule index_cohort:
             if config["cohort"]["source"] == "simulated"
             else []
         ),
-        brought=BROUGHT,
     output:
         table=INDEX,
     log:
@@ -88,8 +99,7 @@ rule index_cohort:
         test_patients=config["cohort"]["test_patients"],
         slices=config["slices"]["count"],
         patient_key=config["cohort"]["patient_key"],
-        # A file that takes another's place may be older than the index, so its time alone does not tell.
-        sizes=[os.path.getsize(file) for file in BROUGHT],
+        brought=brought_volumes,
         code=code_of("scripts/index_cohort.py"),
     script:
         "../../scripts/index_cohort.py"

@@ -31,6 +31,7 @@ from zetadp.config.configured import (
     training_of,
 )
 from zetadp.base.epsilon import epsilon_value
+from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
 from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.base.validation import UserError
@@ -47,6 +48,25 @@ try:
     config = load_config(config, SCHEMA)
 except UserError as error:
     raise WorkflowError(str(error)) from None
+
+# The user's own data, which other stages would not miss once they have finished.
+FOLDER = (
+    Path(config["cohort"]["folder"]) if config["cohort"]["source"] == "folder" else None
+)
+if FOLDER is not None and not FOLDER.is_dir():
+    raise WorkflowError(
+        f"cohort.folder: expected a folder, found none at {FOLDER}. Bring the data there, or correct the path."
+    )
+
+
+def brought(*patterns):
+    """Return a parameter of a rule that changes with the files that the user brought and that match a pattern."""
+    if FOLDER is None:
+        return None
+    return lambda _: fingerprint(
+        file for pattern in patterns for file in visible(FOLDER, pattern)
+    )
+
 
 RUNS = run_names(config)
 RELEASES = [

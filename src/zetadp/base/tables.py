@@ -7,7 +7,8 @@ every value stays the text that the file holds.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path, PurePath
 
@@ -70,6 +71,18 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 def visible(folder: Path, pattern: str = "*") -> list[Path]:
     """Return the files and folders of a folder that match a pattern and are not hidden, sorted by name."""
     return sorted(path for path in folder.glob(pattern) if not is_hidden(path.relative_to(folder)))
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """Return a short digest of the names, lengths and times of files, which changes when one is replaced or missing.
+
+    A file that takes another's place may be older than what was made of the first, so comparing times is not enough.
+    """
+    digest = hashlib.sha256()
+    for file in files:
+        about = file.stat() if file.exists() else None
+        digest.update(f"{file} {about and (about.st_size, about.st_mtime_ns)}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
 
 
 def is_hidden(path: PurePath) -> bool:

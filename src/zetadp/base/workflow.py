@@ -20,6 +20,8 @@ from zetadp.base.validation import UserError
 
 PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
+TRIGGERS = ("code", "brought")
+"""Parameters that make a job run again when code or a user's files change, and that no script takes."""
 
 
 def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (injected by Snakemake)
@@ -41,7 +43,7 @@ def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (in
     for files in (snakemake.input, snakemake.output):
         for name, value in files.items():
             arguments[name] = Path(value) if isinstance(value, str) else [Path(v) for v in value]
-    arguments |= {name: value for name, value in snakemake.params.items() if name != "code"}
+    arguments |= {name: value for name, value in snakemake.params.items() if name not in TRIGGERS}
     arguments |= {name: value for name, value in snakemake.wildcards.items() if name in parameters}
     arguments |= {name: value for name, value in snakemake.resources.items() if name in parameters}
     if "threads" in parameters:

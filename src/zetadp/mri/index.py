@@ -6,10 +6,10 @@ are compared with the folder and never counted from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -104,26 +104,6 @@ def index_cohort(
     ]
     rows.sort(key=lambda row: (row[2] != "train", row[0], row[1]))
     return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def brought_files(cohort: Mapping[str, Any], root: Path) -> list[str]:
-    """Return the files of a user's own cohort, as inputs of rules, so that the workflow notices changes in them.
-
-    A simulation or a download writes its volumes while the workflow runs, so these cannot be inputs. Rules depend on
-    its settings or its checksum instead.
-
-    Parameters
-    ----------
-    cohort
-        The section of the configuration.
-    root
-        The folder that holds ``dataset.json``.
-    """
-    files = listed_files(root) if cohort["source"] == "folder" else []
-    if cohort["patient_key"]:
-        files.append(Path(cohort["patient_key"]))
-    # `index_cohort` reports missing files, all of them at once.
-    return [file.as_posix() for file in files if file.is_file()]
 
 
 def listed_files(task_root: Path) -> list[Path]:

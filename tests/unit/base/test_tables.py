@@ -1,11 +1,12 @@
 """Tables are read as text, and hidden files do not exist."""
 
+import os
 from pathlib import PurePath
 
 import pandas as pd
 import pytest
 
-from zetadp.base.tables import is_hidden, read_table, visible, write_table
+from zetadp.base.tables import fingerprint, is_hidden, read_table, visible, write_table
 from zetadp.base.validation import UserError
 
 NAMES = [
@@ -77,3 +78,21 @@ def test_the_users_own_folder_may_be_hidden(tmp_path):
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache/a.nii").touch()
     assert len(visible(tmp_path / ".cache", "*.nii")) == 1
+
+
+def test_a_fingerprint_changes_with_what_replaces_a_file_also_where_it_is_older(tmp_path):
+    files = [tmp_path / name for name in ("a", "b", "gone")]
+    for file in files[:2]:
+        file.write_text("1")
+        os.utime(file, (10, 10))
+    found = {fingerprint(files), fingerprint(files)}
+    assert len(found) == 1
+    for change in (
+        lambda: files[0].write_text("22"),
+        lambda: os.utime(files[1], (5, 5)),
+        lambda: files[2].touch(),
+        lambda: files[0].unlink(),
+    ):
+        change()
+        found.add(fingerprint(files))
+    assert len(found) == 5

@@ -45,6 +45,7 @@ rule collect_ecgs:
         mem_mb=4000,
         runtime="2h",
     params:
+        brought=brought("*.csv", "**/*.npz", "**/*.mat", "**/*.hea", "**/*.dat"),
         choice={
             name: getattr(ECG, name)
             for name in ("fold", "form", "left_out", "population", "spectrum")

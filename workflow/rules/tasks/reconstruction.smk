@@ -55,6 +55,7 @@ rule undersample:
         mem_mb=8000,
         runtime="2h",
     params:
+        brought=brought("*/*.h5"),
         mask=dict(RECONSTRUCTION.mask),
         size=RECONSTRUCTION.size,
         sizes=PATIENTS,

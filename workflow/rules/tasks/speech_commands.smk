@@ -54,6 +54,7 @@ rule index_clips:
         mem_mb=8000,
         runtime="30m",
     params:
+        brought=brought("*/*.wav"),
         unit=SPEECH.unit,
         clips_of_a_speaker=SPEECH.clips_of_a_speaker,
         sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
