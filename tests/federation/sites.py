@@ -89,6 +89,7 @@ class DirectLine:
         self.hospitals = {hospital.settings.name: hospital for hospital in hospitals}
         self.tamper = tamper or (lambda _, reply: reply)
         self.requests: list[tuple[str, Request]] = []
+        self.notices: list[tuple[str, Sequence[str]]] = []
         self.replies: list[Answer | Refusal] = []
         self.away: set[str] = set()
 
@@ -106,6 +107,9 @@ class DirectLine:
         reply = self.tamper(request, self.hospitals[name].reply(request))
         if reply is not None:
             self.replies.append(reply)
+
+    def tell(self, name: str, missing: Sequence[str]) -> None:
+        self.notices.append((name, missing))
 
     def collect(self) -> list[Answer | Refusal]:
         arrived, self.replies = self.replies, []

@@ -125,7 +125,9 @@ def test_continuing_a_machine_that_hangs_is_left_out(three):
 def test_a_node_that_joins_late_is_waited_for(three):
     three.federation.processes.kill("node-03", "node-03-worker")
     run = three.federation.begin(three.server())
-    time.sleep(2)
+    log = three.federation.folder / "logs/node-01-worker.log"
+    known = log.stat().st_size
+    wait_until(lambda: b"the server misses node-03" in log.read_bytes()[known:], 40)
     three.start_nodes("node-03")
     three.federation.wait(run)
     assert len(three.account().releases()) == 3 * three.plan.training.rounds

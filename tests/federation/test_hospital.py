@@ -179,6 +179,26 @@ def test_an_error_sends_a_fixed_word_and_none_of_its_text(tmp_path, monkeypatch,
     assert refused.reason == Reason.FAILED
 
 
+def test_a_hospital_says_what_each_round_has_cost_and_whom_the_server_misses(tmp_path, caplog):
+    caplog.set_level("INFO")
+    plan = make_plan(rounds=2, noise="os")
+    hospital = make_hospital(plan, 0, tmp_path)
+    for number in range(2):
+        hospital.reply(request(plan, number))
+        hospital.report(number)
+    spent = rounded_up(hospital.promise.epsilon)
+    said = [message for message in caplog.messages if "is recorded" in message]
+    assert [message.split()[1] for message in said] == ["1", "2"]
+    assert float(said[0].split()[10]) < float(said[1].split()[10]) == float(spent)
+    assert any("finished" in message for message in caplog.messages)
+    caplog.clear()
+    hospital.notice(["node-03", "\x1b[2J", "node-01\nall is well"])
+    hospital.notice([])
+    assert len(caplog.messages) == 2
+    assert "node-03" in caplog.messages[0]
+    assert all(message.isprintable() for message in caplog.messages)
+
+
 def test_a_node_at_work_says_so(tmp_path):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     with Ledger(hospital.ledger_path):
@@ -327,6 +347,7 @@ import torch
 from federation.sites import assembly
 from zetadp.core.plan import Plan
 from zetadp.federation.flower import hospital as module
+from zetadp.federation.flower.programs import computed
 from zetadp.federation.flower.protocol import Request, encode
 
 work = Path(sys.argv[1])
@@ -337,7 +358,7 @@ module.Hospital.reply = lambda self, request: many() and reply(self, request)
 hospital = module.load_hospital(work / "node.yaml", work / "node.key")
 plan = Plan.read(work / "plan.json")
 weights = encode(assembly(plan).phase.weights())
-print(type(module._computed(hospital, Request(plan.digest, "attempt", 0, 0, "", weights))).__name__)
+print(type(computed(hospital, Request(plan.digest, "attempt", 0, 0, "", weights))).__name__)
 """
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
-from flwr.supercore import sql_mixin
-from flwr.supercore.sql_mixin import SqlMixin
-from sqlalchemy.exc import OperationalError
+from flwr.supercore import heartbeat, sql_mixin
+from flwr.supernode import fleet_http_connection
 
 from zetadp.federation.flower import patches
 from zetadp.federation.flower.patches import FLOWER
@@ -43,7 +40,7 @@ def test_late_parts_of_a_message_are_asked_for_again_soon():
     assert 0.04 < float(done.stdout) < 2
 
 
-@pytest.mark.parametrize("version", ["1.40.0", "1.41.1", "1.42.0"])
+@pytest.mark.parametrize("version", ["1.40.0", "1.43.0", "2.0.0"])
 def test_another_version_of_flower_is_refused_before_anything_of_it_is_used(version):
     script = f"""
 import importlib.metadata, sys
@@ -56,29 +53,29 @@ except UserError as error:
 assert not [name for name in sys.modules if name.partition(".")[0] == "flwr"]
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == f"A federation needs Flower {FLOWER}, found {version}. Run: pip install zetadp[federation]\n"
+    assert f"needs Flower {' or '.join(FLOWER)}, found {version}." in done.stdout
 
 
-def test_the_version_of_flower_that_is_changed_is_the_one_that_is_installed():
+def test_the_versions_of_flower_that_are_changed_are_those_that_are_installed():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras["federation"] == [f"flwr=={FLOWER}"]
-    assert f"flwr=={FLOWER}" in (ROOT / "requirements.lock").read_text().splitlines()
-    assert f"  - flwr={FLOWER}" in (ROOT / "envs/federation.yaml").read_text().splitlines()
+    first, last = FLOWER[0], FLOWER[-1].partition(".")
+    assert extras["federation"] == [f"flwr>={first},<{last[0]}.{int(last[2]) + 1}"]
+    for file, line in (("requirements.lock", "flwr=="), ("envs/federation.yaml", "  - flwr=")):
+        (pinned,) = [each for each in (ROOT / file).read_text().splitlines() if each.startswith(line)]
+        assert pinned.removeprefix(line).rpartition(".")[0] == FLOWER[-1]
 
 
-def test_a_database_that_another_writes_to_is_waited_for_as_long_as_told(tmp_path, monkeypatch):
+def test_the_database_is_waited_for_and_a_place_that_another_version_lacks_is_an_error(monkeypatch):
     monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
-    patches.wait_for_the_database(0.3)
-    state = SqlMixin(f"sqlite:///{tmp_path / 'state.db'}")
-    monkeypatch.setattr(sql_mixin, "run_migrations", lambda _: None)
-    state.initialize()
-    state.query("CREATE TABLE lines (text TEXT)")
-    other = sqlite3.connect(tmp_path / "state.db")
-    other.execute("BEGIN IMMEDIATE")
-    began = time.monotonic()
-    with pytest.raises(OperationalError, match="locked"):
-        state.query("INSERT INTO lines VALUES ('x')")
-    # Flower's own patience is five seconds.
-    assert 0.25 < time.monotonic() - began < 4
-    other.rollback()
-    state.query("INSERT INTO lines VALUES ('x')")
+    patches.wait_for_the_database(7)
+    assert ("busy_timeout", "7000") in sql_mixin.SQLITE_PRAGMAS
+    monkeypatch.delattr(sql_mixin, "SQLITE_PRAGMAS")
+    with pytest.raises((KeyError, RuntimeError), match="SQLITE_PRAGMAS"):
+        patches.wait_for_the_database()
+
+
+def test_a_node_shows_its_life_as_often_as_told(monkeypatch):
+    for module in (heartbeat, fleet_http_connection):
+        monkeypatch.setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", 30)
+    patches.show_life_every(10)
+    assert (heartbeat.HEARTBEAT_DEFAULT_INTERVAL, fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL) == (10, 10)

@@ -7,9 +7,12 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
-from contextlib import ExitStack, nullcontext
+import threading
+import time
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +28,16 @@ from federation.sites import make_plan, write_hospital_folder
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.federation.flower.approval import approve
-from zetadp.federation.flower.certificates import Credentials, make_credentials
+from zetadp.federation.flower.certificates import Credentials, check_connection, make_credentials
 from zetadp.federation.flower.control import Control, RunState
 from zetadp.federation.flower.launcher import Federation
-from zetadp.federation.flower.processes import folder_in_use, free_port, require_free_port
+from zetadp.federation.flower.processes import (
+    Processes,
+    folder_in_use,
+    free_port,
+    require_free_port,
+    silent_environment,
+)
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.privacy.account import Permission
 from zetadp.privacy.budget import Cap
@@ -46,7 +55,8 @@ def put_settings(folder: Path, **changes: object) -> None:
         "keys": {name: f"keys/{name}.pub.pem" for name in NAMES},
         **{name: f"out/{name}" for name in ("model", "history", "ledger", "ledger_file", "checkpoint")},
     }
-    (folder / "server.yaml").write_text(yaml.safe_dump(content | changes))
+    content = {key: value for key, value in (content | changes).items() if value is not None}
+    (folder / "server.yaml").write_text(yaml.safe_dump(content))
 
 
 def put_node(folder: Path, file: str = "node.yaml", *, approved: bool = False, **changes: object) -> None:
@@ -200,15 +210,6 @@ def test_hosts_and_ports_that_cannot_serve_are_named(host, port, words):
         require_free_port(host, port)
 
 
-def test_a_port_that_is_not_permitted_is_named(monkeypatch):
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(socket.socket, "bind", refuse, raising=False)
-    with pytest.raises(UserError, match=r"port 443 of 0\.0\.0\.0: Permission denied"):
-        require_free_port("0.0.0.0", 443)
-
-
 def test_a_folder_in_use_is_free_when_its_process_ends_however_that_happens(tmp_path):
     hold = (
         "import sys, time; from pathlib import Path; from zetadp.federation.flower.processes import folder_in_use\n"
@@ -230,7 +231,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         pass
 
 
-# Commands with a mistake in them: each ends in one message before a process is started.
+# Commands with a mistake in them: each ends in one message, which names the file or key, before a process is started.
 
 
 def mistake(capsys, *arguments: object) -> str:
@@ -241,104 +242,66 @@ def mistake(capsys, *arguments: object) -> str:
     return err
 
 
-def spoil_server(site: Path, what: str) -> None:
-    keys = site / "keys"
-    match what:
-        case "no settings":
-            (site / "server.yaml").unlink()
-        case "empty settings":
-            (site / "server.yaml").write_text("")
-        case "no keys":
-            content = yaml.safe_load((site / "server.yaml").read_text())
-            del content["keys"]
-            (site / "server.yaml").write_text(yaml.safe_dump(content))
-        case "no plan":
-            (site / "plan.json").unlink()
-        case "no certificate":
-            (keys / "server.pem").unlink()
-        case "no authority":
-            (keys / "authority.pem").write_text("nothing")
-        case "another key":
-            shutil.copy(make_credentials(site / "others", NAMES).server[1], keys)
-        case "node's private key":
-            shutil.copy(keys / "node-02.key", keys / "node-02.pub.pem")
-        case "no node's key":
-            (keys / "node-02.pub.pem").unlink()
-        case "one key twice":
-            shutil.copy(keys / "node-01.pub.pem", keys / "node-02.pub.pem")
-        case "one node too few":
-            put_settings(site, keys={"node-01": "keys/node-01.pub.pem"})
+def swap(site: Path, source: str, target: str) -> None:
+    shutil.copy(site / source, site / target)
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("no settings", "server.yaml to hold the settings of a federation's server: No such file"),
-        ("empty settings", "server.yaml to hold the settings of a federation's server: found nothing"),
-        ("no keys", "hold the settings of a federation's server: the key keys is missing"),
-        ("no plan", "plan.json as JSON"),
-        ("no certificate", "keys/server.pem to hold a certificate in PEM: No such file"),
-        ("no authority", "keys/authority.pem to hold a certificate in PEM, found something else"),
-        ("another key", "keys/server.key to be the private key of"),
-        ("node's private key", "keys/node-02.pub.pem to hold a public key"),
-        ("no node's key", "keys/node-02.pub.pem to hold a public key"),
-        ("one key twice", "one key at several nodes"),
-        ("one node too few", "Expected a key for each of ['node-01', 'node-02'], found ['node-01']"),
-    ],
-)
-def test_what_a_server_lacks_is_one_message_before_it_starts(what, words, site, capsys):
-    spoil_server(site, what)
+FAULTS_OF_SERVERS = {
+    "server.yaml": lambda site: (site / "server.yaml").unlink(),
+    "server.yaml ": lambda site: (site / "server.yaml").write_text(""),
+    "key keys": lambda site: put_settings(site, keys=None),
+    "plan.json": lambda site: (site / "plan.json").unlink(),
+    "keys/server.pem": lambda site: (site / "keys/server.pem").unlink(),
+    "keys/authority.pem": lambda site: (site / "keys/authority.pem").write_text("nothing"),
+    "keys/server.key": lambda site: shutil.copy(make_credentials(site / "others", NAMES).server[1], site / "keys"),
+    "certificate": lambda site: shutil.copy(make_credentials(site / "others", NAMES).authority, site / "keys"),
+    "keys/node-02.pub.pem": lambda site: swap(site, "keys/node-02.key", "keys/node-02.pub.pem"),
+    "keys/node-02.pub.pem ": lambda site: (site / "keys/node-02.pub.pem").unlink(),
+    "one key": lambda site: swap(site, "keys/node-01.pub.pem", "keys/node-02.pub.pem"),
+    "'node-02'": lambda site: put_settings(site, keys={"node-01": "keys/node-01.pub.pem"}),
+    "modle": lambda site: put_settings(site, modle="a"),
+    "patience.mising": lambda site: put_settings(site, patience={"mising": "wait"}),
+    "patience.give_up_seconds": lambda site: put_settings(site, patience={"give_up_seconds": "1 day"}),
+    "keys.node-01": lambda site: put_settings(site, keys={"node-01": 3}),
+    "evaluate_every": lambda site: put_settings(site, evaluate_every=0),
+}
+
+
+@pytest.mark.parametrize("named", FAULTS_OF_SERVERS)
+def test_what_a_server_lacks_is_one_message_before_it_starts(named, site, capsys):
+    FAULTS_OF_SERVERS[named](site)
     serve = ["serve", site / "server.yaml", "--credentials", site / "keys", "--folder", site / "run"]
-    assert words in mistake(capsys, *serve, "--host", "127.0.0.1", "--port", free_port())
+    assert named.strip().removeprefix("key ") in mistake(capsys, *serve, "--host", "127.0.0.1", "--port", free_port())
     assert not (site / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "options", "words"),
-    [
-        ({"name": "node-07"}, {}, "the name of a node of the plan (node-01, node-02), found 'node-07'"),
-        ({"plan": "no.json"}, {}, "no.json as JSON"),
-        (
-            {"attempts": "two"},
-            {},
-            "node.yaml to hold the settings of a hospital's node: attempts must be a whole number",
-        ),
-        ({"imagse": "b"}, {}, "a hospital's node: the key imagse is unknown. Expected images."),
-        ({"images": None}, {}, "images must be a path, found None"),
-        ({"simulation": "no"}, {}, "simulation must be true or false, found 'no'"),
-        ({"answer_seconds": True}, {}, "answer_seconds must be a number, found True"),
-        ({"cap": 8}, {}, "cap must be keys with values, found 8"),
-        ({"cap": {"epsilon": 8}}, {}, "the key cap.delta is missing"),
-        ({"attempts": 0}, {}, "attempts > 0, found 0"),
-        ({"device": "gpu"}, {}, "device to be one of auto, cpu, cuda, found 'gpu'"),
-        ({}, {"--server": "server.example"}, "--server: "),
-        ({}, {"--authority": "keys/no.pem"}, "keys/no.pem to hold a certificate in PEM: No such file"),
-        ({}, {"--key": "keys/node-01.pub.pem"}, "keys/node-01.pub.pem to hold a private key"),
-        ({}, {}, "Nobody has approved the plan"),
-    ],
-)
-def test_what_a_node_lacks_is_one_message_before_it_starts(changes, options, words, site, capsys, monkeypatch):
+FAULTS_OF_NODES = [
+    ("name of a node", {"name": "node-07"}),
+    ("no.json", {"plan": "no.json"}),
+    ("attempts", {"attempts": "two"}),
+    ("attempts", {"attempts": 0}),
+    ("imagse", {"imagse": "b"}),
+    ("images", {"images": None}),
+    ("simulation", {"simulation": "no"}),
+    ("answer_seconds", {"answer_seconds": True}),
+    ("cap", {"cap": 8}),
+    ("cap.delta", {"cap": {"epsilon": 8}}),
+    ("device", {"device": "gpu"}),
+    ("--server", {"--server": "server.example"}),
+    ("keys/no.pem", {"--authority": "keys/no.pem"}),
+    ("keys/node-01.pub.pem", {"--key": "keys/node-01.pub.pem"}),
+    ("approved", {}),
+]
+
+
+@pytest.mark.parametrize(("named", "changes"), FAULTS_OF_NODES)
+def test_what_a_node_lacks_is_one_message_before_it_starts(named, changes, site, capsys, monkeypatch):
     monkeypatch.chdir(site)
-    put_node(site, **changes)
+    put_node(site, **{key: value for key, value in changes.items() if key[0] != "-"})
     given = {"--server": "server.example:9443", "--authority": "keys/authority.pem", "--key": "keys/node-01.key"}
-    arguments = [word for option in (given | options).items() for word in option]
-    assert words in mistake(capsys, "node", "node.yaml", *arguments)
+    given |= {key: value for key, value in changes.items() if key[0] == "-"}
+    assert named in mistake(capsys, "node", "node.yaml", *(word for option in given.items() for word in option))
     assert not (site / "state").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"modle": "a"}, "the key modle is unknown. Expected model."),
-        ({"patience": {"mising": "wait"}}, "the key patience.mising is unknown. Expected missing."),
-        ({"patience": {"give_up_seconds": "1 day"}}, "patience.give_up_seconds must be a number, found '1 day'"),
-        ({"keys": {"node-01": 3}}, "keys.node-01 must be a path, found 3"),
-        ({"evaluate_every": 0}, "evaluate_every > 0, found 0"),
-    ],
-)
-def test_a_setting_of_a_server_that_is_wrong_is_named(changes, words, site, capsys):
-    put_settings(site, **changes)
-    assert words in mistake(capsys, "serve", site / "server.yaml", "--credentials", site / "keys")
 
 
 def test_settings_that_were_written_are_read_again_whatever_their_numbers(site):
@@ -400,13 +363,46 @@ def test_a_server_that_is_too_busy_to_answer_is_asked_again(site, monkeypatch):
         federation.wait(1)
 
 
-@pytest.mark.slow
-def test_a_certificate_that_cannot_be_trusted_is_named_at_once(site):
-    """Instead of a server that never seems to answer."""
-    make_credentials(site / "others", NAMES)
-    shutil.copy(site / "others/authority.pem", site / "keys")
-    with (
-        pytest.raises(UserError, match=r"certificate is refused at 127\.0\.0\.1: unable to get local issuer"),
-        Federation(site / "run", Credentials(site / "keys")) as federation,
-    ):
-        pytest.fail(f"{federation} started")
+@pytest.fixture
+def tls(tmp_path) -> Iterator[SimpleNamespace]:
+    """A server with a certificate that answers one handshake after another, and its authority."""
+    keys = make_credentials(tmp_path / "tls", [])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*keys.server)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    line, _ = server.accept()
+                    with suppress(OSError), context.wrap_socket(line, server_side=True):
+                        pass
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield SimpleNamespace(port=server.getsockname()[1], authority=keys.authority)
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def test_what_answers_at_the_servers_address_is_checked_before_a_node_starts(tls, site, listener):
+    assert check_connection(f"127.0.0.1:{tls.port}", tls.authority) == ""
+    assert check_connection(f"127.0.0.1:{free_port()}", tls.authority)
+    with pytest.raises(UserError, match=r"certificate that 127\.0\.0\.1:\d+ shows is refused"):
+        check_connection(f"127.0.0.1:{tls.port}", site / "keys/authority.pem")
+
+
+def test_what_processes_say_is_told_and_their_last_words_are_the_reason_of_their_end(tmp_path):
+    """By the real forge: a worker whose settings are missing says so and ends."""
+    processes = Processes(tmp_path / "logs", silent_environment(tmp_path / "flower"))
+    try:
+        arguments = ["--runtime", "127.0.0.1:1", "--secret", os.devnull, "--hospital", str(tmp_path / "no.yaml")]
+        processes.start("node-01-worker", "worker", [*arguments, "--key", "no.key", "--ready", str(tmp_path / "ready")])
+        end = time.monotonic() + 60
+        while processes.runs("node-01-worker") and time.monotonic() < end:
+            time.sleep(0.05)
+        with pytest.raises(UserError, match=r"^The node of .* cannot take part: Expected .*no\.yaml"):
+            processes.check()
+        assert processes.news() == []
+    finally:
+        processes.close()

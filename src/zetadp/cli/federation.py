@@ -230,7 +230,6 @@ def _run_serve(given: argparse.Namespace) -> None:
     settings = ServerSettings.read(given.settings)
     _, keys = settings.agreed()
     credentials = Credentials(given.credentials.resolve())
-    credentials.check_server()
     try:
         with (
             ExitStack() as stopped,

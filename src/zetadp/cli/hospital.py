@@ -137,11 +137,10 @@ def _node(parser: argparse.ArgumentParser) -> None:
 def _run_node(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower.approval import check_approval
-    from zetadp.federation.flower.certificates import checked_server, read_certificate, read_node_key
-    from zetadp.federation.flower.launcher import Uplink, memory_of, start_node
+    from zetadp.federation.flower.certificates import check_connection, checked_server, read_certificate, read_node_key
+    from zetadp.federation.flower.launcher import Uplink, start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
-    from zetadp.federation.flower.telling import NodeTold
     from zetadp.mri.dataset import pick_device
     from zetadp.privacy.calibration import check_promise
 
@@ -154,19 +153,26 @@ def _run_node(given: argparse.Namespace) -> None:
     read_certificate(given.authority)
     read_node_key(given.key)
     approved = check_approval(settings, plan, given.key)
-    folder = (given.folder or settings.state / "node").resolve()
+    name, folder = settings.name, (given.folder or settings.state / "node").resolve()
     processes = Processes(folder / "logs", silent_environment(folder / "flower"))
     with ExitStack() as held, ended_by_signal():
         for used, option in {settings.state.resolve(): f"state in {given.settings}", folder: "--folder"}.items():
             held.enter_context(folder_in_use(used, option))
-        try:
-            told = NodeTold(processes, settings, plan, given.server, memory_of(folder, settings.name), tell)
-            tell(f"{promise}; {approved}\n{settings.name} is starting; logs in {folder}/logs.")
-            link = Uplink(given.server, given.authority.resolve(), given.key.resolve(), given.idle_seconds)
-            start_node(processes, folder, given.settings.resolve(), settings.name, link)
-            while True:
-                told.look()
-                time.sleep(1)
-        finally:
-            processes.stop(*processes.names())
-            processes.close()
+        tell(f"{promise}; {approved}\n{name} is starting; logs in {folder}/logs.")
+        if trouble := check_connection(given.server, given.authority):
+            tell(f"{name}: no server answers at {given.server} yet: {trouble}. It is asked again and again.")
+        link = Uplink(given.server, given.authority.resolve(), given.key.resolve(), given.idle_seconds)
+        held.callback(processes.close)
+        held.callback(lambda: processes.stop(*processes.names()))
+        start_node(processes, folder, given.settings.resolve(), name, link)
+        while True:
+            for _, _, text in processes.news():
+                tell(f"{name}: {text}")
+            processes.check(f"{name}-worker")
+            if not processes.runs(name):
+                raise UserError(
+                    f"The server at {given.server} does not know the key of {name}, or the connection failed. Send the "
+                    f"public key (.pub.pem) that belongs to --key to the coordinator. If it is there, the end of "
+                    f"{processes.log(name)} says more."
+                )
+            time.sleep(1)

@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import re
+import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -190,6 +191,33 @@ def check_issued(certificate: x509.Certificate, authority: x509.Certificate, hos
     hosts = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
     if not {host, f"*.{host.partition('.')[2]}"} & set(hosts):
         raise UserError(f"it is for {', '.join(map(shown, hosts)) or 'no host'} and not for {host}")
+
+
+def check_connection(server: str, authority: Path) -> str:
+    """Return why no server answers at an address; empty if one does, with a certificate of the authority.
+
+    Raises
+    ------
+    UserError
+        If what answers is not the server: waiting would not change that.
+    """
+    host, port = checked_server(server)
+    context = ssl.create_default_context(cafile=authority)
+    try:
+        with (
+            socket.create_connection((host, port), timeout=10) as line,
+            context.wrap_socket(line, server_hostname=host),
+        ):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        raise UserError(
+            f"The certificate that {server} shows is refused: {error.verify_message}. Ask the coordinator for "
+            f"authority.pem, and for the name in the server's certificate; {authority} is what --authority names."
+        ) from error
+    except ssl.SSLError as error:
+        raise UserError(f"Another program than a server of zetadp answers at {server}: {error.reason}.") from error
+    except OSError as error:
+        return str(error.strerror or error)
 
 
 def signature(content: Mapping[str, Any], key: Any) -> str:  # noqa: ANN401

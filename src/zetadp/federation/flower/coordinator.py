@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
@@ -188,6 +189,8 @@ class Coordinator:
         weights = encode(self.receiver.weights)
         messages: dict[str, Tensor] = {}
         failures = dict.fromkeys(self.names, 0)
+        self._told = time.monotonic()
+        self._gather(number)
         begun = self._told = time.monotonic()
         while True:
             self._tell_who_is_there(number, messages)
@@ -212,6 +215,26 @@ class Coordinator:
         self._close(ledger, number, messages)
         return {name: messages[name] for name in self.names if name in messages}
 
+    def _gather(self, number: int) -> None:
+        """Wait before the first request until all nodes are there, so that nobody pays for a training that never is.
+
+        With ``continue``, wait for ``round_seconds`` at most.
+
+        Raises
+        ------
+        UserError
+            If nodes stay away for too long.
+        """
+        patience, begun = self.patience, time.monotonic()
+        longest = patience.round_seconds if patience.missing == "continue" else patience.give_up_seconds
+        while not self._counted and (away := [name for name in self.names if name not in self.line.reachable()]):
+            self._tell_who_is_there(number, {})
+            if time.monotonic() - begun >= longest:
+                if patience.missing == "continue":
+                    return
+                raise UserError(self._stopped(number, f"no answer from {', '.join(away)} in {longest:g} seconds"))
+            time.sleep(patience.poll_seconds)
+
     def _tell_who_is_there(self, number: int, messages: Mapping[str, Tensor]) -> None:
         """Log which nodes connected or left, and at intervals the nodes that a long round waits for."""
         there, waiting = self.line.reachable(), [name for name in self.names if name not in messages]
@@ -219,8 +242,10 @@ class Coordinator:
             for name in sorted((self._there or set()) - there):
                 logger.warning("%s is not connected any more", name)
             self._there = there
-            here, away = (", ".join(n for n in self.names if (n in there) == on) or "none" for on in (True, False))
-            logger.info("connected nodes: %s; not connected: %s", here, away)
+            here, away = ([name for name in self.names if (name in there) == on] for on in (True, False))
+            logger.info("connected nodes: %s; not connected: %s", ", ".join(here) or "none", ", ".join(away) or "none")
+            for name in here:
+                self.line.tell(name, tuple(away))
         if waiting and time.monotonic() - self._told >= REMINDER_SECONDS:
             self._told = time.monotonic()
             state = (f"{name} ({'at work' if name in there else 'not connected'})" for name in waiting)
@@ -329,10 +354,9 @@ class Coordinator:
         """
         new = []
         for name in self.names:
-            found = self._releases(name, ledger.identity)
-            for event in dict.fromkeys(found):
+            for event, found in Counter(self._releases(name, ledger.identity)).items():
                 late = event.round < number and not ledger.holds(event)
-                wanted = found.count(event) + late
+                wanted = found + late
                 new += [event] * sum(not ledger.holds(event, times) for times in range(1, wanted + 1))
         if new:
             ledger.record(new)

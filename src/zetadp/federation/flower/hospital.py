@@ -2,9 +2,7 @@
 
 A request decides nothing about the computation except the weights. The node sends the privatised sum and the new lines
 of its ledger, which hold public constants. It never sends a count, a loss, a time or the text of an error.
-
-The computation runs in its own process, which is ended if it takes too long. The server gets an answer in every case,
-at a time that does not reveal how long the computation took.
+`zetadp.federation.flower.programs` computes the answer in a process of its own, which is ended if it takes too long.
 """
 
 from __future__ import annotations
@@ -12,13 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import multiprocessing
-import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +22,33 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from zetadp.backbone.start import backbone_of, starting_weights
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
-from zetadp.core.progress import wait_for_tick
 from zetadp.core.records import Node, Records, check_units, single_items
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.core.task import site_task_of
 from zetadp.federation.flower.approval import check_approval
-from zetadp.federation.flower.processes import die_with_parent
 from zetadp.federation.flower.protocol import (
     Answer,
     Reason,
     Refusal,
     Request,
-    WrongEnvelopeError,
     WrongUpdateError,
     decode,
     encode,
-    pack_reply,
-    unpack_request,
 )
 from zetadp.federation.flower.settings import HospitalSettings, ledger_of
 from zetadp.mri.dataset import pick_device
+from zetadp.privacy import accounting
 from zetadp.privacy.budget import CapError
 from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
 
 logger = logging.getLogger(__name__)
-
-MALFORMED = Request(plan="", attempt="", round=0, checkpointed=0, head="", weights=b"")
 
 
 class Hospital:
@@ -142,6 +131,32 @@ class Hospital:
     def refuse(self, request: Request, reason: Reason) -> Refusal:
         """Return a refusal of a request."""
         return Refusal(self.settings.name, request.attempt, request.round, reason)
+
+    def report(self, number: int) -> None:
+        """Log how far the training is and what it has cost so far, about twenty times."""
+        rounds = self.plan.training.rounds
+        if (number + 1) % max(1, rounds // 20) and number + 1 < rounds:
+            return
+        releases = [event for attempt in read_ledger(self.ledger_path) for event in attempt.releases()]
+        spent = rounded_up(accounting.epsilon(accounting.compose(releases), self.plan.delta))
+        logger.info(
+            "round %d of %d is recorded; epsilon spent so far %s per %s, at delta %g",
+            *(number + 1, rounds, spent, self.plan.unit, self.plan.delta),
+        )
+        if number + 1 == rounds:
+            logger.info(
+                "finished, all rounds are recorded. Stop %s when the coordinator says that the model is there: until "
+                "then the server may ask again for the last answer.",
+                self.settings.name,
+            )
+
+    def notice(self, missing: Sequence[str]) -> None:
+        """Log which nodes the server misses; whatever is no node of the plan is left out."""
+        known = [node.name for node in self.plan.nodes if node.name in missing]
+        if known:
+            logger.warning("the server misses %s; the training waits or goes on without", ", ".join(known))
+        else:
+            logger.info("all nodes are connected to the server")
 
     def _answer(self, request: Request) -> Answer:
         plan = self.plan
@@ -271,54 +286,6 @@ def load_hospital(path: Path, key: Path) -> Hospital:
         backbone=backbone,
     )
     return Hospital(settings, plan, held.records, held.units(), starting_weights(plan.network, backbone))
-
-
-def node_app(hospital: Hospital) -> ClientApp:
-    """Return the app of a hospital's node."""
-    app = ClientApp()
-
-    @app.train()
-    def answer(message: Message, context: Context) -> Message:
-        begun = time.monotonic()
-        try:
-            request = unpack_request(message.content)
-        except WrongEnvelopeError as error:
-            logger.warning("not a request: %s", error)
-            reply: Answer | Refusal = hospital.refuse(MALFORMED, Reason.PLAN)
-        else:
-            reply = _computed(hospital, request)
-        wait_for_tick(begun, hospital.settings.answer_seconds)
-        return Message(pack_reply(reply), reply_to=message)
-
-    return app
-
-
-def _computed(hospital: Hospital, request: Request) -> Answer | Refusal:
-    """Return the hospital's reply, computed in a child that is ended when its time is up."""
-    forking = multiprocessing.get_context("fork")
-    receiver, sender = forking.Pipe(duplex=False)
-    child = forking.Process(target=_compute, args=(hospital, request, sender), daemon=True)
-    child.start()
-    sender.close()
-    try:
-        if receiver.poll(hospital.settings.limit_seconds):
-            reply: Answer | Refusal = receiver.recv()
-            return reply
-        logger.error("round %d took longer than %g s", request.round + 1, hospital.settings.limit_seconds)
-        return hospital.refuse(request, Reason.TIME)
-    except EOFError:
-        logger.error("round %d: the computation died", request.round + 1)
-        return hospital.refuse(request, Reason.FAILED)
-    finally:
-        receiver.close()
-        child.kill()
-        child.join()
-
-
-def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
-    die_with_parent()
-    torch.set_num_threads(hospital.settings.threads or os.cpu_count() or 1)
-    sender.send(hospital.reply(request))
 
 
 bundled = ClientApp()

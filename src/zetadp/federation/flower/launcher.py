@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import httpx
 
@@ -27,7 +27,9 @@ from zetadp.federation.flower.processes import (
     silent_environment,
 )
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.federation.flower.telling import Log
+
+if TYPE_CHECKING:
+    import zetadp.federation.flower.programs  # noqa: F401  (started by name; a rule that starts it depends on its code)
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +72,6 @@ class Federation:
         self.host, self.port = host, port or free_port()
         environment = silent_environment(folder / "flower", NO_PROXY=LOOPBACK, no_proxy=LOOPBACK)
         self.processes = Processes(folder / "logs", environment, forge)
-        self._log = Log(self.processes.log("server"))
         self._held = ExitStack()
 
     @property
@@ -79,6 +80,7 @@ class Federation:
         return f"{LOOPBACK}:{self.port}"
 
     def __enter__(self) -> Self:
+        self.credentials.check_server()
         require_free_port(self.host, self.port)
         self._held.enter_context(folder_in_use(self.folder, "--folder"))
         logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -118,7 +120,15 @@ class Federation:
         ]
         self.processes.start("superlink", "superlink", arguments)
         with self.control() as control:
-            self._wait(control.ready, "the SuperLink")
+            end = time.monotonic() + START_SECONDS
+            while not control.ready():
+                self.processes.check()
+                if time.monotonic() > end:
+                    logs = self.folder / "logs"
+                    raise UserError(
+                        f"The SuperLink gave no answer in {START_SECONDS:g} s. The logs in {logs} say more."
+                    )
+                time.sleep(0.1)
             control.stop_all()
         arguments = ["--runtime", self.address, "--secret", str(_secret(self.folder, "server"))]
         arguments += ["--root", str(self.credentials.authority)]
@@ -143,10 +153,12 @@ class Federation:
         start_node(self.processes, self.folder, path, settings.name, link)
 
     def wait_for_nodes(self, names: Sequence[str]) -> None:
-        """Wait until nodes are connected."""
+        """Wait until nodes are connected, which they are when their patients are read and checked."""
         keys = {self.credentials.node(name)[0].read_bytes().strip() for name in names}
         with self.control() as control:
-            self._wait(lambda: keys <= {key.strip() for key in control.online()}, f"nodes {', '.join(names)}")
+            while not keys <= {key.strip() for key in control.online()}:
+                self.processes.check()
+                time.sleep(0.1)
 
     def begin(self, settings: ServerSettings) -> int:
         """Start a run and return its number."""
@@ -198,18 +210,9 @@ class Federation:
         return self.wait(self.begin(settings), say=say)
 
     def _tell(self, say: Callable[[str], None]) -> None:
-        for _, line in self._log.own("INFO", "WARNING"):
-            say(line)
-
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + START_SECONDS
-        while not condition():
-            self.processes.check()
-            if time.monotonic() > end:
-                raise UserError(
-                    f"Waited {START_SECONDS:g} s for {what} in vain. The logs in {self.folder / 'logs'} say more."
-                )
-            time.sleep(0.1)
+        for name, level, text in self.processes.news():
+            if name == "server" and level != "ERROR":
+                say(text)
 
 
 class Uplink(NamedTuple):
@@ -255,22 +258,19 @@ def start_node(
     link
         How it reaches the server.
     """
-    port, secret = str(free_port()), str(_secret(folder, name))
+    port, secret, ready = str(free_port()), str(_secret(folder, name)), folder / f"{name}.ready"
+    ready.unlink(missing_ok=True)
     arguments = ["--runtime", f"{LOOPBACK}:{port}", "--secret", secret, "--hospital", str(settings)]
-    arguments += ["--key", str(link.key)]
+    arguments += ["--key", str(link.key), "--ready", str(ready)]
     processes.start(f"{name}-worker", "worker", arguments)
     arguments = [
         *("--superlink", link.server, "--root-certificates", str(link.authority)),
         *("--auth-supernode-private-key", str(link.key), "--isolation", "process"),
         *("--superexec-auth-secret-file", secret, "--host", LOOPBACK, "--port", port),
-        *("--idle-seconds", str(link.idle_seconds), "--memory", str(memory_of(folder, name))),
+        *("--idle-seconds", str(link.idle_seconds), "--memory", str(folder / f"{name}.number")),
+        *("--after", str(ready)),
     ]
     processes.start(name, "supernode", arguments)
-
-
-def memory_of(folder: Path, name: str) -> Path:
-    """Return the file in which a node notes its number each time that it has connected."""
-    return folder / f"{name}.number"
 
 
 def _secret(folder: Path, name: str) -> Path:

@@ -2,7 +2,8 @@
 """Changes to Flower's own programs, which depend on Flower's internals.
 
 Each change affects only the process that requests it. Flower guarantees nothing about these internals, so a change
-could silently have no effect in another version. This module therefore refuses every version but one.
+could silently have no effect in another version. This module therefore refuses versions that it was not tried with,
+and a change whose place is gone is an error.
 """
 
 from __future__ import annotations
@@ -13,38 +14,54 @@ import time
 from contextlib import suppress
 from importlib.metadata import version
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zetadp.base.validation import UserError
 
-FLOWER = "1.41.0"
-"""The version of Flower that all this was written for."""
+FLOWER = ("1.41", "1.42")
+"""Versions of Flower with which these changes were tried."""
 
-if (_found := version("flwr")) != FLOWER:
-    raise UserError(f"A federation needs Flower {FLOWER}, found {_found}. Run: pip install zetadp[federation]")
+if (_found := version("flwr")).rpartition(".")[0] not in FLOWER:
+    raise UserError(
+        f"A federation needs Flower {' or '.join(FLOWER)}, found {_found}. Run: pip install zetadp[federation]"
+    )
 
 import flwr.supernode.runtime.run_clientapp as node_tasks
 import httpx
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+from flwr.supercore import heartbeat
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
 from flwr.superlink import extensions
+from flwr.supernode import fleet_http_connection
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from types import ModuleType
 
     from flwr.clientapp import ClientApp
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
     from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 FIRST_SECONDS = 0.05
 FOR_NODES = "/v1/fleet/"
 FOR_OPERATORS = "/v1/control/"
 OPERATOR = "x-zetadp-operator"
-"""Header by which a SuperLink and its operators know each other: their secret, in requests and in the answers."""
+"""Header by which a SuperLink knows its operators: their secret."""
+
+
+def _change(module: ModuleType, **changes: Any) -> None:  # noqa: ANN401  (functions and numbers)
+    """Replace names of a module, all of which must be there."""
+    places = vars(module)
+    if gone := changes.keys() - places.keys():
+        raise RuntimeError(
+            f"{module.__name__} of Flower {_found} has no {', '.join(sorted(gone))}: no federation without."
+        )
+    places.update(changes)
 
 
 def ask_again_soon(seconds: float = FIRST_SECONDS) -> None:
@@ -72,7 +89,7 @@ def wait_for_the_database(seconds: float = 60.0) -> None:
     from flwr.supercore import sql_mixin
 
     known = vars(sql_mixin)["SQLITE_PRAGMAS"]
-    vars(sql_mixin)["SQLITE_PRAGMAS"] = (*known, ("busy_timeout", str(int(1000 * seconds))))
+    _change(sql_mixin, SQLITE_PRAGMAS=(*known, ("busy_timeout", str(int(1000 * seconds)))))
 
 
 def look_every(seconds: float) -> None:
@@ -84,19 +101,31 @@ def look_every(seconds: float) -> None:
     # This import loads database migrations, which write to the log. Only nodes should pay for that.
     from flwr.supernode import start_client_internal
 
-    vars(start_client_internal)["time"] = SimpleNamespace(sleep=lambda wanted: time.sleep(min(wanted, seconds)))
+    _change(start_client_internal, time=SimpleNamespace(sleep=lambda wanted: time.sleep(min(wanted, seconds))))
 
 
-def sign_off_first(memory: Path) -> None:
+def show_life_every(seconds: float) -> None:
+    """Set the seconds after which the SuperNode of this process has shown again that it lives.
+
+    A SuperLink takes a node for dead after twice this time. Flower's thirty seconds leave the other hospitals without
+    word for a minute.
+    """
+    _change(heartbeat, HEARTBEAT_DEFAULT_INTERVAL=seconds)
+    _change(fleet_http_connection, HEARTBEAT_DEFAULT_INTERVAL=seconds)
+
+
+def sign_off_first(memory: Path, connected: Callable[[], None]) -> None:
     """Make the SuperNode of this process remove an earlier registration of its own that a crash left behind.
 
-    A SuperLink refuses a node that it takes to be connected still, as it does for a minute after the node was killed.
+    A SuperLink refuses a node that it takes to be connected still, as it does for a while after the node was killed.
     So a node remembers its number, and signs off before it signs on.
 
     Parameters
     ----------
     memory
         File for the node's number, which the SuperLink gives and which is no secret.
+    connected
+        Called when the node is connected.
     """
     sign_on = FleetHttpClient.ActivateNode
 
@@ -106,6 +135,7 @@ def sign_off_first(memory: Path) -> None:
                 client.DeactivateNode(DeactivateNodeRequest(node_id=int(memory.read_text())))
         response = sign_on(client, request)
         memory.write_text(str(response.node_id))
+        connected()
         return response
 
     FleetHttpClient.ActivateNode = activate  # type: ignore[assignment, method-assign]
@@ -113,12 +143,12 @@ def sign_off_first(memory: Path) -> None:
 
 def load_only(app: ClientApp) -> None:
     """Make this process run a node's task with its own app; code from the server is neither unpacked nor loaded."""
-    vars(node_tasks).update(install_from_fab=lambda *_, **__: None, get_load_client_app_fn=lambda **_: lambda *_: app)
+    _change(node_tasks, install_from_fab=lambda *_, **__: None, get_load_client_app_fn=lambda **_: lambda *_: app)
 
 
 def serve_nodes_alone_outside(secret: str) -> None:
     """Restrict the SuperLink of this process: other machines only as nodes, operators only with the secret."""
-    vars(extensions)["get_middleware"] = lambda: (Middleware(NodesOnlyFromOutside, secret=secret),)
+    _change(extensions, get_middleware=lambda: (Middleware(NodesOnlyFromOutside, secret=secret),))
 
 
 class NodesOnlyFromOutside:
@@ -127,15 +157,14 @@ class NodesOnlyFromOutside:
     A SuperLink serves nodes, operators and its own apps on one port, and requires no credentials of operators: anyone
     who reaches the port could register a key or start a run. Here only the interface for nodes, which checks their
     keys, is open to other machines. The rest is open to this machine only. Operators must know the secret of this very
-    SuperLink, and are shown that it knows the secret too, so that no operator reaches the SuperLink of another
-    federation on this machine.
+    SuperLink, so that no operator reaches the SuperLink of another federation on this machine.
 
     Parameters
     ----------
     app
         The SuperLink.
     secret
-        What operators must send, and get back.
+        What operators must send.
     """
 
     def __init__(self, app: ASGIApp, secret: str) -> None:
@@ -148,23 +177,12 @@ class NodesOnlyFromOutside:
             await self.app(scope, receive, send)
         elif not _local(scope):
             await PlainTextResponse("Only nodes are served here.", status_code=403)(scope, receive, send)
-        elif not path.startswith(FOR_OPERATORS):
+        elif not path.startswith(FOR_OPERATORS) or secrets.compare_digest(
+            dict(scope["headers"]).get(OPERATOR.encode(), b""), self.secret.encode()
+        ):
             await self.app(scope, receive, send)
-        elif secrets.compare_digest(dict(scope["headers"]).get(OPERATOR.encode(), b""), self.secret.encode()):
-            await self.app(scope, receive, self._proving(send))
         else:
             await PlainTextResponse("This is another federation.", status_code=403)(scope, receive, send)
-
-    def _proving(self, send: Send) -> Send:
-        """Return a way to send that adds the secret to an answer's headers."""
-
-        async def proving(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                header = (OPERATOR.encode(), self.secret.encode())
-                message = {**message, "headers": [*message["headers"], header]}
-            await send(message)
-
-        return proving
 
 
 def _local(scope: Scope) -> bool:
@@ -172,17 +190,17 @@ def _local(scope: Scope) -> bool:
     return client is not None and ipaddress.ip_address(client[0]).is_loopback
 
 
-class OwnSuperLinkOnly:
-    """Shows the operators' secret to a SuperLink, and stops where the SuperLink does not show it, too."""
+class AsOperator:
+    """Shows the operators' secret to a SuperLink, and says so where the SuperLink has another."""
 
     def __init__(self, address: str, secret: str) -> None:
         self.address, self.secret = address, secret
 
     def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        """Send a request and check who answered; errors of the server itself carry no proof and stay errors."""
+        """Send a request."""
         context.request.headers[OPERATOR] = self.secret
         response = call_next(context)
-        if not response.is_server_error and response.headers.get(OPERATOR) != self.secret:
+        if response.status_code == httpx.codes.FORBIDDEN:
             raise UserError(
                 f"Another server than that of this federation answers at {self.address}. End that server, or name "
                 "another port (--port)."

@@ -1,12 +1,15 @@
-"""The processes of a site. They end with their parent, make no outside calls, and own their folder and port."""
+"""The processes of a site as their parent sees them. They end with it, call no other host, own their folder and port.
+
+What they run is in `zetadp.federation.flower.programs`.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -14,17 +17,14 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import zetadp.federation.flower.programs  # noqa: F401  (started by name; a rule that starts it depends on its code)
-
 LIBRARY = Path(__file__).parents[3]
-SET_PARENT_DEATH_SIGNAL = 1
 FORGE = "zetadp.federation.flower.programs"
 
 SILENT = {
@@ -32,23 +32,13 @@ SILENT = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-"""No telemetry, no question for updates, no installation of packages, no usage reports."""
-
-
-SINGLE_THREADED = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Forking is safe from a process with one thread."""
-
+"""No telemetry, no question for updates, no installation of packages; and no thread that a fork would lose."""
 LOCK = "lock"
 """File in a folder in use; it stays there, and means nothing once its lock is gone."""
 HOSTS = ("0.0.0.0", "127.0.0.1", "localhost")  # noqa: S104  (nodes are on other machines)
 """Addresses at which the server's own processes reach it, too: they use the loopback interface."""
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends, however that happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def silent_environment(home: Path, **more: str) -> dict[str, str]:
@@ -61,7 +51,6 @@ def silent_environment(home: Path, **more: str) -> dict[str, str]:
         "PYTHONPATH": path,
         "FLWR_HOME": str(home),
         "PYTHONUNBUFFERED": "1",
-        **SINGLE_THREADED,
         **more,
     }
 
@@ -174,7 +163,9 @@ class Processes:
     def __init__(self, folder: Path, environment: Mapping[str, str], forge: str = FORGE) -> None:
         self.folder, self.environment, self.forge = folder, dict(environment), forge
         self._running: dict[str, int] = {}
-        self._forge: subprocess.Popen[str] | None = None
+        self._forge: subprocess.Popen[bytes] | None = None
+        self._unread, self._said = b"", list[tuple[str, str, str]]()
+        self._last_words: dict[str, str] = {}
 
     def start(self, name: str, program: str, arguments: Sequence[str]) -> None:
         """Start a program of the forge; what it prints goes to ``<name>.log``.
@@ -193,25 +184,56 @@ class Processes:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     env=self.environment,
-                    text=True,
                     start_new_session=True,
                 )
         assert self._forge.stdin is not None
-        assert self._forge.stdout is not None
-        order = {"program": program, "arguments": list(arguments), "log": str(self.log(name)), "environment": {}}
+        order = {"name": name, "program": program, "arguments": list(arguments), "log": str(self.log(name))}
         with suppress(BrokenPipeError):
-            self._forge.stdin.write(json.dumps(order) + "\n")
+            self._forge.stdin.write(f"{json.dumps(order)}\n".encode())
             self._forge.stdin.flush()
-        answer = self._forge.stdout.readline()
-        if not answer:
-            raise UserError(self._ended("forge"))
-        self._running[name] = int(answer)
+        self._running.pop(name, None)
+        self._last_words.pop(name, None)
+        while name not in self._running:
+            if not self._read(wait=True):
+                raise UserError(self._ended("forge"))
+
+    def _read(self, *, wait: bool = False) -> bool:
+        """Take what has come from the forge and its children; return false where nothing more can come."""
+        assert self._forge is not None
+        assert self._forge.stdout is not None
+        while select.select([self._forge.stdout], [], [], None if wait else 0)[0]:
+            content = os.read(self._forge.stdout.fileno(), 1 << 16)
+            if not content:
+                return False
+            *lines, self._unread = (self._unread + content).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+            wait = wait and not lines
+        return True
+
+    def _take(self, news: Mapping[str, Any]) -> None:
+        name = news["name"]
+        if "started" in news:
+            self._running[name] = news["started"]
+        elif news["level"] == "CRITICAL":
+            self._last_words[name] = news["text"]
+        else:
+            self._said.append((name, news["level"], news["text"]))
+
+    def news(self) -> list[tuple[str, str, str]]:
+        """Return what processes said since the last call: the name of each, the level and the text."""
+        if self._forge is not None:
+            self._read()
+        said, self._said = self._said, []
+        return said
 
     def check(self, *names: str) -> None:
-        """Raise a `UserError` if a process, of all or of those named, has ended by itself, with the end of its log."""
-        for name in names or self._running:
+        """Raise a `UserError` if a process, of all or of those named, has ended by itself, with the reason if known."""
+        for name in names or list(self._running):
             if not self.runs(name):
-                raise UserError(self._ended(name))
+                if self._forge is not None:
+                    self._read()
+                raise UserError(self._last_words.get(name) or self._ended(name))
 
     def runs(self, name: str) -> bool:
         """Return whether a process exists."""
@@ -227,13 +249,14 @@ class Processes:
 
     def send(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process and to all that it started."""
-        _signal_group(self._running[name], number)
+        with suppress(ProcessLookupError):
+            os.killpg(self._running[name], number)
 
     def kill(self, *names: str) -> None:
         """End processes, and all that they started, at once, as a crash would."""
         for name in names:
             if name in self._running:
-                _signal_group(self._running[name], signal.SIGKILL)
+                self.send(name, signal.SIGKILL)
                 while self.runs(name):
                     time.sleep(0.01)
                 del self._running[name]
@@ -242,7 +265,7 @@ class Processes:
         """Ask processes to end, wait, then end them."""
         for name in names:
             if name in self._running:
-                _signal_group(self._running[name], signal.SIGTERM)
+                self.send(name, signal.SIGTERM)
         end = time.monotonic() + patience
         while any(self.runs(name) for name in names) and time.monotonic() < end:
             time.sleep(0.05)
@@ -263,8 +286,3 @@ class Processes:
     def _ended(self, name: str) -> str:
         text = self.log(name).read_text(errors="replace")
         return f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
-
-
-def _signal_group(process: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process, number)

@@ -1,8 +1,8 @@
 """The programs of a federation: SuperLink, SuperNode and worker, and the forge, from which they are forked.
 
 The forge is a warm process: Flower and PyTorch are imported once on a machine, not by each program. It reads one order
-a line from its standard input, as JSON, and writes the number of the new process. When its input ends, it and all
-its children end.
+a line from its standard input, as JSON, and writes the number of the new process. Its children write to the same pipe
+what people at the terminal should read. When its input ends, it and all its children end.
 
 A worker runs the apps of a site: it forks a child for every task from Flower. Flower itself would start a new Python
 for every task of every round, import everything again, and run any code that the server sends. A worker imports the
@@ -12,9 +12,12 @@ site's installed code once and reads a node's patients once. It never unpacks or
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import logging
+import multiprocessing
 import os
+import select
 import signal
 import sys
 import time
@@ -26,6 +29,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import flwr.superlink.main  # noqa: F401  (so that forks find it loaded)
 import httpx
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
@@ -37,28 +43,47 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 import zetadp.federation.flower.server_app  # noqa: F401  (so that forks find it loaded)
 from zetadp.base.validation import UserError
-from zetadp.federation.flower.hospital import load_hospital, node_app
+from zetadp.core.progress import wait_for_tick
+from zetadp.federation.flower.hospital import Hospital, load_hospital
 from zetadp.federation.flower.patches import (
     ask_again_soon,
     load_only,
     look_every,
     serve_nodes_alone_outside,
+    show_life_every,
     sign_off_first,
     wait_for_the_database,
 )
-from zetadp.federation.flower.processes import die_with_parent
+from zetadp.federation.flower.protocol import (
+    FACTS,
+    Answer,
+    Reason,
+    Refusal,
+    Request,
+    WrongEnvelopeError,
+    pack_reply,
+    unpack_notice,
+    unpack_request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from multiprocessing.connection import Connection
 
-    from flwr.clientapp import ClientApp
+    from flwr.app import Context
 
-logger = logging.getLogger(__name__)
+# Not by __name__, which is __main__ in the forge: what this package logs goes to the terminal.
+logger = logging.getLogger("zetadp.federation.flower.programs")
 
 IDLE_SECONDS = 1.0
+LIFE_SECONDS = 10.0
+"""A node shows every few seconds that it lives; after twice this time without a sign it counts as away."""
 POLL_SECONDS = {TaskType.CLIENT_APP: 0.1, TaskType.SERVER_APP: 1.0}
 """A node has a task every round, the server one a run."""
 ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+SET_PARENT_DEATH_SIGNAL = 1
+LONGEST = 3000
+"""Characters of a text for the terminal; a line of a pipe with at most 4096 bytes is never torn by another process."""
 
 
 def superlink() -> None:
@@ -72,16 +97,24 @@ def superlink() -> None:
 
 
 def supernode() -> None:
-    """Run a SuperNode with the arguments of ``flower-supernode``, ``--idle-seconds`` and ``--memory``."""
+    """Run a SuperNode with the arguments of ``flower-supernode``, and those below.
+
+    It connects when the file ``--after`` is there, which the node's worker makes when it has read and checked the
+    patients. So a node that is connected can answer.
+    """
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--idle-seconds", type=float, default=IDLE_SECONDS)
     parser.add_argument("--memory", type=Path)
+    parser.add_argument("--after", type=Path)
     given, rest = parser.parse_known_args()
     sys.argv[1:] = rest
+    while given.after is not None and not given.after.exists():
+        time.sleep(0.05)
     look_every(given.idle_seconds)
+    show_life_every(LIFE_SECONDS)
     ask_again_soon()
     if given.memory is not None:
-        sign_off_first(given.memory)
+        sign_off_first(given.memory, lambda: logger.info("connected to the server; waiting for requests"))
     flower_supernode()
 
 
@@ -140,6 +173,67 @@ def _fork(action: Callable[[], None]) -> None:
         _end_after(action)
 
 
+def node_app(hospital: Hospital) -> ClientApp:
+    """Return the app of a hospital's node."""
+    app = ClientApp()
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        begun = time.monotonic()
+        try:
+            request = unpack_request(message.content)
+        except WrongEnvelopeError as error:
+            logger.warning("not a request: %s", error)
+            reply: Answer | Refusal = hospital.refuse(MALFORMED, Reason.PLAN)
+        else:
+            reply = computed(hospital, request)
+            if isinstance(reply, Answer):
+                hospital.report(reply.round)
+        wait_for_tick(begun, hospital.settings.answer_seconds)
+        return Message(pack_reply(reply), reply_to=message)
+
+    @app.query()
+    def notice(message: Message, context: Context) -> Message:
+        try:
+            hospital.notice(unpack_notice(message.content))
+        except WrongEnvelopeError as error:
+            logger.warning("not a notice: %s", error)
+        return Message(RecordDict({FACTS: ConfigRecord()}), reply_to=message)
+
+    return app
+
+
+MALFORMED = Request(plan="", attempt="", round=0, checkpointed=0, head="", weights=b"")
+
+
+def computed(hospital: Hospital, request: Request) -> Answer | Refusal:
+    """Return the hospital's reply, computed in a child that is ended when its time is up."""
+    forking = multiprocessing.get_context("fork")
+    receiver, sender = forking.Pipe(duplex=False)
+    child = forking.Process(target=_compute, args=(hospital, request, sender), daemon=True)
+    child.start()
+    sender.close()
+    try:
+        if receiver.poll(hospital.settings.limit_seconds):
+            reply: Answer | Refusal = receiver.recv()
+            return reply
+        logger.error("round %d took longer than %g s", request.round + 1, hospital.settings.limit_seconds)
+        return hospital.refuse(request, Reason.TIME)
+    except EOFError:
+        logger.error("round %d: the computation died", request.round + 1)
+        return hospital.refuse(request, Reason.FAILED)
+    finally:
+        receiver.close()
+        child.kill()
+        child.join()
+
+
+def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
+    die_with_parent()
+    torch.set_num_threads(hospital.settings.threads or os.cpu_count() or 1)
+    sender.send(hospital.reply(request))
+
+
 def answer_as_node(app: ClientApp, runtime: str, token: str) -> None:
     """Do a node's task with the site's own app; what the server sent as an app is neither unpacked nor loaded."""
     load_only(app)
@@ -160,6 +254,7 @@ def worker() -> int:
     site.add_argument("--hospital", type=Path)
     site.add_argument("--root", type=Path)
     parser.add_argument("--key", type=Path)
+    parser.add_argument("--ready", type=Path, help="made when the patients are read and checked")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -171,12 +266,37 @@ def worker() -> int:
     try:
         app = node_app(load_hospital(given.hospital, given.key))
     except UserError as error:
-        logger.error("%s", error)
+        logger.critical("The node of %s cannot take part: %s", given.hospital, error)
         return 1
+    given.ready.touch()
     serve(given.runtime, secret, None, TaskType.CLIENT_APP, partial(answer_as_node, app, given.runtime))
 
 
 PROGRAMS: Mapping[str, Callable[[], int | None]] = {"superlink": superlink, "supernode": supernode, "worker": worker}
+
+
+class ForTheTerminal(logging.Handler):
+    """Writes what this package logs to the forge's pipe, for people at the terminal.
+
+    A line that finds the pipe full is left out: nobody reads, and a node must not wait for that. The log has it.
+
+    Parameters
+    ----------
+    name
+        Name of the process.
+    pipe
+        Descriptor of the pipe.
+    """
+
+    def __init__(self, name: str, pipe: int) -> None:
+        super().__init__(logging.INFO)
+        self.process, self.pipe = name, pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record as one line."""
+        news = {"name": self.process, "level": record.levelname, "text": record.getMessage()[:LONGEST]}
+        if select.select([], [self.pipe], [], 0)[1]:
+            os.write(self.pipe, f"{json.dumps(news)}\n".encode()[-4096:])
 
 
 def main() -> None:
@@ -185,27 +305,31 @@ def main() -> None:
     # The kernel takes note of children that end; each child has this set back for its own children.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        print(_forked(json.loads(line)), flush=True)  # noqa: T201  (the answer to the order)
-
-
-def _forked(order: Mapping[str, Any]) -> int:
-    process = os.fork()
-    if not process:
-        _end_after(partial(_obey, order))
-    return process
+        order = json.loads(line)
+        process = os.fork()
+        if not process:
+            _end_after(partial(_obey, order))
+        os.write(sys.stdout.fileno(), f"{json.dumps({'name': order['name'], 'started': process})}\n".encode())
 
 
 def _obey(order: Mapping[str, Any]) -> int | None:
     """Run the program of an order in this process, a session of its own that writes its own log."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    logging.getLogger("zetadp").addHandler(ForTheTerminal(order["name"], os.dup(sys.stdout.fileno())))
+    logging.getLogger("zetadp").setLevel(logging.INFO)
     nothing = os.open(os.devnull, os.O_RDONLY)
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    os.environ.update(order["environment"])
     sys.argv = [f"flower-{order['program']}", *order["arguments"]]
     return PROGRAMS[order["program"]]()
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _end_after(action: Callable[[], int | None]) -> NoReturn:

@@ -139,6 +139,9 @@ class Line(Protocol):
     def collect(self) -> list[Answer | Refusal]:
         """Return what has arrived."""
 
+    def tell(self, name: str, missing: Sequence[str]) -> None:
+        """Tell a node which other nodes are not connected; it need not answer."""
+
 
 class WrongEnvelopeError(ValueError):
     """Records that are no request or no answer."""
@@ -175,6 +178,22 @@ def unpack_request(content: RecordDict) -> Request:
         weights=_vector(content, WEIGHTS),
         seen=_texts(facts, "seen"),
     )
+
+
+def pack_notice(missing: Sequence[str]) -> RecordDict:
+    """Return the names of nodes that are not connected as the content of a message."""
+    return RecordDict({FACTS: ConfigRecord({"missing": list(missing)})})
+
+
+def unpack_notice(content: RecordDict) -> Sequence[str]:
+    """Return the names that a message of `pack_notice` carries.
+
+    Raises
+    ------
+    WrongEnvelopeError
+        If it carries anything else.
+    """
+    return _texts(_facts(content), "missing")
 
 
 def pack_reply(reply: Answer | Refusal) -> RecordDict:

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from zetadp.backbone.start import backbone_of, starting_weights
 from zetadp.base.storage import written_whole
+from zetadp.base.validation import shown
 from zetadp.core.pretrained import save_model
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
@@ -29,13 +30,14 @@ from zetadp.federation.flower.protocol import (
     Refusal,
     Request,
     WrongEnvelopeError,
+    pack_notice,
     pack_request,
     unpack_reply,
 )
 from zetadp.federation.flower.settings import SETTINGS, ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from flwr.serverapp.grid import Grid as AnyGrid
 
@@ -47,6 +49,8 @@ logger = logging.getLogger(__name__)
 APP_FAILED = (1, 2, 8)
 """Flower's codes for an app that could not be loaded, raised or died; all other codes mean that a message was lost."""
 
+NOTICE_SECONDS = 60.0
+"""Seconds after which a notice that nobody fetched is dropped."""
 LOOK_SECONDS = 1.0
 """Minimum number of seconds between two checks of which nodes are connected."""
 
@@ -125,6 +129,7 @@ class GridLine:
         self._nodes: dict[str, tuple[int, str]] = {}
         self._looked = float("-inf")
         self._sent: dict[str, _Sent] = {}
+        self._notices: list[str] = []
 
     def reachable(self) -> set[str]:
         """Return the names of the nodes that are connected and whose keys are known."""
@@ -156,14 +161,23 @@ class GridLine:
         if identifier:
             self._sent[name] = _Sent(identifier, request, activated)
 
+    def tell(self, name: str, missing: Sequence[str]) -> None:
+        """Send a node the names of those that are not connected."""
+        notice = Message(pack_notice(missing), self._nodes[name][0], "query", ttl=NOTICE_SECONDS)
+        self._notices += [identifier for identifier in self.grid.push_messages([notice]) if identifier]
+
     def collect(self) -> list[Answer | Refusal]:
-        """Return the answers that have arrived."""
-        if not self._sent:
+        """Return the answers that have arrived. Those to notices say nothing."""
+        if not (self._sent or self._notices):
             return []
         by_message = {sent.message: (name, sent) for name, sent in self._sent.items()}
         replies = []
-        for message in self.grid.pull_messages(list(by_message)):
-            name, sent = by_message.pop(message.metadata.reply_to_message_id)
+        for message in self.grid.pull_messages([*by_message, *self._notices]):
+            answered = message.metadata.reply_to_message_id
+            if answered in self._notices:
+                self._notices.remove(answered)
+                continue
+            name, sent = by_message.pop(answered)
             del self._sent[name]
             reply = self._reply(name, sent, message)
             if reply is not None:
@@ -183,9 +197,9 @@ class GridLine:
         try:
             reply = unpack_reply(message.content)
         except WrongEnvelopeError as error:
-            logger.warning("%s sent what is no answer: %s", name, error)
+            logger.warning("%s sent what is no answer: %s", name, shown(str(error)))
             return failed
         if reply.name != name:
-            logger.warning("the node with the key of %s calls itself %s", name, reply.name)
+            logger.warning("the node with the key of %s calls itself %s", name, shown(reply.name))
             return failed
         return reply
