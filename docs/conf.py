@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from zetadp.cli.commands import command_line
+from zetadp.config.checked import SCHEMA
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -35,6 +39,7 @@ pygments_style = "friendly"
 pygments_dark_style = "native"
 
 COMMANDS = "<!-- the help of every command -->"
+KEYS = "<!-- every key of the configuration -->"
 WIDTH = "88"
 
 
@@ -48,7 +53,7 @@ def setup(app: Sphinx) -> None:
 
 
 def read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Write the help of every command into its page, give kept tables a title, and lead links to papers into the site.
+    """Write commands and keys into their pages, give kept tables a title, and lead links to papers into the site.
 
     The site has the folder of papers inside of that of the pages, beside which it lies in the repository.
     """
@@ -59,6 +64,8 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = source[0].replace("../papers/", "papers/")
     if page == "commands":
         source[0] = source[0].replace(COMMANDS, described(command_line()))
+    elif page == "configuration":
+        source[0] = source[0].replace(KEYS, keys(yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))))
     elif "results" in path.parts and path.stem != "README":
         source[0] = f"---\norphan: true\n---\n\n# {path}\n\n{source[0]}"
 
@@ -78,3 +85,29 @@ def single_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.Argume
     for group in groups:
         for command in group.choices.values():
             yield from single_commands(command)
+
+
+def keys(schema: Mapping[str, Any]) -> str:
+    """Return the Markdown reference of a configuration schema: one row per key."""
+    head = "| key | meaning | type | default |\n|:--|:--|:--|:--|\n"
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in _rows("", schema, schema))
+
+
+def _rows(prefix: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    for key, part in schema.get("properties", {}).items():
+        yield from _row(f"{prefix}{key}", part, root)
+    rest = schema.get("additionalProperties")
+    if isinstance(rest, dict):
+        yield from _rows(f"{prefix}NAME.", rest, root)
+    if "items" in schema:
+        yield from _rows(f"{prefix}[].", schema["items"], root)
+
+
+def _row(name: str, part: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    inner = root["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+    kinds = inner.get("type", "one of " + ", ".join(map(str, inner.get("enum", []))))
+    kind = " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
+    nested = kind in ("object", "array") and ("properties" in inner or "additionalProperties" in inner)
+    default = "" if nested or "default" not in part else f"`{json.dumps(part['default'])}`"
+    yield f"`{name}`", str(part.get("description", "")), kind, default
+    yield from _rows(f"{name}.", inner, root) if kind == "object" else _rows(name, inner, root)

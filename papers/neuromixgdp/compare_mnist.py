@@ -63,7 +63,6 @@ EPSILONS = (1.0, 10.0)
 SEEDS = (0, 1, 2)
 OPEN = 0.3
 """Share of the rows that are open to a class: three classes a row on average, as the paper recommends."""
-"""The first training images of Fashion-MNIST, on which settings are tried, and the last, which compare them."""
 SAMPLES = 1000
 """Number of examples of each class that moments and DP-MERF generate."""
 DIGITS = 4000

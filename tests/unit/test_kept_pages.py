@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -15,15 +14,10 @@ def rows(page: str) -> list[str]:
     return [line for line in (DOCS / page).read_text().splitlines() if line.startswith("|")]
 
 
-@pytest.mark.parametrize(
-    ("page", "table"),
-    [("pretraining", "shares"), ("studies", "phantom_full_ablation")],
-)
-def test_a_page_holds_the_whole_table(page, table):
-    copied, kept = rows(f"{page}.md"), rows(f"results/{table}.md")
-    assert len(kept) > 2
-    start = copied.index(kept[0])
-    assert copied[start : start + len(kept)] == kept
+def test_the_page_holds_the_rows_by_slice_of_the_table():
+    kept = [line for line in rows("results/shares.md") if "| a slice together |" in line]
+    assert len(kept) == 10
+    assert [line for line in rows("pretraining.md") if "| a slice together |" in line] == kept
 
 
 def test_the_page_says_what_heads_on_a_study_reach():

@@ -53,6 +53,13 @@ def test_the_site_holds_the_help_of_every_command(site):
 
 
 @pytest.mark.slow
+def test_the_site_holds_every_key_of_the_configuration(site):
+    page = (site / "configuration.html").read_text()
+    for key in ("cohort.train_patients", "networks.NAME.training.clip", "runs[].epsilons"):
+        assert f">{key}<" in page
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", ["[gone](gone.md)", "[gone](index.md#gone)", "```{eval-rst}\n.. autofunction:: zetadp.gone\n```"]
 )
