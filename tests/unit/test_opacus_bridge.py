@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from contributing import clipped_sums
@@ -260,6 +261,112 @@ def test_a_batch_without_samples_gives_gradients_without_samples(name):
     x, _ = samples(0)
     ComplexGradSampleModule(model, loss_reduction="sum")(x).sum().backward()
     assert all(p.grad_sample.shape == (0, *p.shape) for p in model.parameters())
+
+
+class Functional(nn.Module):
+    """Uses the weight of a layer without the layer, which no hook sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64, dtype=torch.complex128)
+        self.last = nn.Linear(64, CLASSES, dtype=torch.complex128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x.flatten(1))
+        return self.last(functional.linear(x * x.abs(), self.first.weight)).abs()
+
+
+def padded(mode: str, dtype: torch.dtype = torch.complex128) -> nn.Module:
+    layers = (nn.Conv2d(1, 2, 3, padding=1, padding_mode=mode, dtype=dtype), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(128, CLASSES, dtype=dtype), Modulus())
+
+
+class Modulus(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.abs()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.float64])
+@pytest.mark.parametrize("mode", ["circular", "reflect", "replicate"])
+def test_gradients_of_convolutions_are_right_with_any_padding(mode, dtype):
+    torch.manual_seed(0)
+    model = padded(mode, dtype)
+    x, y = samples(5, dtype)
+    truth = loop(model, x, y)
+    assert max(errors(grad_samples(ComplexGradSampleModule(model), x, y), truth).values()) < 1e-10
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+def test_gradients_that_do_not_sum_to_the_whole_gradient_are_refused(mode):
+    with pytest.raises(UserError, match=r"first\.weight"):
+        step(*private(Functional(), TensorDataset(*samples(4)), grad_sample_mode=mode))
+
+
+# Independence
+
+
+class Normalised(nn.Module):
+    """A complex batch normalisation whose name does not say so."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x - x.mean(0)
+        return x / x.abs().square().mean(0).add(1e-5).sqrt()
+
+
+class Largest(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / x.abs().max()
+
+
+class Crowd(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0) if self.training and len(x) > 6 else x
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+@pytest.mark.parametrize("layer", [Normalised, Largest, Crowd])
+def test_layers_that_mix_patients_are_refused_whatever_they_are_called(layer, mode):
+    first, last = (nn.Linear(*sides, dtype=torch.complex128) for sides in ((64, 8), (8, CLASSES)))
+    model = nn.Sequential(nn.Flatten(), first, layer(), last, Modulus())
+    owners = [i // 2 for i in range(16)]
+    with pytest.raises(UserError, match="mixes"):
+        step(*private(model, TensorDataset(*samples(16)), patients=owners, grad_sample_mode=mode))
+
+
+def test_a_loss_that_is_shown_to_the_engine_may_not_mix_patients():
+    def balanced(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        counts = torch.bincount(targets, minlength=CLASSES)
+        return (functional.cross_entropy(outputs, targets, reduction="none") / counts[targets]).mean()
+
+    with pytest.raises(UserError, match="loss"):
+        step(*private(native(), TensorDataset(*samples(8)), criterion=balanced))
+    step(*private(native(), TensorDataset(*samples(8)), criterion=functional.cross_entropy))
+
+
+# Patients
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["a", "a", "b", None, None, None],
+        [1.0, 1.0, 2.0, float("nan"), float("nan"), float("nan")],
+        np.array([1.0, 1.0, 2.0, np.nan, np.nan, np.nan]),
+        torch.tensor([1.0, 1.0, 2.0, torch.nan, torch.nan, torch.nan]),
+        pd.Series([1, 1, 2, None, None, None]),
+        pd.Series([1, 1, 2, None, None, None], dtype="Int64"),
+        pd.to_datetime(pd.Series(["2020", "2020", "2021", None, None, None])),
+        ["", "", "b", "b", "c", "c"],
+    ],
+)
+def test_items_whose_patient_is_missing_are_refused(labels):
+    with pytest.raises(UserError, match="patients"):
+        private(native(), TensorDataset(*samples(6)), patients=labels)
+
+
+def test_patients_whose_names_differ_in_spaces_are_refused():
+    with pytest.raises(UserError, match="P1"):
+        private(native(), TensorDataset(*samples(4)), patients=["P1", "P1 ", "P2", "P2"])
 
 
 # One patient, one clip
@@ -641,8 +748,9 @@ def test_networks_in_half_precision_are_refused(dtype):
 
 def test_in_half_precision_a_patient_would_weigh_more_than_the_clip(monkeypatch):
     """The document says by 0.3 %."""
-    for module in ("refusals", "optimizer"):
+    for module in ("refusals", "optimizer", "gradients"):
         monkeypatch.setattr(f"zetadp.opacus.{module}.check_precision", lambda *_: None)
+    monkeypatch.setattr("zetadp.opacus.checks.TOLERANCE", 0.1)
     x, y = samples(20, torch.bfloat16)
     torch.manual_seed(0)
     norms = []
@@ -663,23 +771,24 @@ def test_a_frozen_part_may_be_in_half_precision():
 def test_autocast_is_refused(place):
     model, optimizer, loader = private(REAL["convolutions"](), TensorDataset(*samples(3, torch.float32)))
     x, y = next(iter(loader))
-    with torch.autocast("cpu", torch.bfloat16, enabled=place == "forward"):
-        loss = functional.cross_entropy(model(x), y)
-    loss.backward()
-    with (
-        torch.autocast("cpu", torch.bfloat16, enabled=place == "step"),
-        pytest.raises(UserError, match=r"refuses half precision, found torch\.bfloat16"),
-    ):
-        optimizer.step()
+
+    def train() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=place == "forward"):
+            loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=place == "step"):
+            optimizer.step()
+
+    with pytest.raises(UserError, match=r"refuses half precision, found torch\.bfloat16"):
+        train()
 
 
 def test_a_network_that_is_converted_later_is_refused():
-    model, optimizer, loader = private(REAL["convolutions"](), TensorDataset(*samples(3, torch.float32)))
+    model, _, loader = private(REAL["convolutions"](), TensorDataset(*samples(3, torch.float32)))
     model.bfloat16()
-    x, y = next(iter(loader))
-    functional.cross_entropy(model(x.bfloat16()), y).backward()
+    x, _ = next(iter(loader))
     with pytest.raises(UserError, match=r"refuses half precision, found torch\.bfloat16"):
-        optimizer.step()
+        model(x.bfloat16())
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import TrainingData, TrainingFiles, train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
@@ -121,16 +121,14 @@ def audit_training(
         )
         # Trials alternate: with the canary, without it.
         others = [[SILENT]] * (population - 1)
-        holdings = [
-            Holding(items_of([[SILENT if place % 2 else CANARY], *others], CLASSES)) for place in range(together)
-        ]
+        holdings = [items_of([[SILENT if place % 2 else CANARY], *others], CLASSES) for place in range(together)]
         records = _records(plan)
         attacker = _Attacker(plan, records, audited)
         place = folder / f"training-{number:05d}"
         with only_errors("zetadp.core"):
             train(
                 plan,
-                TrainingData(records, holdings),
+                TrainingData.of_copies(records, holdings),
                 TrainingFiles(place / "ledger.jsonl", place / "checkpoint.safetensors"),
                 performance=Performance(evaluate_every=rounds, checkpoint_seconds=1e9, chunk=512),
                 after_round=attacker.see,

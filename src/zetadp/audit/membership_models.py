@@ -22,7 +22,7 @@ from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import TrainingData, TrainingFiles, train
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
@@ -222,18 +222,18 @@ def _train_one(
             NodeConstants(node_name(node), size, expected, arm.noise_multiplier) for node in range(settings.nodes)
         ),
         # Runs with different numbers draw independently. The seed is equal, so that the starting weights are.
-        cohort=f"attacked for membership, training {number}",
+        cohort=f"attacked-{number}",
         task={"name": "classification", "classes": int(records.targets.max()) + 1},
     )
     holdings = [
-        Holding(items_of([[i if members[i] else nobody] for i in range(node * size, (node + 1) * size)], each))
+        items_of([[i if members[i] else nobody] for i in range(node * size, (node + 1) * size)], each)
         for node in range(settings.nodes)
     ]
     with TemporaryDirectory(prefix="zetadp-membership-", dir=_scratch()) as folder:
         ledger = Path(folder) / "ledger.jsonl"
         trained = train(
             plan,
-            TrainingData(records, holdings),
+            TrainingData.of_copies(records, holdings),
             TrainingFiles(ledger, Path(folder) / "checkpoint.safetensors"),
             performance=Performance(evaluate_every=arm.rounds, checkpoint_seconds=1e9, chunk=_IMAGES_AT_ONCE),
         )

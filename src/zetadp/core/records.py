@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from zetadp.base.transfer import to_device
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, check_distinct, shown
 from zetadp.privacy.mechanism import Draw, NodeMechanism
 
 
@@ -206,6 +207,116 @@ def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int
             "several records, or with another number of images. Use training.unit patient."
         )
     return [[item] for own in units for item in own]
+
+
+def checked_owners(owners: Iterable[Hashable], where: str) -> list[Hashable]:
+    """Return the owner of each item; a scalar of NumPy or PyTorch becomes the number or text that it holds.
+
+    Parameters
+    ----------
+    owners
+        Owner of each item, such as its patient: hashable values that are equal for equal owners, in a list, an array, a
+        tensor or a column of a table.
+    where
+        The argument or file that gave them, for the message.
+
+    Raises
+    ------
+    UserError
+        If the owner of an item is missing or no single value, or if two names differ in spaces, capitals or Unicode
+        forms only.
+    """
+    if isinstance(owners, str):
+        raise UserError(f"{where}: Expected one id for each item, found a text. Give a list of ids.")
+    found = [
+        one.item() if isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0) else one
+        for one in owners
+    ]
+    for item, owner in enumerate(found):
+        if isinstance(owner, set | frozenset | list | np.ndarray | range | slice) or not isinstance(owner, Hashable):
+            raise UserError(
+                f"{where}: Expected one id for each item, found {shown(repr(owner))[:80]} for item {item}. ids[i] is "
+                "the patient of item i. An item of several patients moves with each of them: give all items of these "
+                "patients one common id, which makes them one unit."
+            )
+        # What is missing in a table is None, NA, or unequal to itself (NaN and NaT).
+        if owner is None or owner is pd.NA or owner != owner or owner == "":
+            raise UserError(
+                f"{where}: Expected an id for each item, found {owner!r} for item {item}. Leave items of nobody out: "
+                "they may be anybody's."
+            )
+        if isinstance(owner, bool):
+            raise UserError(f"{where}: Expected ids, found {owner} for item {item}. A mask says nobody's name.")
+    check_distinct((owner for owner in found if isinstance(owner, str)), where)
+    return found
+
+
+def whole_positions(units: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Return the positions of each unit's items as integers.
+
+    Raises
+    ------
+    UserError
+        If a unit has no items, or if its positions are no list of whole numbers from 0.
+    """
+    found = []
+    for place, given in enumerate(units):
+        own = np.asarray(given)
+        if own.dtype == bool:
+            raise UserError(
+                f"Expected the positions of the items of unit {place}, found a mask of {own.size} booleans. Pass "
+                "numpy.flatnonzero(mask)."
+            )
+        if own.ndim != 1:
+            raise UserError(
+                f"Expected a list of positions for unit {place}, with one axis, found {own.ndim} axes. Units are a "
+                "list with one list for each unit."
+            )
+        if not own.size:
+            raise UserError(f"Expected at least one item of every unit, found none of unit {place}. Leave it out.")
+        if own.dtype.kind not in "iu":
+            raise UserError(
+                f"Expected whole numbers as positions of the items of unit {place}, counted from 0, found {own[0]!r}."
+            )
+        if own.min() < 0:
+            raise UserError(
+                f"Expected positions counted from 0 for the items of unit {place}, found {own.min()}: a negative "
+                "position would be an item of somebody else."
+            )
+        found.append(own.astype(np.int64))
+    return found
+
+
+def check_owners(holdings: Sequence[Sequence[np.ndarray]], items: int) -> None:
+    """Raise `UserError` if an item belongs to two units, at one node or at two, or does not exist.
+
+    Parameters
+    ----------
+    holdings
+        For each node and each of its units, the positions of the unit's items.
+    items
+        Number of items.
+    """
+    units = [(node, place, own) for node, units in enumerate(holdings) for place, own in enumerate(units)]
+    if not units:
+        return
+    owner = np.repeat(np.arange(len(units)), [len(own) for *_, own in units])
+    position = np.concatenate([own for *_, own in units])
+    if position.max() >= items:
+        node, place, _ = units[owner[position.argmax()]]
+        raise UserError(
+            f"Expected positions below {items}, the number of items, found {position.max()} for unit {place} of node "
+            f"{node}."
+        )
+    order = position.argsort(kind="stable")
+    twice = np.flatnonzero(np.diff(position[order]) == 0)
+    if len(twice):
+        (node, place, _), (other_node, other, _) = (units[owner[order[twice[0] + step]]] for step in range(2))
+        raise UserError(
+            f"Expected every item in one unit, once, found item {position[order[twice[0]]]} in unit {place} of node "
+            f"{node} and in unit {other} of node {other_node}. Persons who share an item are one unit: join their "
+            "lists, or leave the item out."
+        )
 
 
 def check_units(units: Sequence[Sequence[int]], strata: np.ndarray, count: int) -> None:

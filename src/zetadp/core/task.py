@@ -280,6 +280,11 @@ def task_of(content: Mapping[str, Any]) -> Task:
         raise UserError(f"The task {name} refuses its settings {settings}: {error}.") from error
 
 
+def is_packaged(task: Task) -> bool:
+    """Return whether a task is one of this package, and not of another package or of the user."""
+    return type(task).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def pipeline_task_of(content: Mapping[str, Any]) -> PipelineTask:
     """Return the task that a plan names, as `task_of`; raise `UserError` if it cannot load data of its own."""
     return cast("PipelineTask", _with("load", "reads data of its own", content))

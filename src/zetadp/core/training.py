@@ -23,15 +23,16 @@ import torch
 from zetadp.base.storage import remove_leftovers
 from zetadp.base.tensors import tensors_digest
 from zetadp.base.validation import UserError
-from zetadp.core.apart import check_apart, check_own
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.evaluation import watched
+from zetadp.core.independence import check_own, check_run
 from zetadp.core.messages import MessageStore
 from zetadp.core.progress import Progress
-from zetadp.core.records import Node, Records, check_units
+from zetadp.core.records import Node, Records, check_owners, check_units, whole_positions
 from zetadp.core.round import Site, do_round, images_in_a_pass
 from zetadp.core.settings import Performance
+from zetadp.core.task import is_packaged
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.secret import Secret
 
@@ -62,10 +63,14 @@ class Holding:
     Attributes
     ----------
     units
-        For each unit, such as a patient, the positions of its items in the records.
+        For each unit, such as a patient, the positions of its items in the records: whole numbers from 0, at least one.
     """
 
     units: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        """Refuse units that are no lists of positions."""
+        object.__setattr__(self, "units", whole_positions(self.units))
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class TrainingData:
     records
         Items of the training units.
     holdings
-        Units at each node, in the order of the plan's nodes.
+        Units at each node, in the order of the plan's nodes. No item is in two units.
     validation
         Items of watched patients, for reports only: the final model is the last one, not the best one. None reports
         nothing.
@@ -86,6 +91,27 @@ class TrainingData:
     records: Records
     holdings: Sequence[Holding]
     validation: Records | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse items that belong to two units, or that do not exist."""
+        check_owners([whole_positions(held.units) for held in self.holdings], len(self.records.inputs))
+
+    @classmethod
+    def of_copies(cls, records: Records, holdings: Sequence[Sequence[Sequence[int]]]) -> TrainingData:
+        """Return data in which each unit has its own copies of its items, for simulations with several equal units.
+
+        Parameters
+        ----------
+        records
+            The items to copy.
+        holdings
+            For each node and each of its units, the positions of the unit's items; units may have the same ones.
+        """
+        units = [[len(own) for own in node] for node in holdings]
+        items = torch.tensor([item for node in holdings for own in node for item in own], dtype=torch.long)
+        places = iter(range(len(items)))
+        copies = Records(records.inputs[items], records.targets[items], records.strata[items.numpy()])
+        return cls(copies, [Holding([[next(places) for _ in range(each)] for each in node]) for node in units])
 
 
 @dataclass(frozen=True)
@@ -208,8 +234,8 @@ def train(
     _check(plan, data)
     parts = Assembly.of(plan, data.records, start, model, task)
     receiver, phase = parts.receiver(), parts.phase
-    if parts.solved is None:
-        check_apart(phase.model, parts.task.losses, data.records)
+    if model is not None or not is_packaged(parts.task):
+        check_run(phase, data.records, [own for held in data.holdings for own in held.units], how.chunk)
     protected = plan.training.noise == "os"
     with Ledger(files.ledger) as ledger:
         if files.cap is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from zetadp.base.validation import UserError, shown
 from zetadp.core.records import Records as Items
+from zetadp.core.records import checked_owners
 
 if TYPE_CHECKING:
     pass
@@ -76,7 +77,7 @@ class Records:
         if labels is None:
             labels = _labels_within(items)
         targets = _tensor(labels, "labels")
-        owners = _owners(patients)
+        owners = checked_owners(patients, "patients")
         lengths = {"items": len(source), "labels": len(targets), "patients": len(owners)}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{count} {name}" for name, count in lengths.items())
@@ -317,30 +318,6 @@ def _usable(items: Tensor) -> Tensor:
     if items.dtype == torch.bool or not (items.is_floating_point() or items.is_complex()):
         return items.to(torch.float32)
     raise UserError(f"items: Expected numbers of type complex64 or float32, found {items.dtype}.")
-
-
-def _owners(patients: Iterable[Hashable]) -> list[Hashable]:
-    """Return the ids of all items' owners; a NumPy scalar becomes the number or text that it holds."""
-    if isinstance(patients, str):
-        raise UserError("patients: Expected one id for each item, found a text. Give a list of ids.")
-    owners = [
-        one.item() if isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0) else one
-        for one in patients
-    ]
-    for item, owner in enumerate(owners):
-        if owner is None or owner != owner or owner == "":
-            raise UserError(
-                f"patients: Expected an id for each item, found {owner!r} for item {item}. Leave items of nobody out."
-            )
-        if isinstance(owner, set | frozenset | list | np.ndarray | range | slice) or not isinstance(owner, Hashable):
-            raise UserError(
-                f"patients: Expected one id for each item, found {shown(repr(owner))[:80]} for item {item}. ids[i] is "
-                "the patient of item i. An item of several patients moves with each of them: give all items of these "
-                "patients one common id, which makes them one unit."
-            )
-        if isinstance(owner, bool):
-            raise UserError(f"patients: Expected ids, found {owner} for item {item}. A mask says nobody's name.")
-    return owners
 
 
 def _text(owner: Hashable) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
 import opacus
@@ -22,6 +22,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from zetadp.base.validation import UserError, in_range, one_of, positive
+from zetadp.core.records import checked_owners
+from zetadp.opacus.checks import FirstBatches
 from zetadp.opacus.gradients import ComplexGradSampleModule
 from zetadp.opacus.loader import PatientLoader
 from zetadp.opacus.optimizer import BatchOwners, PatientOptimizer
@@ -83,6 +85,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         rounds: int | None = None,
         loss_reduction: Literal["mean", "sum"] = "mean",
         noise_generator: torch.Generator | None = None,
+        criterion: Callable[[Any, Any], torch.Tensor] | None = None,
         poisson_sampling: bool = True,
         clipping: str = "flat",
         grad_sample_mode: str = "hooks",
@@ -104,7 +107,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         max_grad_norm
             The clipping norm B of one patient's gradient over all parameters.
         patients
-            Patient of each item of the dataset, by any labels. By default each item is a separate patient.
+            Patient of each item of the dataset, by any labels, none of them missing. By default each item is a separate
+            patient.
         population
             Declared number of patients N, a public constant. The divisor is ``p N``. The default is the number of
             patients in the data, which then becomes public: the guarantee does not hide how many patients there are.
@@ -114,6 +118,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ``"mean"`` or ``"sum"``, as in `PatientOptimizer`.
         noise_generator
             Generator of the noise. The default is PyTorch's global generator.
+        criterion
+            The loss that the training loop computes from outputs and targets, so that it can be checked: it must be a
+            mean or a sum over samples. The engine cannot see a loss that is not passed here.
         poisson_sampling, clipping, grad_sample_mode
             Same as in Opacus. The accepted values are True, ``"flat"``, and ``"hooks"`` or ``"functorch"``.
 
@@ -142,8 +149,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             raise UserError(
                 f"Expected at most population={population} patients in the dataset, found {loader.population}."
             )
+        automatic = grad_sample_mode == "functorch"
+        check = FirstBatches(module, automatic=automatic, criterion=criterion, batch_owners=batch_owners)
         private_module = ComplexGradSampleModule(
-            module, loss_reduction=loss_reduction, force_functorch=grad_sample_mode == "functorch"
+            module, loss_reduction=loss_reduction, force_functorch=automatic, check=check
         )
         private_module.forbid_grad_accumulation()
         private_optimizer = PatientOptimizer(
@@ -199,21 +208,21 @@ def _loader(
     dataset: Any = source.dataset if isinstance(source, DataLoader) else source
     if isinstance(dataset, IterableDataset):
         raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
-    if patients is None:
-        patients = range(len(dataset))
-    elif not isinstance(patients, list | tuple):
-        # Labels of an array or tensor become plain numbers, which compare and hash by value.
-        patients = patients.tolist() if hasattr(patients, "tolist") else list(patients)
-    if len(patients) != len(dataset) or not len(patients):
+    numbers: dict[Hashable, int] = {}
+    labels = range(len(dataset)) if patients is None else checked_owners(patients, "patients")
+    owners = [numbers.setdefault(label, len(numbers)) for label in labels]
+    if len(owners) != len(dataset) or not owners:
         raise UserError(
-            f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(patients)} labels."
+            f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(owners)} labels."
         )
     if rounds is None:
         rounds = max(1, round(1 / sampling_probability))
     positive(rounds=rounds)
+    if rounds != int(rounds):
+        raise UserError(f"Expected a whole number of rounds, found {rounds}.")
     return PatientLoader(
         dataset,
-        patients,
+        owners,
         sampling_probability=sampling_probability,
         rounds=rounds,
         batch_owners=batch_owners,

@@ -17,6 +17,8 @@ from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from zetadp.opacus.refusals import check_precision
+
 Sampler: TypeAlias = "Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]"
 
 CONJUGATED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -41,10 +43,19 @@ class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
         ``"mean"`` or ``"sum"``: how the loss combines the samples of a batch.
     force_functorch
         Whether to use automatic differentiation for every layer.
+    check
+        Called in training with the network's arguments, before each batch.
     """
 
-    def __init__(self, module: nn.Module, *, loss_reduction: str = "mean", force_functorch: bool = False) -> None:
-        self.automatic = force_functorch
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        loss_reduction: str = "mean",
+        force_functorch: bool = False,
+        check: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.automatic, self.check = force_functorch, check
         stock: dict[type[nn.Module], Sampler] = GradSampleModule.GRAD_SAMPLERS
         self.GRAD_SAMPLERS: dict[type[nn.Module], Sampler] = {
             **stock,
@@ -53,11 +64,21 @@ class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
         }
         super().__init__(module, loss_reduction=loss_reduction)
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Return the network's output."""
+        if self.check is not None and self.training and torch.is_grad_enabled():
+            # A network can be converted, and autocast entered, after make_private.
+            check_precision(*(p for p in self._module.parameters() if p.requires_grad))
+            self.check(args, kwargs)
+        return super().forward(*args, **kwargs)
+
     def _get_module_type(self, module: nn.Module) -> type[nn.Module]:
         """Return the key of the rule for a layer."""
         kind = type(module)
         has_complex = any(parameter.is_complex() for parameter in module.parameters())
-        if self.automatic or kind not in self.GRAD_SAMPLERS or (has_complex and kind not in CONJUGATED):
+        # Opacus's rule for convolutions pads with zeros whatever the layer does.
+        padded = getattr(module, "padding_mode", "zeros") != "zeros"
+        if self.automatic or padded or kind not in self.GRAD_SAMPLERS or (has_complex and kind not in CONJUGATED):
             return AnyLayer
         return kind
 

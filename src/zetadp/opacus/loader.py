@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -57,8 +57,8 @@ class PatientLoader(DataLoader[Any]):
     ----------
     dataset
         A map-style dataset.
-    patients
-        Patient of each item of the dataset, by any labels that are equal for equal patients.
+    owners
+        Number of the patient that each item of the dataset belongs to, counted from 0.
     sampling_probability
         Chance that a patient is drawn in a round.
     rounds
@@ -76,7 +76,7 @@ class PatientLoader(DataLoader[Any]):
     def __init__(
         self,
         dataset: Dataset[Any],
-        patients: Sequence[Hashable],
+        owners: Sequence[int],
         *,
         sampling_probability: float,
         rounds: int,
@@ -85,8 +85,6 @@ class PatientLoader(DataLoader[Any]):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **settings: Any,  # noqa: ANN401
     ) -> None:
-        numbers = {patient: number for number, patient in enumerate(dict.fromkeys(patients))}
-        owners = [numbers[patient] for patient in patients]
         collate_fn = collate_fn or default_collate
         stand_in = tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, collate_fn([dataset[0]]))
         super().__init__(
@@ -96,11 +94,15 @@ class PatientLoader(DataLoader[Any]):
             generator=generator,
             **settings,
         )
-        self.sampling_probability, self.batch_owners, self.population = sampling_probability, batch_owners, len(numbers)
+        self.sampling_probability, self.batch_owners, self.population = (
+            sampling_probability,
+            batch_owners,
+            max(owners) + 1,
+        )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         for owners, batch in super().__iter__():
-            self.batch_owners.put(owners)
+            self.batch_owners.put(owners, batch)
             yield batch
 
 

@@ -7,6 +7,8 @@ number of patients. ``torch.normal`` with a complex dtype, as Opacus calls it, g
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
@@ -22,14 +24,20 @@ NOBODY = -1
 
 
 class BatchOwners:
-    """Owners of the current batch's samples, written by the loader and read once by the optimizer."""
+    """Owners of the current batch's samples, written by the loader and taken once by the optimizer."""
 
     def __init__(self) -> None:
         self._owners: Tensor | None = None
+        self.batch: Any = None
 
-    def put(self, owners: Tensor) -> None:
-        """Set the patient of each sample in the batch, as integers of shape (sample,)."""
-        self._owners = owners
+    def put(self, owners: Tensor, batch: Any) -> None:  # noqa: ANN401  (whatever the collation makes)
+        """Set the batch, and the patient of each of its samples, as integers of shape (sample,)."""
+        self._owners, self.batch = owners, batch
+
+    @property
+    def current(self) -> Tensor | None:
+        """Owners of the current batch's samples; None before its loader gave one, and after the optimizer's step."""
+        return self._owners
 
     def take(self) -> Tensor:
         """Return the owners of the samples, and forget them.
@@ -45,7 +53,7 @@ class BatchOwners:
                 "Expected one batch of the data loader that make_private returned before each optimizer step, found "
                 "none since the last step. Train on that loader, one step a batch; BatchMemoryManager is not supported."
             )
-        owners, self._owners = self._owners, None
+        owners, self._owners, self.batch = self._owners, None, None
         return owners
 
 

@@ -64,9 +64,15 @@ def check_network(module: nn.Module, optimizer: Optimizer) -> None:
                 "no patient has a separate gradient. Use group normalisation (zetadp.nn.normalisation)."
             )
     check_precision(*(p for p in module.parameters() if p.requires_grad))
-    own = set(module.parameters())
-    if any(p not in own for p in chain.from_iterable(group["params"] for group in optimizer.param_groups)):
+    held = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    if not held <= set(module.parameters()):
         raise UserError("Expected an optimizer of this network's parameters, found one that holds others too.")
+    left_out = [name for name, p in module.named_parameters() if p.requires_grad and p not in held]
+    if left_out:
+        raise UserError(
+            f"Expected an optimizer of all trained parameters, found one without {left_out[0]!r}. Freeze what is not "
+            "trained: requires_grad_(False)."
+        )
 
 
 def check_precision(*tensors: Tensor) -> None:

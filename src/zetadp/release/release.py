@@ -118,7 +118,7 @@ def release_features(
         One row per person, shape (person, component), complex or real. Each row must be computed from this person
         alone, by a method that has not seen any of these people.
     labels
-        Class of each person, from 0, shape (person,).
+        Class of each person, a whole number from 0, shape (person,).
     settings
         Settings of the release.
     ledger
@@ -157,11 +157,12 @@ def release_features(
             f"Expected features of shape ({settings.people}, component) and {settings.people} labels, as declared, "
             f"found shapes {features.shape} and {labels.shape}."
         )
+    labels = _whole(labels)
     if labels.min() < 0 or labels.max() >= settings.classes:
         raise UserError(f"Expected labels from 0 to {settings.classes - 1}, found {labels.min()} to {labels.max()}.")
     plan = settings.plan(real=not np.iscomplexobj(features), noise=noise)
     inputs = torch.from_numpy(features.astype(np.complex64))[:, None, None]
-    data = Records(inputs, torch.from_numpy(labels.astype(np.int64)))
+    data = Records(inputs, torch.from_numpy(labels))
     permission = Permission(settings.delta) if noise == "os" else None
     cap = None if settings.cap is None else Cap(settings.cap, settings.delta)
     files = TrainingFiles(ledger, ledger.with_suffix(".checkpoint.safetensors"), permission, cap)
@@ -177,3 +178,15 @@ def release_features(
     write_release(file, mixture.examples(trained.released), Release(statement, plan.to_json(), names))
     files.finish()
     return statement
+
+
+def _whole(labels: np.ndarray) -> np.ndarray:
+    """Return labels as int64; refuse labels that are no whole numbers, which would change when they are converted."""
+    whole = labels.dtype.kind in "iub"
+    if labels.dtype.kind == "f":
+        whole = bool((np.isfinite(labels) & (labels == np.floor(labels))).all())
+    if not whole:
+        raise UserError(
+            f"Expected whole numbers from 0 as labels, found {labels.dtype} such as {labels[0]!r}. Number the classes."
+        )
+    return labels.astype(np.int64)

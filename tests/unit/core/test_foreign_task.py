@@ -152,7 +152,7 @@ def test_a_loss_that_looks_at_other_items_is_refused(tmp_path, monkeypatch):
         return (outputs[:, 0] - targets).abs().square() / targets.abs().square().mean()
 
     monkeypatch.setattr(toy_task.Rotation, "losses", relative)
-    with pytest.raises(UserError, match="loss, or network as a whole that mixes"):
+    with pytest.raises(UserError, match="loss that mixes"):
         trained(tmp_path, plan())
 
 

@@ -128,6 +128,22 @@ def test_what_is_not_as_declared_is_refused_before_anything_is_released(tmp_path
     assert not (tmp_path / "rows.jsonl").exists()
 
 
+@pytest.mark.parametrize("change", [lambda y: y + 0.5, lambda y: y.astype(str), lambda y: np.where(y, y, np.nan)])
+def test_labels_that_are_no_whole_numbers_are_refused_before_anything_is_released(tmp_path, change):
+    features, labels = people(0)
+    where = {"ledger": tmp_path / "rows.jsonl", "file": tmp_path / "rows.h5"}
+    with pytest.raises(UserError, match="labels"):
+        release_features(features, change(labels), SETTINGS, **where)
+    assert not where["ledger"].exists()
+
+
+def test_whole_labels_of_any_type_are_the_same_labels(tmp_path):
+    features, labels = people(0)
+    for kind in (float, np.uint8):
+        where = {"ledger": tmp_path / f"{kind.__name__}.jsonl", "file": tmp_path / f"{kind.__name__}.h5"}
+        assert release_features(features, labels.astype(kind), SETTINGS, **where)["guarantee"] == "holds"
+
+
 def test_the_command_releases_real_features_and_prints_the_statement(tmp_path, capsys):
     features, labels = people(0, real=True)
     np.savez(tmp_path / "f.npz", features=features, labels=labels)

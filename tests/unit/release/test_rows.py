@@ -178,14 +178,14 @@ def test_rows_that_were_kept_are_sent_again_byte_for_byte(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_learns_the_classes_from_rows(kind, tmp_path):
-    records, units = data(kind)
+    records, _ = data(kind)
     of = plan(kind, rows=400)
-    nodes = [Held(n.name, own, n.population, n.expected, 0.0) for n, own in zip(of.nodes, units, strict=True)]
+    people = iter(range(sum(SIZES)))
     trained = train_run(
         of.run,
         HEAD,
         of.training,
-        [Held(n.name, [[i] for i in range(n.population)], n.population, n.expected, 0.0) for n in nodes],
+        [Held(n.name, [[next(people)] for _ in range(n.population)], n.population, n.expected, 0.0) for n in of.nodes],
         Records(records.inputs[: sum(SIZES)], records.targets[: sum(SIZES)]) if kind != "all classes" else records,
         None,
         ledger_path=tmp_path / "ledger.jsonl",

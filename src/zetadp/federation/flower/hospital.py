@@ -25,12 +25,13 @@ from zetadp.backbone.start import backbone_of, starting_weights
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
+from zetadp.core.independence import check_run
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
-from zetadp.core.records import Node, Records, check_units, single_items
+from zetadp.core.records import Node, Records, check_owners, check_units, single_items, whole_positions
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
-from zetadp.core.task import site_task_of
+from zetadp.core.task import is_packaged, site_task_of, task_of
 from zetadp.federation.flower.approval import check_approval
 from zetadp.federation.flower.protocol import (
     Answer,
@@ -108,7 +109,10 @@ class Hospital:
         )
         one_each = plan.unit == "image"
         self.units = single_items(patients, plan.units_of_a_person) if one_each else patients
+        check_owners([whole_positions(self.units)], len(records.inputs))
         check_units(self.units, records.strata, plan.together)
+        if not is_packaged(task_of(plan.task)):
+            check_run(Assembly.of(plan, records, start).phase, records, self.units, settings.chunk)
 
     def reply(self, request: Request) -> Answer | Refusal:
         """Answer a request, or say in one of a few fixed words why not."""

@@ -1,0 +1,270 @@
+"""Checks of networks and losses before a run. The main check: no unit changes the contribution of another.
+
+Clipping bounds a unit's influence only if its items change no other unit's contribution. The check computes the
+contributions of a batch, replaces single units by others, and requires the remaining contributions to be the same bits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zetadp.base.validation import UserError
+from zetadp.core.plan import Plan
+from zetadp.core.records import Records
+from zetadp.core.round import Phase, images_in_a_pass
+from zetadp.nn.parameters import Layout
+from zetadp.nn.settings import OWN
+from zetadp.privacy.contributions import Gradient, Losses, one_an_item
+
+FEW = 3
+"""Units in the first check, which finds most of what mixes units."""
+LARGE = 1e3
+"""Largest number of a replaced unit, in units of the largest number of the batch."""
+REMEDY = "Use layers that treat each item by itself, such as group normalisation (zetadp.nn)."
+
+Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""A computation on a batch, from tensors to tensors. The first axis of all of them is lanes, such as units."""
+
+
+def check_run(phase: Phase, records: Records, units: Sequence[Sequence[int]], chunk: int | None) -> None:
+    """Check that units are independent (`check_independence`) in a batch of as many units as fit into a pass.
+
+    Networks and losses of the library need no check at run time: tests show that they keep units apart.
+
+    Parameters
+    ----------
+    phase
+        The contribution of the run. Statistics in place of gradients take one unit at a time.
+    records
+        All items.
+    units
+        Positions of each unit's items.
+    chunk
+        Largest number of items in a pass; None takes that of `images_in_a_pass`.
+    """
+    if not isinstance(phase.contribution, Gradient):
+        return
+
+    losses = phase.contribution.losses
+
+    def check(count: int) -> None:
+        items = torch.from_numpy(np.stack([np.resize(np.asarray(own), phase.items) for own in units[:count]]))
+        check_independence(phase.model, losses, records.inputs[items], records.targets[items])
+
+    check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
+    check(max(FEW, (chunk or images_in_a_pass(phase, records.inputs)) // phase.items))
+
+
+def check_independence(model: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor) -> None:
+    """Raise `UserError` if a unit changes the contribution of another, by the network, its gradient or the loss.
+
+    The network stays as it is: a copy is evaluated, in the same mode (training or evaluation), on the processor.
+
+    Parameters
+    ----------
+    model
+        The network.
+    losses
+        Loss of each item.
+    inputs, targets
+        A batch of the size that training takes, shape (unit, item, ...). A single unit has nobody to mix with.
+
+    Raises
+    ------
+    UserError
+        If units are not independent, if the network or the loss makes random draws, or if the network stores something
+        about the items. The message names the layer, the loss or the stored tensor.
+    """
+    twin = moved_copy(model)
+    units, items = targets.shape[:2]
+    batch = [inputs.cpu(), targets.cpu()]
+    stored = {name: value.clone() for name, value in twin.state_dict().items()}
+    contribution = Gradient(twin, Layout.of(twin), losses)
+
+    @torch.no_grad()
+    def evaluated(given: Sequence[Tensor]) -> list[Tensor]:
+        outputs = twin(given[0].flatten(0, 1))
+        return [outputs, one_an_item(losses, outputs, given[1].flatten(0, 1))]
+
+    def forward(given: Sequence[Tensor]) -> list[Tensor]:
+        # An output that has not one row for each item cannot be divided among the units: `evaluated` refuses its loss.
+        return [each.reshape(units, items, *each.shape[1:]) for each in evaluated(given)]
+
+    def gradients(given: Sequence[Tensor]) -> list[Tensor]:
+        return [row for row in contribution.rows(*given, factors=False) if isinstance(row, Tensor)]
+
+    # The forward pass of the whole batch comes first. It names what the gradients of a network without a patient axis,
+    # which see one unit at a time, would hide until the network is evaluated.
+    shown = first_mixture(forward, batch, torch.arange(units))
+    for name, before in stored.items():
+        if not same([before], [twin.state_dict()[name]]):
+            raise UserError(
+                f"Expected a network that stores nothing about the items, found one that changes {name!r}, which would "
+                f"be released without noise. {REMEDY} Statistics of public data are kept if the layer is in evaluation "
+                "mode (layer.eval())."
+            )
+    if shown is not None:
+        raise UserError(f"{_where(twin, shown, items, evaluated)} {REMEDY}")
+    if first_mixture(gradients, batch, torch.arange(units)) is not None:
+        raise UserError(
+            f"Expected units that do not change each other's gradients, found a backward pass that mixes them. {REMEDY}"
+        )
+
+
+def first_mixture(
+    compute: Compute, batch: Sequence[Tensor], lanes: Tensor
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor] | None:
+    """Return a batch, and the same with some lanes replaced, on which a computation mixes lanes; None if it does not.
+
+    Single lanes are replaced: the first, the middle and the last. Then all lanes but one of these are. Every result of
+    the other lanes must be the same bits.
+
+    Parameters
+    ----------
+    compute
+        The computation.
+    batch
+        What it takes: tensors of equal length.
+    lanes
+        Lane of each place of the tensors' first axis, such as its unit; negative for places of nobody.
+
+    Returns
+    -------
+    The batch, the changed batch, and which places were replaced.
+
+    Raises
+    ------
+    UserError
+        If the same batch gives different results.
+    """
+    expected = compute(batch)
+    if not same(expected, compute(batch)):
+        raise UserError(
+            "Expected the same results for the same items, found others in a second evaluation. Leave out random draws "
+            "of the network and of the loss, such as dropout, and whatever they remember of earlier items."
+        )
+    random = torch.Generator().manual_seed(0)
+    for replaced, large in _choices(lanes):
+        changed = [_replaced(each, replaced, random, large=large) for each in batch]
+        if not same([each[~replaced] for each in expected], [each[~replaced] for each in compute(changed)]):
+            return batch, changed, replaced
+    return None
+
+
+def moved_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of a network on the processor with all weights moved: weights of zero would hide a dependence."""
+    twin, random = copy.deepcopy(model).cpu(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            size = parameter.abs().square().mean().sqrt()
+            noise = torch.randn(parameter.shape, dtype=parameter.dtype, generator=random)
+            parameter.add_(0.1 * noise * (size if size > 0 else 1))
+    return twin
+
+
+def same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Return whether tensors hold the same numbers to the last bit; what is not a number equals itself."""
+
+    def equal(one: Tensor, other: Tensor) -> bool:
+        # The first test is the fast one. It fails for NaN.
+        return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+    return all(equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+def _choices(lanes: Tensor) -> Iterator[tuple[Tensor, bool]]:
+    """Return which places to replace, and whether by large numbers or by zeros."""
+    known = torch.unique(lanes[lanes >= 0])
+    if len(known) < 2:
+        return
+    for place in dict.fromkeys((0, len(known) // 2, len(known) - 1)):
+        own = lanes == known[place]
+        yield own, True
+        yield own, False
+        yield ~own & (lanes >= 0), True
+
+
+def _replaced(batch: Tensor, replaced: Tensor, random: torch.Generator, *, large: bool) -> Tensor:
+    """Return a tensor with other numbers in some places of its first axis.
+
+    Large numbers are far beyond all others of the batch, of either sign; the others are zeros. Classes and other whole
+    numbers are replaced by the batch's least or greatest.
+    """
+    changed = batch.clone()
+    own = changed[replaced]
+    if not (batch.is_floating_point() or batch.is_complex()):
+        changed[replaced] = batch.amax() if large else batch.amin()
+    elif large:
+        most = batch.abs().nan_to_num(0, 0, 0).max().clamp_min(1)
+        noise = torch.randn(own.shape, dtype=torch.float64, generator=random)
+        changed[replaced] = (LARGE * most * noise).to(own.dtype)
+    else:
+        changed[replaced] = torch.zeros_like(own)
+    return changed
+
+
+@torch.no_grad()
+def _where(
+    twin: nn.Module, shown: tuple[Sequence[Tensor], Sequence[Tensor], Tensor], items: int, compute: Compute
+) -> str:
+    """Return a sentence that names the layer that mixes units, or the loss."""
+    given, changed, replaced = shown
+    kept = ~replaced.repeat_interleave(items)
+    seen: dict[str, list[Tensor]] = {}
+
+    def noting(name: str) -> Callable[[nn.Module, object, object], None]:
+        def note(_: nn.Module, __: object, output: object) -> None:
+            if isinstance(output, Tensor) and output.ndim and len(output) == len(kept):
+                seen.setdefault(name, []).append(output[kept])
+
+        return note
+
+    # In the order of calls, a layer comes before the module that contains it, so the message names the layer.
+    for name, module in twin.named_modules():
+        module.register_forward_hook(noting(name))
+    for batch in (given, changed):
+        compute(batch)
+    for name, found in seen.items():
+        half = len(found) // 2
+        if not same(found[:half], found[half:]):
+            whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "network"
+            return f"Expected units that do not change each other's gradients, found a {whose} that mixes units."
+    return "Expected units that do not change each other's gradients, found a loss that mixes units of a batch."
+
+
+PRECISE = (torch.float32, torch.complex64)
+
+
+def check_own(model: nn.Module, plan: Plan) -> None:
+    """Raise `UserError` for a user's own network that cannot be trained privately.
+
+    Parameters
+    ----------
+    model
+        The network.
+    plan
+        Plan of the run.
+
+    Raises
+    ------
+    UserError
+        If the plan's network is not of family ``own``, if a layer is a dropout, whose draws no seed of the plan
+        repeats, or if a trained parameter is not float32 or complex64.
+    """
+    if plan.network.family != OWN:
+        raise UserError(
+            f"Expected a plan whose network is NetworkSettings('{OWN}') for your own model, found family "
+            f"{plan.network.family}."
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0 and module.training:
+            kind = type(module).__name__
+            raise UserError(f"Expected layers without draws of their own, found {kind} as {name!r}. Set its p to 0.")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in PRECISE:
+            raise UserError(f"Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}.")
