@@ -62,16 +62,6 @@ def test_spoiled_updates_end_a_run_that_waits_and_it_resumes_when_they_are_right
     assert_every_release_is_accounted(three)
 
 
-def test_continuing_spoiled_updates_are_left_out(three):
-    three.spoil("node-02", "nan")
-    settings = three.server(**GO_ON, tries=1)
-    three.federation.run(settings)
-    assert weights(settings).isfinite().all()
-    counted = histories(three.account().releases())
-    assert sum(counted["node-01"].unshielded.values()) == three.plan.training.rounds
-    assert_every_release_is_accounted(three)
-
-
 def test_a_computation_that_hangs_is_ended_and_the_server_told(three):
     three.spoil("node-03", "hang")
     with pytest.raises(UserError, match="node-03 failed 1 times"):

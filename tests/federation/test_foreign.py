@@ -72,13 +72,16 @@ NUMBERS = {
     "nodes.1.expected": [1e-300, float("nan"), "2", True, 6],
     "nodes.1.noise_multiplier": [1e-200, 1e-6, float("inf"), float("nan"), -1, True, "1.5"],
     "delta": [0, 1, 2, -1, 1e-300, float("nan"), "0.001", True],
-    "run.epsilon": ["nan", "1e400", "8_0", " 80 ", "-1", "0", [8], 8],
+    "run.epsilon": ["unclipped", "nan", "1e400", "8_0", " 80 ", "-1", "0", [8], 8],
     "run.seed": [1.5, "0", True, -1],
     "units_of_a_person": [0.5, True, 0, 10**9],
     "task": [[], "brain", {"name": 3}, None],
     "network.widths": [[2**40], [0], "8", [1.5]],
     "threat": ["hope", 3],
     "update": ["float8", 1],
+    "format": [1, None],
+    "surprise": [1],
+    "nodes": [[]],
 }
 
 

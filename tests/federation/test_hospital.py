@@ -288,17 +288,6 @@ def test_another_number_of_patients_than_planned_is_refused(tmp_path):
         Hospital(hospital.settings, SEEDED, hospital.records, hospital.units[:2])
 
 
-def test_settings_are_read_from_a_file_with_paths_beside_it(tmp_path):
-    path = tmp_path / "node.yaml"
-    path.write_text("name: a\nplan: plan.json\nimages: Task\nstate: /var/state\nattempts: 3\n")
-    found = HospitalSettings.read(path)
-    assert (found.plan, found.state.as_posix(), found.attempts) == (tmp_path / "plan.json", "/var/state", 3)
-    for wrong in ("name: a\n", "[]", "name: a\nplan: p\nimages: i\nstate: s\nsurprise: 1\n", "{"):
-        path.write_text(wrong)
-        with pytest.raises(UserError, match="to hold the settings of a hospital's node"):
-            HospitalSettings.read(path)
-
-
 @pytest.mark.parametrize(("work", "tick", "least"), [(0.05, 0.3, 0.3), (0.35, 0.3, 0.6), (0.0, 0.0, 0.0)])
 def test_answers_leave_at_whole_ticks(work, tick, least):
     from zetadp.core.progress import wait_for_tick

@@ -6,7 +6,6 @@ import pytest
 import torch
 from federation.sites import SEED, assembly, make_hospital, make_plan
 
-from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan
 from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.exposure import recorded_runs
@@ -46,14 +45,6 @@ def test_every_change_of_what_is_computed_changes_the_hash():
         replace(plan, training=replace(plan.training, tf32=True)),
     ]
     assert len({plan.digest, *(other.digest for other in others)}) == len(others) + 1
-
-
-@pytest.mark.parametrize(
-    "change", [{"format": 1}, {"surprise": 1}, {"nodes": []}, {"update": "float8"}, {"training": {"rounds": 0}}]
-)
-def test_what_is_no_plan_is_a_users_error(change):
-    with pytest.raises(UserError, match=r"plan"):
-        Plan.from_json({**make_plan().to_json(), **change})
 
 
 def test_nodes_of_one_name_or_with_impossible_numbers_are_refused():

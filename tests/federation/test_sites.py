@@ -11,7 +11,6 @@ import pytest
 from decathlon_builder import write_tiny_task
 from federation.sites import SIZE, SLICES, make_plan, write_hospital_folder
 
-from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.plan import Plan
@@ -20,7 +19,7 @@ from zetadp.core.task import site_task_of
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import load_hospital
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.fourier import to_kspace
@@ -134,29 +133,6 @@ def test_a_run_that_the_configuration_lacks_is_a_users_error(capsys):
     said = capsys.readouterr().err
     assert "Expected a federated run of the configuration (" in said
     assert "complex federated 8 0; " in said
-
-
-def test_keys_and_certificates_are_made_and_never_overwritten(tmp_path, capsys):
-    assert main(["federation", "certificates", str(tmp_path / "set"), "--nodes", "a", "b"]) == 0
-    assert {"authority.pem", "server.pem", "server.key", "a.key", "a.pub.pem", "b.key", "b.pub.pem"} == {
-        path.name for path in (tmp_path / "set").iterdir()
-    }
-    pair = [str(tmp_path / "c.pub.pem"), str(tmp_path / "c.key")]
-    assert main(["federation", "key", *pair]) == 0
-    assert main(["federation", "key", *pair]) == 1
-    assert "A key in use must not be lost" in capsys.readouterr().err
-
-
-def test_settings_of_the_server_are_read_as_they_were_written(tmp_path):
-    names = ("plan", "model", "history", "ledger", "ledger_file", "checkpoint")
-    settings = ServerSettings(**{name: tmp_path / name for name in names}, keys={"a": tmp_path / "a.pem"})
-    settings.write(tmp_path / "server.json")
-    assert ServerSettings.read(tmp_path / "server.json") == settings
-    content = json.loads((tmp_path / "server.json").read_text())
-    for change in ({"surprise": 1}, {"patience": {"missing": "hope"}}, {"keys": None}):
-        write_json(tmp_path / "wrong.json", content | change)
-        with pytest.raises(UserError, match="to hold the settings of a federation's server"):
-            ServerSettings.read(tmp_path / "wrong.json")
 
 
 def test_a_hospital_is_made_of_its_files(tmp_path):

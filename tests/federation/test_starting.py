@@ -314,7 +314,12 @@ def test_settings_that_were_written_are_read_again_whatever_their_numbers(site):
 def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert "file" in mistake(capsys, "certificates", tmp_path / "file/keys", "--nodes", "a")
-    assert "no/a.pem" in mistake(capsys, "key", tmp_path / "no/a.pem", tmp_path / "no/a.key")
+    assert "no/a.pem" in mistake(capsys, "key", tmp_path / "no/a.pem", tmp_path / "a.key")
+    assert "no/a.key" in mistake(capsys, "key", tmp_path / "a.pem", tmp_path / "no/a.key")
+    assert not [*tmp_path.glob("a.*")], "half a pair"
+    assert main(["federation", "key", str(tmp_path / "a.pem"), str(tmp_path / "a.key")]) == 0
+    capsys.readouterr()
+    assert "a.pem" in mistake(capsys, "key", tmp_path / "a.pem", tmp_path / "b.key")
     (tmp_path / "list.yaml").write_text("[1, 2]")
     for name, found in (("file", "NoneType"), ("list.yaml", "list")):
         message = mistake(capsys, "plan", tmp_path / name, "--network", "complex", "--epsilon", "8")

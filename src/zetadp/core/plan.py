@@ -169,6 +169,8 @@ class Plan:
             raise ValueError(
                 "Expected noise from the operating system at all nodes or at none, found nodes with and without noise."
             )
+        if self.run.epsilon == UNCLIPPED and any(node.noise_multiplier > 0 for node in self.nodes):
+            raise ValueError(f"Expected no noise in a run named {UNCLIPPED}: without clipping it would hide nothing.")
         if (self.threat == SECURE_AGGREGATION) != (self.colluding is not None):
             raise ValueError(
                 f"Expected colluding with threat {SECURE_AGGREGATION} and with no other, found {self.colluding}."

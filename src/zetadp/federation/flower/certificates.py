@@ -306,10 +306,13 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
 def make_node_key(public: Path, private: Path) -> None:
     """Make a node's key pair: the public key in PEM for the server, the private one in OpenSSH's form for Flower."""
     key = ec.generate_private_key(ec.SECP384R1())
-    public.write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
     _write_secret(private, key, serialization.PrivateFormat.OpenSSH)
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    try:
+        public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, form))
+    except OSError:
+        private.unlink()  # half a pair is of no use, and stands in the way of the next
+        raise
 
 
 def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
