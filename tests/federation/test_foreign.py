@@ -79,6 +79,7 @@ NUMBERS = {
     "network.widths": [[2**40], [0], "8", [1.5]],
     "threat": ["hope", 3],
     "update": ["float8", 1],
+    "public": [{"noise": "os"}, {"training": {"rounds": 0}}, {"backbone": 3}, []],
     "format": [1, None],
     "surprise": [1],
     "nodes": [[]],
@@ -222,6 +223,12 @@ def test_an_address_of_a_server_has_a_host_and_a_port_or_no_kit_is_made(tmp_path
         if (code == 0, kits.exists()) != (right, right) or ("--server" in said) == right:
             wrong.append(server)
     assert not wrong
+
+
+def test_a_plan_of_many_brackets_is_one_message(tmp_path, capsys):
+    (tmp_path / "plan.json").write_text("[" * 100_000)
+    assert main(["federation", "show", str(tmp_path / "plan.json")]) == 1
+    assert "plan.json" in capsys.readouterr().err
 
 
 def test_a_plan_written_and_read_again_is_the_same(tmp_path):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -65,6 +67,12 @@ def changed(content: RecordDict, **facts: object) -> RecordDict:
 def test_what_is_no_reply_is_refused(content):
     with pytest.raises(WrongEnvelopeError):
         unpack_reply(content)
+
+
+@pytest.mark.parametrize("attempt", ["../x", "a\n", "", "x" * 200])
+def test_an_attempt_is_a_name(attempt):
+    with pytest.raises(WrongEnvelopeError, match="attempt"):
+        unpack_request(pack_request(replace(REQUEST, attempt=attempt)))
 
 
 def test_what_is_no_request_is_refused():

@@ -147,7 +147,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or raise a `UserError` that names the file and the place of the fault."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"Cannot read {path} as JSON: {error}.") from error
     if not isinstance(content, dict):
         raise UserError(f"Expected a JSON object in {path}, found {type(content).__name__}.")

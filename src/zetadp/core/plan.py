@@ -32,6 +32,8 @@ HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e12
 """Range of noise multipliers above zero. Less noise hides nothing, and accountants cannot state what it costs."""
+PUBLIC = ("backbone", "start", "model", "encoder")
+"""Inputs from public data whose hashes a plan may hold; they stand in ledgers beside the plan's own keys."""
 UPDATES = ("float32", "float16", "int8")
 """Number formats in which updates travel between sites."""
 
@@ -156,6 +158,10 @@ class Plan:
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
         if self.cohort:
             checked_name(self.cohort, "the plan's cohort")
+        for key, digest in self.public.items():
+            one_of(PUBLIC, public=key)
+            if not isinstance(digest, str):
+                raise ValueError(f"Expected public.{key} to be a hash, found {digest!r}.")
         if not isinstance(self.task, Mapping):
             raise ValueError(f"Expected task to hold keys with values, found {self.task!r}.")
         if self.task:

@@ -17,6 +17,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
+from zetadp.base.validation import UserError, checked_name
+
 FACTS, VECTORS = "facts", "vectors"
 WEIGHTS, UPDATE = "weights", "update"
 RAW = "zetadp.flat"
@@ -171,7 +173,7 @@ def unpack_request(content: RecordDict) -> Request:
     facts = _facts(content)
     return Request(
         plan=_fact(facts, "plan", str),
-        attempt=_fact(facts, "attempt", str),
+        attempt=_name(facts, "attempt"),
         round=_fact(facts, "round", int),
         checkpointed=_fact(facts, "checkpointed", int),
         head=_fact(facts, "head", str),
@@ -239,6 +241,14 @@ def _fact(facts: Mapping[str, Any], key: str, kind: type) -> Any:  # noqa: ANN40
     if type(value) is not kind:
         raise WrongEnvelopeError(f"{key} is {type(value).__name__}, not {kind.__name__}")
     return value
+
+
+def _name(facts: Mapping[str, Any], key: str) -> str:
+    """Return a name, which the receiver stores in its ledger."""
+    try:
+        return checked_name(facts.get(key), key)
+    except UserError as error:
+        raise WrongEnvelopeError(str(error)) from error
 
 
 def _texts(facts: Mapping[str, Any], key: str) -> Sequence[str]:
