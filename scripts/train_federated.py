@@ -11,7 +11,7 @@ from zetadp.base.storage import read_json
 from zetadp.base.tables import read_table
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
-from zetadp.core.progress import wait_for_tick
+from zetadp.core.progress import announced_tick, wait_for_tick
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
@@ -58,6 +58,7 @@ def main(
     if noise:
         declared = declared.with_noise(read_json(noise[0])["noise_multiplier"])
     declared = with_public(declared, load_backbone(public) if public else None)
+    tick = announced_tick(declared, finish_seconds)
     work = Path(folder).resolve()
     names = [node.name for node in declared.nodes]
     # The checkpoint, the ledgers and the nodes' stored messages, which an interrupted run needs, are elsewhere.
@@ -116,8 +117,8 @@ def main(
     for name in names:
         for part in ("messages", "images"):
             shutil.rmtree(states / name / part, ignore_errors=True)
-    if finish_seconds:
-        wait_for_tick(begun, finish_seconds)
+    if tick:
+        wait_for_tick(begun, tick)
         forget_times(Path(ledger_file))
     declared.write(agreed)
     for path in work.iterdir():

@@ -12,7 +12,7 @@ from zetadp.base.storage import content_hash, read_json, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import save_model
-from zetadp.core.progress import wait_for_tick
+from zetadp.core.progress import announced_tick, wait_for_tick
 from zetadp.core.records import single_items
 from zetadp.core.settings import Performance
 from zetadp.core.task import Held, pipeline_task_of
@@ -59,6 +59,7 @@ def main(
     held, watched = (task.load(images, roles, role, place) for role in ("train", "validation"))
     logger = logging.getLogger(__name__)
     logger.info("%s: %d items, %d rounds, on %s", declared.run, len(held.items), declared.training.rounds, place)
+    tick = announced_tick(declared, finish_seconds)
     permission = Permission(declared.delta) if declared.exact else None
     limit = Cap.named(cap, declared.delta)
     files = TrainingFiles(Path(ledger_file), Path(checkpoint), permission, limit)
@@ -69,8 +70,8 @@ def main(
         start=starting_weights(declared.network, public),
         performance=Performance(**performance),
     )
-    if finish_seconds:
-        wait_for_tick(begun, finish_seconds)
+    if tick:
+        wait_for_tick(begun, tick)
         forget_times(files.ledger)
     logger.info("%s: all %d rounds done", declared.run, declared.training.rounds)
     declared.write(agreed)

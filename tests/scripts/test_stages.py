@@ -27,6 +27,7 @@ from zetadp.base.storage import ImageStack, read_stack, write_json, write_stack
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.progress import announced_tick
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.task import Held
 from zetadp.mri.decathlon import read_task
@@ -531,6 +532,16 @@ def test_images_are_units_of_their_own_where_the_plan_says_so():
     items["patient"] = list("aabbaa")
     with pytest.raises(UserError, match="one record of 2 images a patient"):
         holdings(Held(None, items), plan)
+
+
+@pytest.mark.parametrize(("expected", "longest"), [(2, 600), (4, 60)])
+def test_a_run_says_at_its_start_when_it_may_end_and_soon_where_everybody_takes_part(expected, longest, caplog):
+    caplog.set_level("INFO")
+    plan = Plan.from_json(plan_json([4, 4], [expected, expected], 3, noise="os"))
+    assert announced_tick(plan, 600) == longest
+    assert time.strftime("%H:%M", time.localtime(time.time() + longest)) in caplog.text
+    assert "privacy.finish_seconds" in caplog.text
+    assert announced_tick(plan, 0) == 0
 
 
 def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):

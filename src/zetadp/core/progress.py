@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+EVERYBODY_SECONDS = 60.0
+"""Longest tick at which a run ends where every patient takes part in every round."""
 ROUGH_SECONDS = 600.0
 """Seconds between two lines of the log if they must not reveal how long rounds took."""
 
@@ -67,6 +69,33 @@ class Progress:
             watched,
             f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s",
         )
+
+
+def announced_tick(plan: Plan, tick: float) -> float:
+    """Return the tick at whose multiples a run on real patients ends, and log at its start when that is and why.
+
+    The time that rounds took depends on how many patients were drawn, so nothing may be logged when they are done.
+    Where every patient takes part in every round, that number is public and only traces of values could show in the
+    time, so a shorter tick hides enough.
+
+    Parameters
+    ----------
+    plan
+        Plan of the run.
+    tick
+        ``privacy.finish_seconds``; zero for a run that ends at any time.
+    """
+    if tick <= 0:
+        return 0.0
+    if all(node.expected == node.population for node in plan.nodes) and plan.training.mixing is None:
+        tick = min(tick, EVERYBODY_SECONDS)
+    ends = [time.strftime("%H:%M:%S", time.localtime(time.time() + number * tick)) for number in (1, 2)]
+    logger.info(
+        "%s: results are written at %s, %s or a later multiple of %g s after the start (privacy.finish_seconds). The "
+        "run waits for that without a word, since the time of the rounds would show how many patients were drawn",
+        *(plan.run, *ends, tick),
+    )
+    return tick
 
 
 def wait_for_tick(begun: float, tick: float) -> None:
