@@ -42,7 +42,7 @@ from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.tasks.ecg.collection import seen
 from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.ranking import LEVEL, area, interval, of_patients, replicates
-from zetadp.tasks.ecg.readers import read_arrays
+from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import FOLDS
 from zetadp.tasks.ecg.signals import SpectrumSettings, spectrum
 
@@ -100,7 +100,7 @@ class Patients:
     @classmethod
     def read(cls, folder: Path, encoder: BeatEncoder, task: dict[str, Any]) -> Patients:
         """Read a folder, and refuse it if its patients differ from the declared patients."""
-        recordings = [each for each in read_arrays(folder) if each.form == FORM and each.name not in LEFT_OUT]
+        recordings = [each for each in read_folder(folder, LEFT_OUT) if each.form == FORM]
         table, labels, signals, beats = seen(((each, "") for each in recordings), SpectrumSettings(**task["spectrum"]))
         if table["patient"].nunique() != PATIENTS:
             raise UserError(f"Expected {PATIENTS} patients in {folder}, found {table['patient'].nunique()}.")

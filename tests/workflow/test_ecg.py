@@ -9,8 +9,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from zetadp.tasks.ecg.recordings import folds_of
-
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -72,20 +70,3 @@ def test_a_task_without_simulated_patients_is_refused_them(fresh):
     scenario["cohort"] |= {"source": "simulated", "folder": None}
     said = fresh.snakemake("--dry-run", configfile=fresh.overlay(yaml.safe_dump(scenario)), code=1)
     assert "task phase_mnist, which has no simulation; found simulated" in said
-
-
-def test_the_cohort_of_the_paper_falls_into_its_parts():
-    """918 normal recordings and 207 with LBBB: 1012 train, 113 test."""
-    declared = yaml.safe_load((ROOT / "workflow/scenarios/ecg_cpsc.yaml").read_text())
-    names = [f"A{number:04d}" for number in range(918 + 207)]
-    folds = folds_of(names, [int(number >= 918) for number in range(len(names))])
-    tested = sum(fold == declared["task"]["settings"]["fold"] for fold in folds.values())
-    assert tested == declared["cohort"]["test_patients"] == 113
-    assert len(names) - tested == declared["cohort"]["train_patients"] == 1012
-
-
-def test_both_scenarios_train_the_same_networks():
-    one, other = (yaml.safe_load((ROOT / f"workflow/scenarios/{n}.yaml").read_text()) for n in ("ecg", "ecg_cpsc"))
-    assert one["networks"] == other["networks"]
-    assert one["arms"] == other["arms"]
-    assert one["privacy"]["delta"] == other["privacy"]["delta"]

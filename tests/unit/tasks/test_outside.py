@@ -19,7 +19,6 @@ from zetadp.tasks.ecg.simulated import simulated_recordings
 from zetadp.tasks.reconstruction.volumes import header, read_volume
 from zetadp.tasks.speech_commands.clips import WORDS, read_clips
 
-C = "C: what comes from outside is checked where it is read"
 HEARTS = [recording for recording, _ in simulated_recordings(8, seed=0, share=0.5, several=0, rate=100)]
 SIGNALS = np.stack([each.signal.T for each in HEARTS])
 FOLDS = dict(zip(sorted(range(8), key=lambda n: (HEARTS[n].label, n)), [1, 1, 10, 10] * 2, strict=True))
@@ -57,20 +56,17 @@ def first_patient() -> str:
     return f"p{min(n for n in range(8) if FOLDS[n] == 1 and HEARTS[n].label == 0)}"
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize("space", ["", " "])
 def test_a_patient_in_two_folds_is_refused(tmp_path, space):
     with pytest.raises(UserError, match=first_patient()):
         collected(recordings(tmp_path / "a", with_patient(first_patient() + space)))
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 def test_folds_may_be_written_as_a_spreadsheet_writes_numbers(tmp_path):
     as_number = recordings(tmp_path / "a", lambda table: table.assign(strat_fold=table["strat_fold"].astype(float)))
     assert collected(as_number).table["fold"].tolist() == collected(recordings(tmp_path / "b")).table["fold"].tolist()
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize("fold", ["", "1.5", "0", "11", "NA"])
 def test_a_fold_that_is_none_of_ten_is_refused(tmp_path, fold):
     def change(table: pd.DataFrame) -> pd.DataFrame:
@@ -85,7 +81,6 @@ def test_a_patient_may_have_any_name(tmp_path, name):
     assert name in collected(recordings(tmp_path, with_patient(name))).table["patient"].tolist()
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize("left_out", [[12], "12", [2, 3], ["99"], ["2.0"]])
 def test_a_recording_that_cannot_be_left_out_is_an_error(tmp_path, left_out):
     with pytest.raises(UserError, match="left_out"):
@@ -110,7 +105,6 @@ def flipped(content: bytearray) -> bytes:
     return bytes(content)
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize("change", [lambda all_: bytes(all_[: len(all_) // 2]), lambda _: b"", flipped])
 def test_a_damaged_array_is_refused_by_name(tmp_path, change):
     damaged(change)(recordings(tmp_path) / "all.npz")
@@ -118,7 +112,6 @@ def test_a_damaged_array_is_refused_by_name(tmp_path, change):
         collected(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -141,19 +134,18 @@ def test_arrays_that_are_no_signals_are_refused(tmp_path):
         collected(recordings(tmp_path, ecg_id=np.arange(7)))
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize("factor", [1000.0, 1e-3, 1e6])
 def test_a_recording_that_cannot_be_in_millivolts_is_refused(tmp_path, factor):
     with pytest.raises(UserError, match="mV"):
         collected(recordings(tmp_path, x=factor * SIGNALS))
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 def test_hidden_files_beside_an_array_do_not_exist(tmp_path):
     (recordings(tmp_path) / "._all.npz").write_bytes(b"\0\5\x16\7")
     assert len(collected(tmp_path).table) == 8
 
 
+OF_WFDB = pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, within wfdb
 UNITS = {"mV": 1.0, "uV": 1e3, "V": 1e-3, "nV": 1e6}
 
 
@@ -171,7 +163,7 @@ def wfdb_folder(folder: Path, units: list[str]) -> Path:
     return folder
 
 
-@pytest.mark.xfail(strict=True, reason=C)
+@OF_WFDB
 @pytest.mark.parametrize("units", [["uV"] * 12, ["V"] * 12, ["nV"] * 12, ["mV", "uV", "V"] * 4])
 def test_wfdb_signals_are_in_millivolts_whatever_their_unit(tmp_path, units):
     found = collected(wfdb_folder(tmp_path, units)).signals
@@ -179,7 +171,7 @@ def test_wfdb_signals_are_in_millivolts_whatever_their_unit(tmp_path, units):
     assert np.abs(found - expected).max() < 0.01
 
 
-@pytest.mark.xfail(strict=True, reason=C)
+@OF_WFDB
 @pytest.mark.parametrize("fault", ["unit", "gain", "codes"])
 def test_wfdb_recordings_without_a_known_scale_are_refused(tmp_path, fault):
     wfdb_folder(tmp_path, ["mmHg" if fault == "unit" else "mV"] * 12)
@@ -194,7 +186,6 @@ def test_wfdb_recordings_without_a_known_scale_are_refused(tmp_path, fault):
         collected(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 def test_no_fold_depends_on_other_patients():
     from zetadp.tasks.ecg.recordings import fold_of
 
@@ -227,7 +218,6 @@ WHOLE = wav(TONE.tobytes())
 INFO = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize(
     "content",
     [
@@ -244,13 +234,11 @@ def test_a_clip_that_is_not_whole_is_refused(tmp_path, content):
         read_clips(clips(tmp_path, "bb22_nohash_0.wav", content))
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 def test_one_clip_never_replaces_another(tmp_path):
     with pytest.raises(UserError, match="aa11"):
         read_clips(clips(tmp_path, "aa11_nohash_00.wav", WHOLE))
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 def test_hidden_files_beside_clips_do_not_exist(tmp_path):
     assert len(read_clips(clips(tmp_path, "._aa11_nohash_0.wav", b"\0\5\x16\7")).names) == len(WORDS)
 
@@ -285,7 +273,6 @@ def compound() -> np.ndarray:
 EMPTY = KSPACE * (np.arange(3) > 0)[:, None, None]
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize(
     "given",
     [
@@ -311,7 +298,6 @@ def test_an_examination_that_is_not_what_it_seems_is_refused(tmp_path, given):
         read_volume(examination(tmp_path / "one.h5", **given))
 
 
-@pytest.mark.xfail(strict=True, reason=C)
 @pytest.mark.parametrize("patient", [np.bytes_("p"), np.array(["p"], dtype=h5py.string_dtype())])
 def test_a_patient_is_the_same_however_the_file_holds_the_name(tmp_path, patient):
     assert read_volume(examination(tmp_path / "one.h5", patient=patient)).patient == "p"

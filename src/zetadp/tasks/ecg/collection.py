@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, check_distinct
 from zetadp.tasks.ecg.readers import read_folder
-from zetadp.tasks.ecg.recordings import folds_of
+from zetadp.tasks.ecg.recordings import fold_of
 from zetadp.tasks.ecg.signals import SpectrumSettings, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import simulated_recordings
 from zetadp.tasks.ecg.values import write_values
@@ -53,15 +53,21 @@ class Cohort:
     train: int
     test: int
 
-    def recordings(self, population: str) -> Iterator[tuple[Recording, str]]:
-        """Yield each recording and its part, ``train`` or ``test``. The part is empty if folds decide it."""
+    def recordings(self, choice: Choice) -> Iterator[tuple[Recording, str]]:
+        """Yield each chosen recording and its part, ``train`` or ``test``. The part is empty if folds decide it."""
         if self.folder is not None:
-            yield from ((recording, "") for recording in read_folder(self.folder))
+            read = read_folder(self.folder, choice.left_out)
+            yield from ((recording, "") for recording in read if choice.form in ("", recording.form))
             return
+        if choice.left_out or choice.form:
+            raise UserError(
+                "Expected task.settings.left_out and task.settings.form to be empty for simulated patients, found "
+                f"{choice.left_out!r} and {choice.form!r}."
+            )
         # Each part is simulated separately, so that both parts have the same shares of labels.
         for part, count in (("train", self.train), ("test", self.test)):
             first = self.train if part == "test" else 0
-            made = simulated_recordings(count, seed=self.seed, population=population, first=first)
+            made = simulated_recordings(count, seed=self.seed, population=choice.population, first=first)
             yield from ((recording, part) for recording, _ in made)
 
 
@@ -108,18 +114,14 @@ def collect(cohort: Cohort, choice: Choice) -> Collection:
     Raises
     ------
     UserError
-        If recordings cannot be read or have no beats, if a name occurs twice, if a patient has both labels, or if the
-        numbers of patients differ from the declared numbers.
+        If recordings cannot be read or have no beats, if a name occurs twice, if a patient has both labels or is in two
+        folds, or if the numbers of patients differ from the declared numbers.
     """
-    wanted = _wanted(cohort.recordings(choice.population), choice)
-    table, labels, signals, beats = seen(wanted, SpectrumSettings(**choice.spectrum))
-    folds = table["fold"]
-    if (folds == 0).any():
-        dealt = folds_of(table["patient"].tolist(), labels.tolist())
-        folds = table["patient"].map(dealt)
+    table, labels, signals, beats = seen(cohort.recordings(choice), SpectrumSettings(**choice.spectrum))
+    folds = table["fold"].where(table["fold"] > 0, table["patient"].map(fold_of))
     part = table["part"].where(table["part"] != "", np.where(folds == choice.fold, "test", "train"))
     table = table.assign(fold=folds, part=part)
-    _check(table, labels, {"train": cohort.train, "test": cohort.test})
+    _check(table, labels, {"train": cohort.train, "test": cohort.test}, str(cohort.folder or "the simulation"))
     return Collection(table, labels, signals, beats)
 
 
@@ -145,19 +147,16 @@ def seen(
     return table, np.array(labels), np.array(signals), np.array(beats)
 
 
-def _wanted(recordings: Iterable[tuple[Recording, str]], choice: Choice) -> Iterator[tuple[Recording, str]]:
-    """Yield the recordings that the task uses."""
-    for recording, part in recordings:
-        if recording.name not in choice.left_out and choice.form in ("", recording.form):
-            yield recording, part
-
-
-def _check(table: pd.DataFrame, labels: np.ndarray, declared: Mapping[str, int]) -> None:
-    """Refuse a cohort that differs from the declared cohort."""
+def _check(table: pd.DataFrame, labels: np.ndarray, declared: Mapping[str, int], source: str) -> None:
+    """Refuse a cohort that differs from the declared cohort, or whose patients cannot be told apart."""
     twice = [name for name, count in Counter(table["record"]).items() if count > 1]
     if twice:
         raise UserError(f"Expected each recording to have its own name, found {twice[0]} twice.")
-    folds_of(table["patient"].tolist(), labels.tolist())  # refuses patients with both labels
+    check_distinct(table["patient"], source)
+    for called, values in {"label": labels, "fold": table["fold"]}.items():
+        several = pd.Series(values).groupby(table["patient"].to_numpy()).nunique()
+        if (several > 1).any():
+            raise UserError(f"Expected one {called} per patient in {source}, found several for {several.idxmax()}.")
     for part, patients in declared.items():
         own = table["part"] == part
         found = table["patient"][own].nunique()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zetadp.base.randomness import Purpose, stream
-from zetadp.base.validation import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from zetadp.base.validation import name_key
 
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 LABELS = ("normal", "LBBB")
@@ -30,7 +26,7 @@ class Recording:
     patient
         Identifier of the patient. A patient may have several recordings.
     signal
-        float32, shape (lead, sample), in the order of `LEADS`, in the units of the source (usually millivolts).
+        float32, shape (lead, sample), in the order of `LEADS`, in millivolts.
     rate
         Samples per second.
     label
@@ -56,32 +52,7 @@ class Recording:
     form: str = ""
 
 
-def folds_of(patients: Sequence[str], labels: Sequence[int], seed: int = 0) -> dict[str, int]:
-    """Assign patients to ten folds. Each fold gets about the same number of patients of each label.
-
-    Parameters
-    ----------
-    patients, labels
-        Patient and label of each recording.
-    seed
-        Seed of the assignment, a public constant.
-
-    Returns
-    -------
-    Fold of each patient, from 1 to 10.
-
-    Raises
-    ------
-    UserError
-        If a patient has recordings of both labels.
-    """
-    of_patient: dict[str, int] = {}
-    for patient, label in zip(patients, labels, strict=True):
-        if of_patient.setdefault(patient, label) != label:
-            raise UserError(f"Expected one label per patient, found recordings of both labels for patient {patient}.")
-    random = stream(seed, Purpose.PARTITION)
-    found: dict[str, int] = {}
-    for label in range(len(LABELS)):
-        own = random.permutation(sorted(patient for patient, each in of_patient.items() if each == label))
-        found |= {str(patient): FOLDS - place % FOLDS for place, patient in enumerate(own)}
-    return found
+def fold_of(patient: str) -> int:
+    """Return the fold of a patient, from 1 to 10. It depends on the patient's name alone, never on other patients."""
+    digest = hashlib.sha256(f"ecg fold {name_key(patient)}".encode()).digest()
+    return 1 + int.from_bytes(digest[:8], "big") % FOLDS

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import read_arrays, write_arrays
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, check_distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -80,6 +80,7 @@ class Slices(NamedTuple):
             declared number.
         """
         found = self.table[list(COLUMNS)].drop_duplicates(ignore_index=True)
+        check_distinct(found["patient"], "the patient_id of the files")
         twice = found["record"][found["record"].duplicated()]
         if len(twice):
             raise UserError(f"Expected each volume to have its own name, found {twice.iloc[0]} twice.")

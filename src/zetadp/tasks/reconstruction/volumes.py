@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zetadp.base.storage import hdf5_written_whole
+from zetadp.base.tables import visible
 from zetadp.base.validation import UserError
 from zetadp.mri.fourier import to_image, to_kspace
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 PARTS = {"train": "singlecoil_train", "test": "singlecoil_val"}
 """Folder of each part. The official test folder has no complete k-space, so the official validation folder tests."""
+DIFFERENCE = 0.05
+"""Largest error of an image of k-space against its target, as a share of the target's norm."""
+EMPTY = 0.01
+"""A slice whose norm is below this share of the largest counts as empty, and its error is compared with this share."""
 _SIZE = r"<{0}>.*?<matrixSize>\s*<x>\s*(\d+)\s*</x>\s*<y>\s*(\d+)\s*</y>"
 
 
@@ -135,40 +140,58 @@ def read_volume(path: Path) -> KspaceVolume:
     Raises
     ------
     UserError
-        If the file is missing or damaged, has another layout, or contains values that are not finite.
+        If the file is missing or damaged, has another layout, contains values that are not finite, or if its k-space
+        does not belong to its target.
     """
     import h5py
 
     try:
         with h5py.File(path, "r") as file:
             kspace, target = file["kspace"][()], file["reconstruction_esc"][()]
-            text = file["ismrmrd_header"][()]
-            patient, acquisition = str(file.attrs["patient_id"]), str(file.attrs["acquisition"])
-    except (OSError, KeyError) as error:
+            shown = sizes(_text(file["ismrmrd_header"][()])).get("reconSpace")
+            patient, acquisition = _text(file.attrs["patient_id"]), _text(file.attrs["acquisition"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"Cannot read {path}: {error}. Expected a single-coil file in the layout of fastMRI with kspace, "
             "reconstruction_esc, ismrmrd_header, and the attributes patient_id and acquisition."
         ) from error
-    shown = sizes(text.decode() if isinstance(text, bytes) else str(text)).get("reconSpace")
-    problem = _problem(kspace, target, shown)
+    problem = "expected a patient_id, found an empty one" if not patient.strip() else _problem(kspace, target, shown)
     if problem:
         raise UserError(f"{path}: {problem}. Remove the file from the folder, or replace it by a complete one.")
     return KspaceVolume(path.stem, patient, acquisition, kspace.astype(np.complex64), target.astype(np.float32))
 
 
+def _text(value: object) -> str:
+    """Return a text that HDF5 may hold as text, as bytes, or as an array of one of these."""
+    one = value.item() if isinstance(value, np.ndarray) else value
+    if not isinstance(one, str | bytes):
+        raise TypeError(f"expected a text, found {one!r}")
+    return one.decode() if isinstance(one, bytes) else one
+
+
 def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | None) -> str | None:
     """Return the problem with the arrays of a file, or None."""
-    if kspace.ndim != 3 or target.ndim != 3 or len(kspace) != len(target):
+    if kspace.ndim != 3 or target.ndim != 3 or not 0 < len(kspace) == len(target):
         return (
             f"expected kspace (slice, ky, kx) of one coil and as many slices of reconstruction_esc, found shapes "
             f"{kspace.shape} and {target.shape}"
         )
+    if kspace.dtype.kind != "c" or target.dtype.kind not in "iuf":
+        return f"expected complex kspace and real reconstruction_esc, found {kspace.dtype} and {target.dtype}"
     if shown is not None and shown != target.shape[1:]:
         return f"expected reconstruction_esc of {shown} pixels, as the header says, found {target.shape[1:]}"
     if target.shape[1] > kspace.shape[1] or target.shape[2] > kspace.shape[2]:
         return f"expected kspace of at least the size of reconstruction_esc, {target.shape[1:]}, found {kspace.shape}"
     if not (np.isfinite(kspace).all() and np.isfinite(target).all() and target.max() > 0):
         return "expected finite values and an image that is not empty, found values that are not finite or no image"
+    errors = np.linalg.norm(np.abs(cut(to_image(kspace), *target.shape[1:])) - target, axis=(1, 2))
+    sizes_of_slices = np.linalg.norm(target, axis=(1, 2))
+    wrong = np.flatnonzero(errors > DIFFERENCE * np.maximum(sizes_of_slices, EMPTY * sizes_of_slices.max()))
+    if len(wrong):
+        return (
+            f"expected kspace whose image is reconstruction_esc, found another image in slice {wrong[0]} and "
+            f"{len(wrong) - 1} others"
+        )
     return None
 
 
@@ -185,7 +208,7 @@ def read_folder(folder: Path) -> Iterator[tuple[str, KspaceVolume]]:
         If a part has no files, or for the reasons of `read_volume`.
     """
     for part, name in PARTS.items():
-        files = sorted((folder / name).glob("*.h5"))
+        files = visible(folder / name, "*.h5")
         if not files:
             raise UserError(f"Expected HDF5 files of fastMRI in {folder / name}, found none.")
         yield from ((part, read_volume(file)) for file in files)

@@ -7,6 +7,7 @@ audio tutorial. The size of the tutorial's excerpt matches the numbers that Zill
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import tarfile
 import wave
@@ -18,12 +19,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zetadp.base.tables import is_hidden, visible
 from zetadp.base.validation import UserError
 from zetadp.mri.download import download
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 WORDS = ("down", "go", "left", "no", "right", "stop", "up", "yes")
 RATE = 16_000
@@ -94,7 +98,10 @@ def read_clips(source: Path) -> Clips:
             problems.append(f"{word}/{file}: {samples}")
             continue
         speaker, number = matched.groups()
-        found[f"{word}-{speaker}-{int(number):03d}"] = (samples, WORDS.index(word), speaker)
+        name = f"{word}-{speaker}-{int(number):03d}"
+        if name in found:
+            problems.append(f"{word}/{file}: another file has this word, speaker and number")
+        found[name] = (samples, WORDS.index(word), speaker)
     counts = Counter(label for _, label, _ in found.values())
     problems += [f"{word}: no clip in a folder of this name" for n, word in enumerate(WORDS) if not counts[n]]
     if problems:
@@ -103,6 +110,9 @@ def read_clips(source: Path) -> Clips:
         raise UserError(f"The clips in {source} have {len(problems)} problem(s):\n{listed}")
     names = sorted(found)
     waves, labels, speakers = zip(*(found[name] for name in names), strict=True)
+    silent = [name for name, samples in zip(names, waves, strict=True) if not samples.any()]
+    if silent:
+        logger.warning("%d clips hold nothing but zeros, such as %s", len(silent), silent[0])
     return Clips(np.stack(waves), np.array(labels), np.array(speakers), np.array(names))
 
 
@@ -156,14 +166,15 @@ def _files(source: Path) -> Iterator[tuple[str, str, bytes]]:
     """Yield word, name and content of every file of the eight words."""
     if source.is_dir():
         for word in WORDS:
-            for path in sorted((source / word).glob("*.wav")):
+            for path in visible(source / word, "*.wav"):
                 yield word, path.name, path.read_bytes()
         return
     try:
         with tarfile.open(source, "r|*") as archive:
             for member in archive:
                 word, name = ("", *PurePosixPath(member.name).parts)[-2:]
-                content = archive.extractfile(member) if word in WORDS and name.endswith(".wav") else None
+                wanted = word in WORDS and name.endswith(".wav") and not is_hidden(PurePosixPath(member.name))
+                content = archive.extractfile(member) if wanted else None
                 if content is not None:
                     yield word, name, content.read()
     except (tarfile.TarError, OSError, EOFError) as error:
@@ -175,12 +186,16 @@ def _samples(content: bytes) -> np.ndarray | str:
     try:
         with wave.open(BytesIO(content)) as file:
             found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
-            samples = np.frombuffer(file.readframes(file.getnframes()), dtype=np.uint8)
+            declared, samples = file.getnframes(), file.readframes(file.getnframes())
     except (wave.Error, EOFError) as error:
         return f"not a wav file with uncompressed samples ({error})"
     if found != (1, 2, RATE):
         return f"expected 1 channel, 2 bytes and {RATE} Hz, found {found[0]}, {found[1]} and {found[2]}"
-    whole = samples[: len(samples) // 2 * 2].view("<i2")
-    if not 0 < len(whole) <= LENGTH:
-        return f"expected 1 to {LENGTH} samples, found {len(whole)}"
-    return np.pad(whole.astype(np.int16), (0, LENGTH - len(whole)))
+    # A wav file has an even number of bytes. A streamed one declares more than it has, and may end with other content.
+    if len(samples) != 2 * declared or len(content) % 2:
+        return (
+            f"expected {declared} whole samples as its header says, found {len(samples) / 2:g}: it is cut or streamed"
+        )
+    if not 0 < declared <= LENGTH:
+        return f"expected 1 to {LENGTH} samples, found {declared}"
+    return np.pad(np.frombuffer(samples, dtype="<i2").astype(np.int16), (0, LENGTH - declared))
