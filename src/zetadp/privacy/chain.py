@@ -17,17 +17,19 @@ START = "0" * 64
 
 
 class BrokenChainError(ValueError):
-    """A line that does not follow from the one before.
+    """A line that does not follow from the one before, or that is no line of such a file.
 
     Attributes
     ----------
     number
         Number of the line, from one.
+    why
+        What is wrong with it.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"line {number} does not follow from the line before it")
-        self.number = number
+    def __init__(self, number: int, why: str = "does not follow from the lines before it") -> None:
+        super().__init__(f"line {number} {why}")
+        self.number, self.why = number, why
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from zetadp.base.storage import make_folder, sync_folder, written_whole
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, shown
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.privacy.events import Round, least_noise
@@ -348,7 +348,7 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
     try:
         head = take_lines(lines, attempts)
     except BrokenChainError as error:
-        raise UserError(_edited(path, error.number)) from error
+        raise UserError(_edited(path, error)) from error
     return attempts, head, len(tail)
 
 
@@ -372,8 +372,12 @@ def take_lines(lines: Iterable[str | bytes], attempts: list[Attempt], head: str 
     for number, link in enumerate(follow(lines, head), start=1):
         try:
             _take(link, attempts, number)
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, UserError) as error:
-            raise BrokenChainError(number) from error
+        except BrokenChainError:
+            raise
+        except KeyError as error:
+            raise BrokenChainError(number, f"lacks the key {error}") from error
+        except (AttributeError, OverflowError, TypeError, ValueError, UserError) as error:
+            raise BrokenChainError(number, f"holds a value that no ledger has ({shown(str(error))})") from error
         head = link.head
     return head
 
@@ -411,9 +415,9 @@ def _times(events: Sequence[Round]) -> Counter[int]:
     return times
 
 
-def _edited(path: Path, number: int) -> str:
+def _edited(path: Path, error: BrokenChainError) -> str:
     return (
-        f"Line {number} of the ledger {path} does not follow from the lines before it: the file was edited or damaged. "
+        f"Line {error.number} of the ledger {path} {error.why}: the file was edited or damaged. "
         "No epsilon can be computed from it; restore it from a backup."
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from zetadp.report.rendering import Sheet, html_page, html_table, to_markdown
+from zetadp.report.rendering import Sheet, html_page, html_table, html_text, markdown_text, to_markdown
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Section:
 
 def page_html(title: str, sections: Sequence[Section]) -> str:
     """Return a page that needs no other file; the paragraphs of its first section are set off."""
-    return html_page(title, [f"<h1>{escape(title)}</h1>", *sections_html(sections)], PAGE_STYLE)
+    return html_page(title, [f"<h1>{html_text(title)}</h1>", *sections_html(sections)], PAGE_STYLE)
 
 
 def sections_html(sections: Sequence[Section], *, lead: bool = True) -> list[str]:
     """Return the HTML of sections, with embedded figures; ``lead`` sets off the paragraphs of the first section."""
     body = []
     for place, section in enumerate(sections):
-        body.append(f"<h2>{escape(section.heading)}</h2>")
+        body.append(f"<h2>{html_text(section.heading)}</h2>")
         mark = ' class="first"' if lead and place == 0 else ""
         body += [f"<p{mark}>{_code(text)}</p>" for text in section.paragraphs]
         body += [_image(text, path) for text, path in section.pictures.items()]
@@ -62,28 +62,28 @@ def sections_html(sections: Sequence[Section], *, lead: bool = True) -> list[str
 
 def page_markdown(title: str, sections: Sequence[Section], folder: Path) -> str:
     """Return the page as Markdown, for a file in ``folder``, with relative links to figures."""
-    lines = [f"# {title}", ""]
+    lines = [f"# {markdown_text(title)}", ""]
     for section in sections:
-        lines += [f"## {section.heading}", ""]
-        lines += [line for text in section.paragraphs for line in (text, "")]
+        lines += [f"## {markdown_text(section.heading)}", ""]
+        lines += [line for text in section.paragraphs for line in (markdown_text(text), "")]
         for text, path in section.pictures.items():
-            lines += [f"![{text}]({os.path.relpath(path, folder)})", ""]
+            lines += [f"![{markdown_text(text)}]({os.path.relpath(path, folder)})", ""]
         lines += [line for sheet in section.tables for line in (to_markdown(sheet), "")]
         lines += [line for text in section.texts for line in ("```text", text.rstrip(), "```", "")]
-        lines += [f"- {text}" for text in section.points]
+        lines += [f"- {markdown_text(text)}" for text in section.points]
         lines += [""] if section.points else []
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _code(text: str) -> str:
     """Escape a text, and mark what is in backticks as code."""
-    parts = escape(text).split("`")
+    parts = html_text(text).split("`")
     return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
 
 
 def _image(text: str, path: Path) -> str:
     content = base64.b64encode(path.read_bytes()).decode()
-    return f'<figure><img alt="{escape(text)}" src="data:image/svg+xml;base64,{content}"/></figure>'
+    return f'<figure><img alt="{html_text(text)}" src="data:image/svg+xml;base64,{content}"/></figure>'
 
 
 PAGE_STYLE = """\

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,10 +15,13 @@ from html import escape
 import pandas as pd
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
+from zetadp.base.validation import shown
 from zetadp.core.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
 from zetadp.report.tables import BESIDE, PAPER_TABLE_1, holders, metric_shown, not_empty
 
+_NUMBER = re.compile(r"[+-][0-9.]+(e[+-]?[0-9]+)?%?")
+_HTML = re.compile(r"<(?=[A-Za-z/!?])")
 MISSING = "–"
 PAPER_LABEL = "paper, printed"
 PAPER_NOTE = (
@@ -103,6 +107,17 @@ class Sheet:
     notes: tuple[str, ...] = ()
     names: int = 1
 
+    def __post_init__(self) -> None:
+        """Show what a page would not print, such as a line break in a name, so that no name looks like two rows."""
+        texts = {
+            "title": shown(self.title),
+            "columns": tuple(map(shown, self.columns)),
+            "rows": tuple(tuple(map(shown, row)) for row in self.rows),
+            "notes": tuple(map(shown, self.notes)),
+        }
+        for key, value in texts.items():
+            object.__setattr__(self, key, value)
+
 
 def accuracy_sheet(
     table: pd.DataFrame, notes: tuple[str, ...] = (), *, title: str | None = None, intervals: bool = True
@@ -152,17 +167,35 @@ def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: st
     """
     buffer = io.StringIO()
     buffer.writelines(f"# {line}\n" for note in notes for line in note.splitlines())
-    frame.to_csv(buffer, index=False, lineterminator="\n", float_format=float_format)
+    frame.map(_csv_cell).to_csv(buffer, index=False, lineterminator="\n", float_format=float_format)
     return buffer.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """Return a cell that is no formula of a spreadsheet and begins no comment; numbers stay what they are."""
+    if not isinstance(value, str):
+        return value
+    text = shown(value).replace("#", "\uff03")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text) else text
+
+
+def html_text(text: str) -> str:
+    """Return a text for a page in HTML, on one line and without markup."""
+    return escape(shown(text))
+
+
+def markdown_text(text: str) -> str:
+    """Return a text for a page in Markdown, on one line and without raw HTML."""
+    return _HTML.sub("&lt;", shown(text))
 
 
 def to_markdown(sheet: Sheet) -> str:
     """Render a sheet as a GitHub table with its notes as a list."""
-    head, *body = [[cell.replace("|", r"\|") for cell in row] for row in (sheet.columns, *sheet.rows)]
+    head, *body = [[markdown_text(cell).replace("|", r"\|") for cell in row] for row in (sheet.columns, *sheet.rows)]
     rule = [":--" if index < sheet.names else "--:" for index in range(len(head))]
     lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
-    listed = [f"- {note}" for note in sheet.notes]
-    return "\n".join([f"**{sheet.title}**", "", *lines, *([""] if listed else []), *listed]) + "\n"
+    listed = [f"- {markdown_text(note)}" for note in sheet.notes]
+    return "\n".join([f"**{markdown_text(sheet.title)}**", "", *lines, *([""] if listed else []), *listed]) + "\n"
 
 
 def to_latex(sheet: Sheet) -> str:
@@ -203,7 +236,7 @@ def html_page(title: str, body: Sequence[str], style: str = "") -> str:
     return (
         "<!DOCTYPE html>\n"
         f'<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>\n<body>\n"
+        f"<title>{html_text(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>\n<body>\n"
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )

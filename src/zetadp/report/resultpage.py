@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from zetadp.base.validation import UserError
 from zetadp.privacy.threat import arm_shown
 from zetadp.report.page import PAGE_STYLE, Section, sections_html
 from zetadp.report.provenance import KEYS
-from zetadp.report.rendering import Sheet, accuracy_sheet, html_page
+from zetadp.report.rendering import Sheet, accuracy_sheet, html_page, html_text
 from zetadp.report.tables import is_simulated, metric_shown
 
 RESULT, END = "<!-- result -->", "<!-- end of the result -->"
@@ -93,7 +92,7 @@ def write_results(found: Results, name: str, page: Path) -> None:
     """Write the page of the experiment ``name``. It needs no other file and no network, and can be printed."""
     title = f"Results of the experiment {name}"
     result, details = sections_html(list(_result(found))), sections_html(list(_details(found)), lead=False)
-    body = [RESULT, f"<h1>{escape(title)}</h1>", *result, END, *details]
+    body = [RESULT, f"<h1>{html_text(title)}</h1>", *result, END, *details]
     write_text(page, html_page(title, body, PAGE_STYLE + _MORE_STYLE))
 
 

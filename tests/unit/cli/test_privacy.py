@@ -273,9 +273,9 @@ def test_a_header_that_contradicts_itself_is_one_message_with_the_file_and_what_
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"kind": "round"}, "a line lacks the key 'releases'"),
+        ({"kind": "round"}, "lacks the key 'releases'"),
         ({"kind": "round", "releases": [{"nodes": ["a"], "round": 0}]}, "lacks the key 'population'"),
-        ({"kind": "round", "releases": 3}, "a line holds a value"),
+        ({"kind": "round", "releases": 3}, "holds a value"),
     ],
 )
 def test_a_line_of_another_program_that_says_too_little_is_named(entry, words, tmp_path, capsys):

@@ -1,6 +1,7 @@
 import io
 import shutil
 import subprocess
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -9,6 +10,7 @@ from run_builder import write_run
 
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
+from zetadp.report.page import Section, page_html, page_markdown
 from zetadp.report.rendering import (
     Sheet,
     accuracy_sheet,
@@ -95,6 +97,34 @@ def test_csv_comes_back_in_full_precision(runs):
     back = pd.read_csv(io.StringIO(text), comment="#", dtype={"epsilon": str})
     pd.testing.assert_frame_equal(back, table, check_exact=True, check_dtype=False)
     assert "# The cohort is simulated" in text
+
+
+HOSTILE = '<script>alert(1)</script> \\input{/etc/passwd}|\n=HYPERLINK("http://x")\x1b[2J'
+
+
+def test_no_format_takes_a_name_for_anything_else_than_a_name():
+    sheet = Sheet(HOSTILE, (HOSTILE, "b"), ((HOSTILE, "1"),), (HOSTILE,))
+    section = Section(HOSTILE, [HOSTILE], tables=[sheet], points=[HOSTILE])
+    pages = [
+        to_html(sheet),
+        page_html(HOSTILE, [section]),
+        to_markdown(sheet),
+        page_markdown(HOSTILE, [section], Path()),
+    ]
+    assert not [page for page in pages if "<script" in page]
+    assert "\\input" not in to_latex(sheet)
+    for page in (*pages, to_latex(sheet), to_text(sheet)):
+        assert "\x1b" not in page
+        assert not [line for line in page.splitlines() if line.lstrip("|# ").startswith("=")]
+
+
+def test_a_cell_of_csv_is_no_formula_and_is_read_whole():
+    names = ["=cmd|calc", "@x", "-2+3", "P#1", "a\nb", "-1.5", "+0.2"]
+    text = to_csv(pd.DataFrame({"patient": names, "n": range(len(names))}), ("a note",))
+    assert [line[0] for line in text.splitlines()[2:5]] == ["'"] * 3
+    back = pd.read_csv(io.StringIO(text), comment="#", dtype={"patient": str})
+    assert list(back["n"]) == list(range(len(names)))
+    assert list(back["patient"][-2:]) == ["-1.5", "+0.2"]
 
 
 def test_html_is_well_formed_and_self_contained(sheet):
