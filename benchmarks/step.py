@@ -50,9 +50,9 @@ from zetadp.core.round import Phase, images_in_a_pass, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.normalisation import ComplexGroupNorm
+from zetadp.nn.normalisation import ComplexGroupNorm, plain_norm, scale_and_shift
 from zetadp.nn.parameters import Layout
-from zetadp.nn.twice import TwiceDifferentiable, plain_norm, scale_and_shift
+from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, Gradient
 from zetadp.privacy.mechanism import noisy_mean
@@ -197,6 +197,13 @@ def _compiled_norm() -> Callable[..., Tensor]:
     return compiled
 
 
+def by_ordinary_operations(model: nn.Module, images: Tensor) -> Tensor:
+    """Return a network's scores by ordinary operations on stacked tensors."""
+    with ordinary_operations():
+        scores: Tensor = model(images)
+    return scores
+
+
 def native(model: nn.Module, images: Tensor) -> Tensor:
     """Return a network's scores by PyTorch's complex64 operations, as one would first write them."""
 
@@ -258,7 +265,7 @@ def steps_of(bench: Bench, chunk: int, *, compiled: bool) -> dict[str, Step]:
         "floor": partial(bench.non_private, bench.model, chunk),
         "floor written out": partial(bench.written_out, chunk),
         "private": partial(bench.private, chunk),
-        "plain stacked": partial(bench.non_private, TwiceDifferentiable(bench.model), chunk),
+        "plain stacked": partial(bench.non_private, partial(by_ordinary_operations, bench.model), chunk),
         "native complex64": partial(bench.non_private, partial(native, bench.model), chunk),
     }
     if compiled:
@@ -285,7 +292,7 @@ def check_equal(bench: Bench) -> None:
     images = bench.images[0, :4]
     with torch.no_grad():
         expected = bench.model(images)
-        for scores in (TwiceDifferentiable(bench.model)(images), native(bench.model, images)):
+        for scores in (by_ordinary_operations(bench.model, images), native(bench.model, images)):
             torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-3)
 
 

@@ -55,6 +55,8 @@ class ComplexScores(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.affine = Linear(size * size, CLASSES, dtype=torch.complex64)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""

@@ -26,7 +26,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.base.validation import one_of, positive
-from zetadp.nn.twice import TwiceDifferentiable
+from zetadp.nn.stacked import ordinary_operations
 
 Objective: TypeAlias = Literal["cosine", "euclidean"]
 Optimiser: TypeAlias = Literal["lbfgs", "adam", "signed"]
@@ -100,7 +100,7 @@ class Contributions:
     def __init__(
         self, model: nn.Module, labels: Tensor, prepare: Callable[[Tensor], Tensor], *, clip: float = math.inf
     ) -> None:
-        self.model = TwiceDifferentiable(model)
+        self.model = model
         self.weights = {
             name: p.detach().to(torch.complex128 if p.is_complex() else torch.float64)
             for name, p in self.model.named_parameters()
@@ -114,7 +114,8 @@ class Contributions:
 
     def _of_patient(self, images: Tensor, labels: Tensor) -> Tensor:
         weights = {name: value.clone().requires_grad_() for name, value in self.weights.items()}
-        scores = functional_call(self.model, weights, (self.prepare(images).unsqueeze(1),))
+        with ordinary_operations():  # which can be differentiated twice
+            scores = functional_call(self.model, weights, (self.prepare(images).unsqueeze(1),))
         loss = functional.cross_entropy(scores, labels)
         parts = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
         flat = torch.cat([(torch.view_as_real(part) if part.is_complex() else part).flatten() for part in parts])

@@ -7,8 +7,6 @@ guarantee does not depend on it: clipping takes the norm of the same rounded num
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,20 +26,6 @@ def tf32_in_convolutions() -> bool:
     if _by_name():
         return bool(_convolutions().fp32_precision == "tf32")
     return torch.backends.cudnn.allow_tf32
-
-
-@contextmanager
-def float32_convolutions() -> Iterator[None]:
-    """Forbid TF32 in the convolutions of a ``with`` block, and restore the setting afterwards."""
-    before = tf32_in_convolutions()
-    if not before:  # the usual case: nothing to change or restore
-        yield
-        return
-    _set(tf32=False)
-    try:
-        yield
-    finally:
-        _set(tf32=True)
 
 
 def _set(*, tf32: bool) -> None:

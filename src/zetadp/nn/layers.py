@@ -13,6 +13,8 @@ arithmetic (`zetadp.nn.weight_gradients`). So they cost about as much as ordinar
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from zetadp.nn.stacked import block_weight
+from zetadp.nn.stacked import block_weight, complex_too, ordinary
 from zetadp.nn.weight_gradients import Geometry, convolution_gradients, product_gradients
 
 
@@ -106,8 +108,34 @@ class _PatientLinear(torch.autograd.Function):
         return of_x, product_gradients(x, gradient, ctx.patients, is_complex=ctx.complex)
 
 
+@torch.no_grad()
+def _draw_uniform(*parameters: nn.Parameter | None, fan_in: int) -> None:
+    """Draw weights and biases as PyTorch's layers do: uniformly, with variance 1 / (3 fan_in).
+
+    Real and imaginary part of a complex number have half of this variance each.
+    """
+    for parameter in parameters:
+        if parameter is not None:
+            bound = 1 / math.sqrt(fan_in * (2 if parameter.is_complex() else 1))
+            (torch.view_as_real(parameter) if parameter.is_complex() else parameter).uniform_(-bound, bound)
+
+
+def _stacked_bias(bias: Tensor, images: int) -> Tensor:
+    """Return a bias, with or without a patient axis, for the stacked channels of a batch of images."""
+    bias = per_image(bias, images, 1)
+    return torch.cat((bias.real, bias.imag), dim=1) if bias.is_complex() else bias
+
+
+def _of_patients(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Tensor) -> Tensor:
+    """Apply each patient's weight, of shape (patient, ...), to this patient's images, by ordinary operations."""
+    found: Tensor = torch.vmap(function)(x.unflatten(0, (len(weights), -1)), weights)  # type: ignore[no-untyped-call]
+    return found.flatten(0, 1)
+
+
 class Conv2d(PatientLayer):
-    """A two-dimensional convolution without bias, complex (on stacked tensors) or real.
+    """A two-dimensional convolution, complex (on stacked or complex tensors) or real.
+
+    Weights and bias are drawn by PyTorch's generator, as PyTorch's own layers draw them.
 
     Parameters
     ----------
@@ -119,6 +147,8 @@ class Conv2d(PatientLayer):
         Step of the kernel.
     padding
         Zeros on every side; ``kernel // 2`` by default.
+    bias
+        Whether a bias is added to each output channel. A normalisation after the layer makes it superfluous.
     dtype
         ``torch.complex64`` for a complex layer, ``torch.float32`` for a real one.
     """
@@ -131,45 +161,66 @@ class Conv2d(PatientLayer):
         *,
         stride: int = 1,
         padding: int | None = None,
-        dtype: torch.dtype,
+        bias: bool = False,
+        dtype: torch.dtype = torch.complex64,
     ) -> None:
         super().__init__()
         self.stride, self.padding = stride, kernel // 2 if padding is None else padding
-        self.weight = nn.Parameter(torch.zeros(outputs, inputs, kernel, kernel, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(outputs, dtype=dtype)) if bias else None
+        _draw_uniform(self.weight, self.bias, fan_in=inputs * kernel**2)
 
+    @complex_too
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve images of shape (image, channel, row, column); complex channels are stacked."""
-        if self.weight.ndim == 5:
-            return _PatientConv2d.apply(x, self.weight, self.stride, self.padding)  # type: ignore[no-untyped-call,no-any-return]
-        weight = block_weight(self.weight) if self.weight.is_complex() else self.weight
-        return functional.conv2d(x, weight, stride=self.stride, padding=self.padding)
+        """Convolve images of shape (image, channel, row, column), complex ones stacked or as complex numbers."""
+        if self.weight.ndim == 4:
+            found = self._convolved(x, self.weight)
+        elif ordinary():
+            found = _of_patients(self._convolved, x, self.weight)
+        else:
+            found = _PatientConv2d.apply(x, self.weight, self.stride, self.padding)  # type: ignore[no-untyped-call]
+        return found if self.bias is None else found + _stacked_bias(self.bias, len(x))[..., None, None]
+
+    def _convolved(self, x: Tensor, weight: Tensor) -> Tensor:
+        block = block_weight(weight) if weight.is_complex() else weight
+        return functional.conv2d(x, block, stride=self.stride, padding=self.padding)
 
 
 class Linear(PatientLayer):
-    """An affine map of feature vectors, complex (on stacked tensors) or real.
+    """An affine map of feature vectors, complex (on stacked or complex tensors) or real.
+
+    Weights and bias are drawn by PyTorch's generator, as PyTorch's own layers draw them.
 
     Parameters
     ----------
     inputs, outputs
         Features in and out; complex features where the layer is complex.
+    bias
+        Whether a bias is added to each output.
     dtype
         ``torch.complex64`` for a complex layer, ``torch.float32`` for a real one.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, dtype: torch.dtype) -> None:
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, dtype: torch.dtype = torch.complex64) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(outputs, inputs, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(outputs, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(outputs, dtype=dtype)) if bias else None
+        _draw_uniform(self.weight, self.bias, fan_in=inputs)
 
+    @complex_too
     def forward(self, x: Tensor) -> Tensor:
-        """Map features of shape (image, feature); complex features are stacked."""
-        bias = per_image(self.bias, len(x), 1)
-        if bias.is_complex():
-            bias = torch.cat((bias.real, bias.imag), dim=1)
-        if self.weight.ndim == 3:
-            return _PatientLinear.apply(x, self.weight) + bias  # type: ignore[no-untyped-call,no-any-return]
-        weight = block_weight(self.weight) if self.weight.is_complex() else self.weight
-        return functional.linear(x, weight) + bias
+        """Map features of shape (image, feature), complex ones stacked or as complex numbers."""
+        if self.weight.ndim == 2:
+            found = self._mapped(x, self.weight)
+        elif ordinary():
+            found = _of_patients(self._mapped, x, self.weight)
+        else:
+            found = _PatientLinear.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        return found if self.bias is None else found + _stacked_bias(self.bias, len(x))
+
+    @staticmethod
+    def _mapped(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.linear(x, block_weight(weight) if weight.is_complex() else weight)
 
 
 class LowRankConv2d(Conv2d):
@@ -198,9 +249,11 @@ class LowRankConv2d(Conv2d):
         super().__init__(inputs, outputs, kernel, stride=stride, dtype=dtype)
         self.inner = Conv2d(inputs, rank, kernel, stride=stride, dtype=dtype)
         self.outer = Conv2d(rank, outputs, 1, dtype=dtype)
+        nn.init.zeros_(self.outer.weight)
 
+    @complex_too
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve images of shape (image, channel, row, column); complex channels are stacked."""
+        """Convolve images of shape (image, channel, row, column), complex ones stacked or as complex numbers."""
         update: Tensor = self.outer(self.inner(x))
         return super().forward(x) + update
 

@@ -12,6 +12,7 @@ shift, one for each image.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from zetadp.nn.blocks import blocks
 from zetadp.nn.layers import PatientLayer, per_image
-from zetadp.nn.vmapping import merged, split
+from zetadp.nn.stacked import blocks, complex_too, merged, ordinary, split
 
 
 class ComplexGroupNorm(PatientLayer):
@@ -64,11 +64,45 @@ class ComplexGroupNorm(PatientLayer):
         self.scale = nn.Parameter(torch.full((channels,), complex(math.sqrt(0.5), math.sqrt(0.5))))
         self.shift = nn.Parameter(torch.zeros(channels, dtype=torch.complex64))
 
+    @complex_too
     def forward(self, x: Tensor) -> Tensor:
         """Normalise stacked images of shape (image, 2 * channel, row, column)."""
+        if ordinary():
+            return plain_norm(x, self.groups, self.epsilon, scale_and_shift(self, len(x)))
         scale, shift = (torch.view_as_real(per_image(p, len(x), 1)) for p in (self.scale, self.shift))
         out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)[0]  # type: ignore[no-untyped-call]
         return out
+
+
+def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) -> Tensor:
+    """Return the normalisation of `ComplexGroupNorm` by ordinary operations, for stacked images.
+
+    Parameters
+    ----------
+    x
+        Shape (image, 2 * channel, row, column).
+    groups, epsilon
+        As in the layer.
+    parts
+        Real and imaginary part of the scale, then of the shift, each of shape (1 or image, channel, 1, 1).
+    """
+    g, h, left, right = parts
+    grouped = x.view(len(x), 2, groups, -1)
+    n = grouped.shape[-1]
+    real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(1)
+    a, b = (part.square().sum(-1, keepdim=True) / (n - 1) + epsilon for part in (real, imaginary))
+    c = (real * imaginary).sum(-1, keepdim=True) / (n - 1)
+    s = torch.sqrt(a * b - c * c)
+    k = 1 / (s * torch.sqrt(a + b + 2 * s))
+    real, imaginary = ((b + s) * k * real - c * k * imaginary), ((a + s) * k * imaginary - c * k * real)
+    real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in (real, imaginary))
+    return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
+
+
+def scale_and_shift(module: ComplexGroupNorm, images: int) -> tuple[Tensor, ...]:
+    """Return real and imaginary parts of a layer's scale and shift, for `plain_norm`."""
+    spread = (per_image(p, images, 1)[..., None, None] for p in (module.scale, module.shift))
+    return tuple(part for z in spread for part in (z.real, z.imag))
 
 
 class _Root(NamedTuple):

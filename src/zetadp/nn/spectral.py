@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from zetadp.nn.activations import activation
 from zetadp.nn.layers import Conv2d, Linear
-from zetadp.nn.stacked import modulus, stack
+from zetadp.nn.stacked import complex_too, modulus, stack
 
 if TYPE_CHECKING:
     from zetadp.nn.settings import NetworkSettings
@@ -40,8 +40,9 @@ class MagnitudeMaxPool2d(nn.Module):
         super().__init__()
         self.side = side
 
+    @complex_too
     def forward(self, x: Tensor) -> Tensor:
-        """Pool a stacked tensor of shape (image, channel, row, column); rows and columns left over are dropped."""
+        """Pool a stacked or complex tensor (image, channel, row, column); rows and columns left over are dropped."""
         parts = x.reshape(len(x), 2, -1, *x.shape[2:])
         power = parts.detach().square().sum(dim=1)
         if self.side is None:

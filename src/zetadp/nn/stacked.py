@@ -3,12 +3,24 @@
 A complex tensor of shape (image, channel, ...) becomes a real tensor of shape (image, 2 * channel, ...), all real parts
 first. One real convolution or matrix product with the block weight ``[[A, -B], [B, A]]`` then replaces a complex one
 with weight ``A + iB``. It is two to three times as fast as PyTorch's complex64 operators (measured).
+
+Layers take complex tensors too and then return complex ones (`complex_too`). `ordinary_operations` chooses between two
+ways of computing the same numbers. `blocks`, `merged` and `split` serve functions that treat every image by itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
 import torch
 from torch import Tensor
+
+BLOCK = 1 << 19
+"""Approximate numbers in one block on a CPU; a block has at least one image. On a GPU all images are one block."""
+_ordinary = False
 
 
 def stack(z: Tensor) -> Tensor:
@@ -60,3 +72,62 @@ def fold_gradient(block: Tensor) -> Tensor:
     w11, w12 = upper.chunk(2, dim=2)
     w21, w22 = lower.chunk(2, dim=2)
     return torch.complex(w11 + w22, w21 - w12)
+
+
+def complex_too(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Let the ``forward`` of a layer for stacked tensors take complex ones as well, for which it returns complex ones.
+
+    The layer is called a second time, with the stacked tensor, so its hooks see stacked tensors.
+    """
+
+    @wraps(forward)
+    def either(self: Any, x: Tensor) -> Tensor:  # noqa: ANN401
+        return unstack(self(stack(x))) if x.is_complex() else forward(self, x)
+
+    return either
+
+
+@contextmanager
+def ordinary_operations() -> Iterator[None]:
+    """Compute layers by ordinary operations in a block: slower, in any precision, and differentiable twice.
+
+    Otherwise some layers have hand-written backward passes, which can be differentiated only once.
+    """
+    global _ordinary
+    before, _ordinary = _ordinary, True
+    try:
+        yield
+    finally:
+        _ordinary = before
+
+
+def ordinary() -> bool:
+    """Return whether layers use ordinary operations (`ordinary_operations`)."""
+    return _ordinary
+
+
+def blocks(x: Tensor, size: int | None = None) -> Iterator[slice]:
+    """Return slices of a tensor's first axis, images, that cover it; each has up to ``size`` numbers or one image."""
+    step = max(1, (size or BLOCK) // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x))
+    return (slice(start, start + step) for start in range(0, len(x), step))
+
+
+def merged(x: Tensor, axis: int | None, size: int | None = None) -> Tensor:
+    """Return a tensor whose mapped axis is joined with its first axis, images.
+
+    Parameters
+    ----------
+    x
+        Tensor with the mapped axis at ``axis``, or without it.
+    axis
+        Position of the mapped axis; ``None`` if the tensor is not mapped.
+    size
+        Length of the mapped axis, needed if ``axis`` is ``None``.
+    """
+    x = x.unsqueeze(0).expand(size, *x.shape) if axis is None else x.movedim(axis, 0)  # type: ignore[arg-type]
+    return x.flatten(0, 1)
+
+
+def split(outputs: Sequence[Tensor], size: int) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Return outputs with the mapped axis, of length ``size``, in front again, and its position for each output."""
+    return tuple(x.view(size, len(x) // size, *x.shape[1:]) for x in outputs), (0,) * len(outputs)

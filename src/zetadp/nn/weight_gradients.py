@@ -8,10 +8,9 @@ All kernels give the same numbers up to rounding. The rules:
   reads at most 8 MiB. The saved arithmetic then outweighs the cost of copying the factors into place (measured for 4
   and 20 images a patient, 1 and 2 threads). One call then serves as many patients as there are threads; with one
   patient a call, threads would wait for each other.
-- On other devices, launches cost more than arithmetic, so a convolution takes one call for all patients. It is a
-  batched matrix product of unfolded inputs or, if these would take more than 1 GiB, a convolution with one group a
-  patient, which unfolds nothing. Tests compare both with the others on a CPU. Neither ran on a GPU: the limit keeps
-  memory in bounds, and was not tuned.
+- On other devices, launches cost more than arithmetic, so a convolution takes one batched matrix product of unfolded
+  inputs for as many patients as these inputs fit into 1 GiB. Tests compare it with the others on a CPU. It never ran on
+  a GPU: the limit keeps memory in bounds, and was not tuned.
 - A matrix product takes one batched matrix product on every device. `zetadp.privacy.factored` avoids it where possible.
 
 Complex gradients are in PyTorch's convention ``dL/dRe + i dL/dIm``.
@@ -25,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.precision import float32_convolutions
 from zetadp.nn.stacked import fold_gradient
 
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
@@ -35,7 +33,7 @@ CACHED_BYTES = 1 << 23
 FOLDED_BYTES = 1 << 20
 """Bytes that are folded at once; small gradients of several patients are folded together."""
 UNFOLDED_BYTES = 1 << 30
-"""Largest size of a pass's unfolded inputs, in bytes, on devices other than a CPU."""
+"""Bytes of unfolded inputs in one product, on devices other than a CPU."""
 
 
 class Geometry(NamedTuple):
@@ -71,8 +69,10 @@ def convolution_gradients(
     """
     if x.device.type != "cpu":
         unfolded = geometry.kernel**2 * x.shape[1] * gradient[:, 0].numel() * x.element_size()
-        route = by_batched_product if unfolded <= UNFOLDED_BYTES else by_grouped_convolution
-        return route(x, gradient, patients, geometry, is_complex=is_complex)
+        images, together = len(x) // patients, max(1, patients * UNFOLDED_BYTES // unfolded)
+        parts = zip(torch.split(x, images * together), torch.split(gradient, images * together), strict=True)
+        found = [by_batched_product(*part, len(part[0]) // images, geometry, is_complex=is_complex) for part in parts]
+        return found[0] if len(found) == 1 else torch.cat(found)
     if is_complex and _three_pay(x, gradient, patients, geometry.kernel):
         return by_patient_in_three(x, gradient, patients, geometry)
     return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
@@ -171,25 +171,6 @@ def by_batched_product(x: Tensor, gradient: Tensor, patients: int, geometry: Geo
         for m in (gradient.flatten(2), columns)
     )
     found = (left @ right.mT).view(patients, gradient.shape[1], x.shape[1], kernel, kernel)
-    return fold_gradient(found) if is_complex else found
-
-
-def by_grouped_convolution(
-    x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool
-) -> Tensor:
-    """Return the gradients of `convolution_gradients` by one call of the backend with one group a patient.
-
-    The channels of all patients are put next to each other, so that a group's batch is one patient's images. This
-    copies input and gradient once and unfolds neither.
-    """
-    images, inputs, outputs = len(x) // patients, x.shape[1], gradient.shape[1]
-    # (patient and image, channel, ...) -> (image, patient and channel, ...)
-    right, left = (m.reshape(patients, images, *m.shape[1:]).transpose(0, 1).flatten(1, 2) for m in (x, gradient))
-    kernel = geometry.kernel
-    weight = x.new_empty(patients * outputs, inputs, kernel, kernel)
-    with float32_convolutions():
-        found = _weight_gradient(right, left, weight, geometry, groups=patients)
-    found = found.view(patients, outputs, inputs, kernel, kernel)
     return fold_gradient(found) if is_complex else found
 
 

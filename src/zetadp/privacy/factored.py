@@ -145,6 +145,8 @@ def watched(layers: Mapping[str, Linear]) -> Iterator[list[Use]]:
     seen: list[Use] = []
 
     def note(name: str, x: Tensor, output: Tensor) -> None:
+        if output.is_complex():
+            return  # the layer was called again, with stacked tensors, which was noted
         # If nothing before this layer is trained, its output would have no gradient.
         seen.append(Use(name, x.detach(), output if output.requires_grad else output.requires_grad_()))
 

@@ -25,7 +25,7 @@ from zetadp.privacy.mechanism import SampledGaussian
 
 DELTA = 1e-3
 LINEAR = NetworkSettings("linear")
-SMALL = MembershipSettings(epsilon=4, patients=4, size=builder.SIZE, rounds=5, shadows=40, trainings=130)
+SMALL = MembershipSettings(epsilon=4, patients=4, size=builder.SIZE, rounds=5, shadows=40, trainings=390)
 RECORDS = builder.records(SMALL.patients)
 
 
@@ -51,7 +51,9 @@ def test_the_private_arm_is_attacked_in_earnest(audit):
     ranks = values.argsort().argsort()[len(private.scores_out) :] + 1
     count = len(private.scores_in)
     wins = (ranks.sum() - count * (count + 1) / 2) / (count * len(private.scores_out))
-    assert wins > 0.6  # area under the curve; a guess has deviation 0.041
+    # The area under the curve, against two deviations of a guess.
+    others = len(private.scores_out)
+    assert wins > 0.5 + 2 * ((count + others + 1) / (12 * count * others)) ** 0.5
 
 
 def test_overfitted_models_know_their_members_by_heart(audit):

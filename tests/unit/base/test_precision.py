@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zetadp.base.precision import float32_convolutions, set_tf32, tf32_in_convolutions
+from zetadp.base.precision import set_tf32, tf32_in_convolutions
 from zetadp.mri.dataset import pick_device
 
 
@@ -30,14 +30,3 @@ def test_a_chosen_device_computes_in_float32():
     set_tf32(convolutions=True)
     pick_device("cpu")
     assert not tf32_in_convolutions()
-
-
-@pytest.mark.parametrize("convolutions", [True, False])
-def test_a_block_without_rounding_leaves_the_setting_as_it_was_also_after_an_error(convolutions):
-    set_tf32(convolutions=convolutions)
-    with float32_convolutions():
-        assert not tf32_in_convolutions()
-    assert tf32_in_convolutions() == convolutions
-    with pytest.raises(KeyError), float32_convolutions():
-        raise KeyError
-    assert tf32_in_convolutions() == convolutions

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import cmath
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,14 +14,14 @@ from zetadp.nn.activations import (
     ACTIVATIONS,
     NEAREST_POLE,
     Cardioid,
-    ComplexTanh,
     ConjMish,
-    IGaussian,
     ModReLU,
-    SigLog,
-    SplitMish,
-    ZReLU,
+    Pointwise,
     activation,
+    complex_tanh,
+    igaussian,
+    siglog,
+    zrelu,
 )
 from zetadp.nn.stacked import stack, unstack
 
@@ -40,21 +41,21 @@ def mish(x: float) -> float:
     ("module", "bias", "z", "printed", "digits"),
     [
         (nn.Sigmoid(), None, 1 - 2j, 0.731059 + 0.119203j, 1e-6),
-        (ZReLU(), None, 1 - 2j, 0, 1e-12),
-        (ZReLU(), None, 1 + 2j, 1 + 2j, 1e-12),
+        (Pointwise(zrelu), None, 1 - 2j, 0, 1e-12),
+        (Pointwise(zrelu), None, 1 + 2j, 1 + 2j, 1e-12),
         (nn.ReLU(), None, 1 - 2j, 1 + 0j, 1e-12),
         (Cardioid(), None, 1 - 2j, 0.723607 - 1.447214j, 1e-6),
         (Cardioid(1), 0.5, 1 - 2j, 0.910639 - 1.821278j, 1e-6),
-        (SigLog(), None, 1 - 2j, 0.309017 - 0.618034j, 1e-6),
+        (Pointwise(siglog), None, 1 - 2j, 0.309017 - 0.618034j, 1e-6),
         (ModReLU(), -1.0, 1 - 2j, 0.552786 - 1.105573j, 1e-6),
-        (IGaussian(1.0), None, 1 - 2j, 0.410504 - 0.821008j, 1e-6),
-        (IGaussian(0.4), None, 1 - 2j, 0.447214 - 0.894427j, 1e-6),
-        (IGaussian(), None, 1 - 2j, 0.447214 - 0.894427j, 1e-6),
-        (IGaussian(1.0), None, 0.1 + 0.1j, 0.00703583 + 0.00703583j, 1e-8),
+        (Pointwise(partial(igaussian, width=1.0)), None, 1 - 2j, 0.410504 - 0.821008j, 1e-6),
+        (Pointwise(partial(igaussian, width=0.4)), None, 1 - 2j, 0.447214 - 0.894427j, 1e-6),
+        (Pointwise(igaussian), None, 1 - 2j, 0.447214 - 0.894427j, 1e-6),
+        (Pointwise(partial(igaussian, width=1.0)), None, 0.1 + 0.1j, 0.00703583 + 0.00703583j, 1e-8),
         # tanh(1 - 2i) and tanh(0.3 + 1.5i), of Python's cmath
-        (ComplexTanh(), None, 1 - 2j, 1.16673625724092 + 0.24345820118572534j, 1e-13),
-        (ComplexTanh(), None, 0.3 + 1.5j, 3.2569945146352657 + 0.7219422069461481j, 1e-13),
-        (ComplexTanh(), None, 0, 0, 1e-15),
+        (Pointwise(complex_tanh), None, 1 - 2j, 1.16673625724092 + 0.24345820118572534j, 1e-13),
+        (Pointwise(complex_tanh), None, 0.3 + 1.5j, 3.2569945146352657 + 0.7219422069461481j, 1e-13),
+        (Pointwise(complex_tanh), None, 0, 0, 1e-15),
         (ConjMish(), None, 1 + 2j, -1.0788605712666843 + 2.809057347801305j, 1e-14),
         (ConjMish(), None, -1 + 0.5j, -0.678646672679004 + 0.07184374993078613j, 1e-14),
         (ConjMish(), None, 0.3 - 0.7j, 0.475871607143616 - 0.059868862447385957j, 1e-14),
@@ -66,21 +67,21 @@ def test_values_of_the_specification(module, bias, z, printed, digits):
 
 @pytest.mark.parametrize(("x", "printed"), [(-3, -0.1456), (-1, -0.3034), (-0.5, -0.2207), (0.5, 0.3752), (3, 2.9865)])
 def test_mish_is_misras_not_the_misprint(x, printed):
-    assert apply(SplitMish(), complex(x, 0)).real == pytest.approx(printed, abs=5e-5)
+    assert apply(activation("split_mish", 1), complex(x, 0)).real == pytest.approx(printed, abs=5e-5)
 
 
 @given(x=st.floats(-20, 20), y=st.floats(-20, 20))
 def test_conj_mish_is_split_mish_turned_by_45_degrees(x, y):
     expected = (1 + 1j) * complex(mish(x), mish(y))
     assert apply(ConjMish(), complex(x, y)) == pytest.approx(expected, abs=1e-12)
-    assert (1 + 1j) * apply(SplitMish(), complex(x, y)) == pytest.approx(expected, abs=1e-12)
+    assert (1 + 1j) * apply(activation("split_mish", 1), complex(x, y)) == pytest.approx(expected, abs=1e-12)
 
 
 @given(x=st.floats(-300, 300), y=st.floats(-300, 300))
 def test_complex_tanh_is_that_of_mathematics_away_from_its_poles(x, y):
     assume(math.hypot(math.tanh(x), math.cos(y)) > 2 * NEAREST_POLE)
     expected = cmath.tanh(complex(x, y))
-    assert apply(ComplexTanh(), complex(x, y)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert apply(Pointwise(complex_tanh), complex(x, y)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -90,7 +91,7 @@ def test_complex_tanh_stays_finite_around_its_poles_and_far_out(dtype):
     far = torch.tensor([1e4 + 1j, -1e4, 1e4j, 90 - 90j], dtype=torch.complex128)
     points = torch.cat(((poles[:, None] + offsets).flatten(), far)).view(-1, 1)
     x = stack(points).to(dtype).requires_grad_()
-    out = ComplexTanh()(x)
+    out = Pointwise(complex_tanh)(x)
     (gradient,) = torch.autograd.grad(out.sum(), x)
     assert out.isfinite().all()
     assert gradient.isfinite().all()

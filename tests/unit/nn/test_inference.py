@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import zetadp
 from zetadp.mri.fourier import to_kspace
 from zetadp.mri.whitening import whiten
-from zetadp.nn import inference
+from zetadp.nn import models
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.inference import without_gradients
-from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.models import NetworkSettings, build, without_gradients
 from zetadp.nn.settings import SHIPPED
 from zetadp.nn.stacked import stack
 
@@ -76,7 +75,7 @@ def test_scores_are_those_of_the_layers(count, widths, convolutions, head, block
     given = images(count, 16, seed).to(torch.complex128)
     expected = model(given).detach()
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(inference, "BLOCK", block)
+        patch.setattr(models, "UNTRAINED_BLOCK", block)
         before = given.clone()
         torch.testing.assert_close(model(given), expected, atol=1e-10, rtol=1e-10)
     assert torch.equal(given, before)
@@ -97,7 +96,7 @@ def test_an_image_has_the_same_features_wherever_the_block_ends(monkeypatch, bac
     with torch.no_grad():
         expected = backbone.network.features(given)
         for block in (1, 1 << 16, 1 << 30):
-            monkeypatch.setattr(inference, "BLOCK", block)
+            monkeypatch.setattr(models, "UNTRAINED_BLOCK", block)
             assert torch.equal(backbone.network.features(given), expected)
 
 

@@ -65,14 +65,6 @@ def test_convolutions_of_any_geometry(stride, kernel, rows, columns, count, imag
     check_layer(layer, (2 * (2 if dtype.is_complex else 1), rows, columns), count, images)
 
 
-@given(count=st.integers(1, 5), images=st.integers(1, 4), dtype=st.sampled_from([torch.complex128, torch.float64]))
-def test_affine_maps_with_bias(count, images, dtype):
-    layer = Linear(4, 3, dtype=dtype)
-    for number, parameter in enumerate(layer.parameters()):
-        parameter.data = torch.randn(parameter.shape, dtype=dtype, generator=torch.Generator().manual_seed(number))
-    check_layer(layer, (4 * (2 if dtype.is_complex else 1),), count, images)
-
-
 def check_layer(layer: torch.nn.Module, features: tuple[int, ...], count: int, images: int) -> None:
     """Compare outputs and gradients, of parameters and of input, with those of the plain layer."""
     generator = torch.Generator().manual_seed(7)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zetadp.nn import blocks
-from zetadp.nn.mish import conj_mish, mish, pooled_conj_mish, pooled_mish
+from zetadp.nn import stacked
+from zetadp.nn.activations import conj_mish, mish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +24,8 @@ def plain_conj_mish(x: torch.Tensor) -> torch.Tensor:
 PLAIN: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
     "mish": (mish, functional.mish),
     "conj": (conj_mish, plain_conj_mish),
-    "pooled": (pooled_mish, lambda x: functional.avg_pool2d(functional.mish(x), 2)),
-    "pooled conj": (pooled_conj_mish, lambda x: functional.avg_pool2d(plain_conj_mish(x), 2)),
+    "pooled": (partial(mish, pooled=True), lambda x: functional.avg_pool2d(functional.mish(x), 2)),
+    "pooled conj": (partial(conj_mish, pooled=True), lambda x: functional.avg_pool2d(plain_conj_mish(x), 2)),
 }
 
 
@@ -70,7 +71,7 @@ def test_gradients_are_those_of_differences(kind):
 def test_the_size_of_a_block_changes_nothing(kind, block, monkeypatch):
     x = random(7, 2, 4, 4)
     expected = value_and_gradient(PLAIN[kind][0], x)
-    monkeypatch.setattr(blocks, "BLOCK", block)
+    monkeypatch.setattr(stacked, "BLOCK", block)
     for found, wanted in zip(value_and_gradient(PLAIN[kind][0], x), expected, strict=True):
         assert torch.equal(found, wanted)
 

@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from training_builder import as_dtype
 
-from zetadp.nn import blocks
+from zetadp.nn import stacked
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.stacked import stack, unstack
 
@@ -263,7 +263,7 @@ def test_the_size_of_a_block_changes_nothing(block, monkeypatch):
     x, direction = (torch.randn(7, 8, 3, 5, generator=generator) for _ in range(2))
     own = {name: torch.randn(4, dtype=torch.complex64, generator=generator) for name in ("scale", "shift")}
     expected = outcome("complex", 2, x, own, direction, plain=False)
-    monkeypatch.setattr(blocks, "BLOCK", block)
+    monkeypatch.setattr(stacked, "BLOCK", block)
     for found, wanted in zip(outcome("complex", 2, x, own, direction, plain=False), expected, strict=True):
         assert torch.equal(found, wanted)
 

@@ -8,7 +8,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from zetadp.nn.activations import IGaussian
+from zetadp.nn.activations import activation as activation_of
 from zetadp.nn.layers import knows_patients
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
@@ -59,7 +59,7 @@ def test_pooling_takes_the_number_of_largest_modulus_and_its_gradient_goes_there
 
 def test_pooling_before_an_activation_that_grows_with_the_modulus_changes_nothing():
     x = stack(complex_images(2, 3, 6, 6))
-    pool, activation = MagnitudeMaxPool2d(2), IGaussian()
+    pool, activation = MagnitudeMaxPool2d(2), activation_of("igaussian", 1)
     assert torch.allclose(pool(activation(x)), activation(pool(x)))
 
 

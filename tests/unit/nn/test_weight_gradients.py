@@ -6,13 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zetadp.base.precision import set_tf32, tf32_in_convolutions
 from zetadp.nn import weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (
     Geometry,
     by_batched_product,
-    by_grouped_convolution,
     by_patient,
     by_patient_in_three,
     convolution_gradients,
@@ -27,7 +25,6 @@ KERNELS = {
         by_patient_in_three(*x, **more) if is_complex else by_patient(*x, is_complex=False, **more)
     ),
     "batched product": by_batched_product,
-    "grouped convolution": by_grouped_convolution,
 }
 
 
@@ -150,29 +147,7 @@ def test_elsewhere_one_batched_product_serves_all_patients():
     assert not any("convolution" in call for call in calls)
 
 
-def test_elsewhere_inputs_too_large_to_unfold_take_one_grouped_convolution(monkeypatch):
+def test_elsewhere_inputs_too_large_to_unfold_take_several_products(monkeypatch):
     # Of each of the six images, nine numbers for each of four channels at 16 places, four bytes each.
     monkeypatch.setattr(weight_gradients, "UNFOLDED_BYTES", 6 * 9 * 4 * 16 * 4)
-    assert "aten.bmm.default" in calls_elsewhere(3)[1]
-    _, calls = calls_elsewhere(4)
-    assert calls.count("aten.convolution_backward.default") == 1
-    assert "aten.bmm.default" not in calls
-
-
-def test_weight_gradients_by_convolution_stay_float32_where_convolutions_may_round(monkeypatch):
-    seen = []
-    original = weight_gradients._weight_gradient
-
-    def watched(*args, **more):
-        seen.append(tf32_in_convolutions())
-        return original(*args, **more)
-
-    monkeypatch.setattr(weight_gradients, "_weight_gradient", watched)
-    x, gradient = torch.ones(2, 1, 3, 3), torch.ones(2, 1, 3, 3)
-    set_tf32(convolutions=True)
-    try:
-        by_grouped_convolution(x, gradient, 2, Geometry(3, 1, 1), is_complex=False)
-        assert seen == [False]
-        assert tf32_in_convolutions()
-    finally:
-        set_tf32(convolutions=False)
+    assert [calls_elsewhere(count)[1].count("aten.bmm.default") for count in (3, 4, 7)] == [1, 2, 3]

@@ -1,0 +1,178 @@
+"""What every layer keeps: complex tensors in and out, a gradient per patient, two derivatives, no device, no mixing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+import zetadp.nn
+from zetadp.core.independence import first_mixture
+from zetadp.nn.activations import ACTIVATIONS, activation
+from zetadp.nn.layers import Conv2d, Linear, LowRankConv2d, PatientLayer
+from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
+from zetadp.nn.parameters import Layout
+from zetadp.nn.spectral import MagnitudeMaxPool2d
+from zetadp.nn.stacked import ordinary_operations, stack, unstack
+
+COMPLEX, REAL = torch.complex64, torch.float32
+CHANNELS, SIDE = 4, 6
+IMAGES = (CHANNELS, SIDE, SIDE)
+PATIENTS, EACH = 5, 3
+LAYERS = {
+    "convolution": lambda: Conv2d(CHANNELS, 3, dtype=COMPLEX),
+    "convolution with bias": lambda: Conv2d(CHANNELS, 3, 5, stride=2, bias=True, dtype=COMPLEX),
+    "wide convolution": lambda: Conv2d(CHANNELS, 300, dtype=COMPLEX),
+    "low-rank convolution": lambda: LowRankConv2d(CHANNELS, 3, rank=2, dtype=COMPLEX),
+    "linear": lambda: nn.Sequential(nn.Flatten(), Linear(CHANNELS * SIDE**2, 3, dtype=COMPLEX)),
+    "linear without bias": lambda: nn.Sequential(nn.Flatten(), Linear(CHANNELS * SIDE**2, 3, bias=False)),
+    "normalisation": lambda: ComplexGroupNorm(2, CHANNELS),
+    "pooling by modulus": MagnitudeMaxPool2d,
+    **{name: lambda name=name: activation(name, CHANNELS) for name in ACTIVATIONS},
+    "pooled conj_mish": lambda: zetadp.nn.ConjMish(pooled=True),
+}
+REAL_LAYERS = {
+    "real convolution": lambda: Conv2d(CHANNELS, 3, bias=True, dtype=REAL),
+    "real linear": lambda: nn.Sequential(nn.Flatten(), Linear(CHANNELS * SIDE**2, 3, dtype=REAL)),
+    "real normalisation": lambda: GroupNorm(2, CHANNELS),
+    "real mish": lambda: zetadp.nn.Mish(pooled=True),
+}
+ALL = {**LAYERS, **REAL_LAYERS}
+
+
+def made(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Return a layer whose every parameter is away from its starting value."""
+    torch.manual_seed(0)
+    layer = ALL[name]()
+    for parameter in layer.parameters():
+        kind = dtype.to_complex() if parameter.is_complex() else dtype
+        parameter.data = (parameter + 0.1 * torch.randn_like(parameter)).detach().to(kind)
+    return layer
+
+
+def inputs(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return real or complex images, as the layer takes them."""
+    random = torch.Generator().manual_seed(1)
+    kind = dtype.to_complex() if name in LAYERS else dtype
+    return torch.randn(PATIENTS * EACH, *IMAGES, dtype=kind, generator=random)
+
+
+def stacked(z: torch.Tensor) -> torch.Tensor:
+    return stack(z) if z.is_complex() else z
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_complex_tensors_go_in_and_come_out(name):
+    layer, z = made(name), inputs(name)
+    found = layer(z)
+    assert found.dtype == torch.complex64
+    if not isinstance(layer, nn.Sequential):
+        assert torch.equal(found, unstack(layer(stack(z))))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_clipping_sees_every_real_component_once(name):
+    layer = made(name)
+    layout = Layout.of(layer)
+    assert layout.dimension == sum(p.numel() * (2 if p.is_complex() else 1) for p in layer.parameters())
+    assert all(isinstance(m, PatientLayer) for m in layer.modules() if list(m.parameters(recurse=False)))
+    if layout.names:
+        vector = torch.arange(float(layout.dimension))
+        assert torch.equal(layout.flatten(layout.unflatten(vector)), vector)
+
+
+def of_patients(layer: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return the outputs, and the gradients of patients with respect to parameters and inputs."""
+    leaves = {
+        name: p.detach().unsqueeze(0).expand(PATIENTS, *p.shape).requires_grad_()
+        for name, p in layer.named_parameters()
+    }
+    x = x.clone().requires_grad_()
+    out = stacked(functional_call(layer, leaves, (x,)))
+    weights = torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype, device=out.device).view(out.shape[1:])
+    return torch.autograd.grad((out * weights + out.square() / 3).sum(), [x, *leaves.values()]), out
+
+
+def plain(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Return the same gradients by a loop over patients."""
+    rows = []
+    for own in x.chunk(PATIENTS):
+        own = own.clone().requires_grad_()
+        out = stacked(layer(own))
+        weights = torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype).view(out.shape[1:])
+        rows.append(torch.autograd.grad((out * weights + out.square() / 3).sum(), [own, *layer.parameters()]))
+    first, *others = zip(*rows, strict=True)
+    return [torch.cat(first), *map(torch.stack, others)]
+
+
+@pytest.mark.parametrize("written_out", [True, False])
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_of_patients_are_those_of_a_loop(name, written_out):
+    layer, x = made(name, torch.float64), inputs(name, torch.float64)
+    expected = plain(layer, x)
+    if written_out:
+        found, _ = of_patients(layer, x)
+    else:
+        with ordinary_operations():
+            found, _ = of_patients(layer, x)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= 1e-9 * other.norm()
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "wide convolution"])
+def test_ordinary_operations_can_be_differentiated_twice(name):
+    layer, x = made(name, torch.float64), inputs(name, torch.float64)[:1, :, :2, :2]
+    if isinstance(layer, nn.Sequential):
+        layer = layer[1]
+        x = inputs(name, torch.float64)[:1].flatten(1)
+    parameters = [p.detach().requires_grad_() for p in layer.parameters()]
+    names = [key for key, _ in layer.named_parameters()]
+
+    def output(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+        return stacked(functional_call(layer, dict(zip(names, values, strict=True)), (x,)))
+
+    with ordinary_operations():
+        assert torch.autograd.gradgradcheck(output, (x.requires_grad_(), *parameters), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_layer_asks_a_device_for_numbers(name):
+    layer = made(name).to("meta")
+    x = torch.empty(PATIENTS * EACH, *IMAGES, dtype=COMPLEX if name in LAYERS else REAL, device="meta")
+    gradients, out = of_patients(layer, x)
+    assert out.device.type == "meta"
+    assert [g.shape for g in gradients[1:]] == [(PATIENTS, *p.shape) for p in layer.parameters()]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_patient_changes_no_bit_of_another(name):
+    layer = made(name)
+
+    def compute(given: list[torch.Tensor]) -> list[torch.Tensor]:
+        (of_x, *of_parameters), out = of_patients(layer, given[0].flatten(0, 1))
+        return [of_x.unflatten(0, (PATIENTS, EACH)), *of_parameters, out.unflatten(0, (PATIENTS, EACH))]
+
+    batch = [inputs(name).unflatten(0, (PATIENTS, EACH))]
+    assert first_mixture(compute, batch, torch.arange(PATIENTS)) is None
+
+
+@pytest.mark.parametrize("kind", [COMPLEX, REAL])
+def test_new_layers_in_a_row_learn(kind):
+    """Weights begin as PyTorch's do; layers that began at zero would stay there."""
+    torch.manual_seed(0)
+    ours = nn.Sequential(Linear(400, 300, dtype=kind), Linear(300, 2, dtype=kind))
+    theirs = nn.Linear(400, 300, dtype=kind)
+    out = ours(torch.randn(7, 400, dtype=kind))
+    gradients = torch.autograd.grad(out.abs().square().sum(), list(ours.parameters()))
+    assert all(g.abs().max() > 0 for g in gradients)
+    for name, own in ours[0].named_parameters():
+        expected = float(theirs.get_parameter(name).detach().square().mean()) if kind == REAL else 1 / 1200
+        assert float(own.detach().abs().square().mean()) == pytest.approx(expected, rel=0.2)
+
+
+def test_every_public_name_is_there():
+    for name in zetadp.nn.__all__:
+        assert getattr(zetadp.nn, name).__name__ == name
+    with pytest.raises(AttributeError, match="unheard_of"):
+        zetadp.nn.unheard_of  # noqa: B018
