@@ -48,6 +48,7 @@ run = zetadp.private(
     per_round=200,
     rounds=40,
     items_per_patient=4,
+    clip=1.0,
     optimiser=optimiser,
     scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 40),
     loss=loss,
