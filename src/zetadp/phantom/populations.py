@@ -1,7 +1,9 @@
-"""Populations of the simulated cohort: brains, diseases and scanners.
+"""Populations of the simulated cohort: brains, diseases and scanners, as tables of parameters.
 
 Methods were developed on the standard one. The others show how a method does on patients and scanners that it was not
-made for. None is fitted to data: they are only meant to be plausible.
+made for. None is fitted to data: they are only meant to be plausible. The properties of one further population,
+`DRAWN`, follow from the cohort's seed, so that no method can be tuned to it. If the seed follows from something older,
+such as the hash of the commit that fixed a method, that cohort is a fair test of the method.
 """
 
 from __future__ import annotations
@@ -11,12 +13,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from zetadp.base.randomness import Purpose, stream
 from zetadp.phantom.anatomy import Tissue, blur_of, healthy_fractions, load_atlas, sample
 from zetadp.phantom.deformation import Variability, atlas_coordinates
 from zetadp.phantom.grid import VoxelGrid
-from zetadp.phantom.lesions import add_tumour, add_tumours, draw_tumour, hollowed, with_no_lesion
+from zetadp.phantom.lesions import add_tumours, draw_tumour, hollowed, with_no_lesion
 from zetadp.phantom.procedural import draw_procedural_brain
 from zetadp.phantom.scanners import Scanner, draw_scanner, draw_vendor_scanner
+
+DRAWN = "drawn"
+"""Name of the population whose properties are drawn from the cohort's seed."""
+CHARACTER = 2**20
+"""Place of the stream that draws them among those of the cohort; all other places are much smaller numbers."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +50,140 @@ class Brain:
 
 
 @dataclass(frozen=True)
-class Population:
-    """A way to draw patients and scanners.
+class Lesions:
+    """The lesions of a patient who has some.
 
     Attributes
     ----------
-    brain
-        Draws a brain on a grid.
-    tissue
-        Adds lesions to a brain with the given probability, and returns the fractions (7, n).
-    scanner
-        Draws a scanner with its protocols.
+    count
+        Least and largest number.
+    radius, oedema
+        Least and largest radius, and width of the oedema, in mm; None for those of `draw_tumour`.
+    hollowed
+        Share of the patients whose lesions are cavities.
+    """
+
+    count: tuple[int, int] = (1, 1)
+    radius: tuple[float, float] | None = None
+    oedema: tuple[float, float] | None = None
+    hollowed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Population:
+    """Properties that the patients and scanners of a population share.
+
+    Attributes
+    ----------
+    without_atlas
+        Share of brains from implicit shapes; the others come from the atlas.
+    aged
+        Whether sulci and ventricles of brains from the atlas widen together, with an age from 18 to 95 years.
+    shape
+        Variation of shape between patients; None for the usual one of each kind of brain.
+    lesions
+        Lesions of the patients who have some; None if nobody has any, whatever the cohort's probability.
+    vendor
+        Share of centres whose scanners are those of `draw_vendor_scanner`.
+    jitter
+        Largest relative change of the settings of a centre's protocols.
+    noise, bias
+        Factors on the scanner's noise and receive field.
     description, reference, licence
         Texts for ``dataset.json``.
     """
 
-    brain: Callable[[np.random.Generator, VoxelGrid], Brain]
-    tissue: Callable[[np.random.Generator, Brain, float], np.ndarray]
-    scanner: Callable[[np.random.Generator], Scanner] = draw_scanner
+    without_atlas: float = 0.0
+    aged: bool = False
+    shape: Variability | None = None
+    lesions: Lesions | None = Lesions()
+    vendor: float = 0.0
+    jitter: float = 0.0
+    noise: float = 1.0
+    bias: float = 1.0
     description: str = "Simulated patients with gliomas, in the layout of the Decathlon brain task; not real data"
     reference: str = "zetadp simulated cohort; anatomy from ICBM 152, doi:10.1016/j.neuroimage.2010.07.033"
     licence: str = "simulated; the anatomy is grown from the ICBM 152 maps, see NOTICE"
+
+    def brain(self, rng: np.random.Generator, grid: VoxelGrid) -> Brain:
+        """Draw a healthy brain on a grid."""
+        if _chance(rng, self.without_atlas):
+            return draw_brain_without_atlas(rng, grid, self.shape)
+        return draw_aged_brain(rng, grid) if self.aged else draw_patient_brain(rng, grid, self.shape)
+
+    def tissue(self, rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
+        """Add lesions to a brain with the given probability, and return the fractions (7, n)."""
+        if self.lesions is None or rng.random() >= probability:
+            return with_no_lesion(brain.healthy)
+        least, most = self.lesions.count
+        tumours = []
+        for _ in range(rng.integers(least, most + 1)):
+            tumour = draw_tumour(rng, brain.white)
+            if self.lesions.radius is not None:
+                tumour = replace(tumour, radius=float(rng.uniform(*self.lesions.radius)))
+            if self.lesions.oedema is not None:
+                tumour = replace(tumour, oedema=float(rng.uniform(*self.lesions.oedema)))
+            tumours.append(tumour)
+        fractions = add_tumours(brain.healthy, brain.place, tumours)
+        return hollowed(fractions) if _chance(rng, self.lesions.hollowed) else fractions
+
+    def scanner(self, rng: np.random.Generator) -> Scanner:
+        """Draw a scanner with its protocols."""
+        machine = (draw_vendor_scanner if _chance(rng, self.vendor) else draw_scanner)(rng)
+        if self.jitter:
+            flair, t1, _, t2 = (each.jittered(rng, self.jitter) for each in machine.protocols)
+            # The same T1 weighting before and after contrast, as in the other populations.
+            machine = replace(machine, protocols=(flair, t1, t1, t2))
+        return replace(machine, noise=machine.noise * self.noise, bias=machine.bias * self.bias)
+
+
+POPULATIONS = {
+    "standard": Population(),
+    "vendor": Population(vendor=1.0),
+    "healthy": Population(
+        aged=True,
+        lesions=None,
+        description="Simulated healthy adults, in the layout of the Decathlon brain task; not real data",
+    ),
+    # Two to four large gliomas with wide oedema, which are cavities in two patients of five.
+    "heavy": Population(lesions=Lesions((2, 4), (14, 27), (8, 24), hollowed=0.4)),
+    "procedural": Population(
+        without_atlas=1.0,
+        reference="zetadp simulated cohort; anatomy from implicit shapes, no atlas",
+        licence="simulated",
+    ),
+}
+"""Populations by their name in `cohort.PhantomSettings`."""
+
+
+def drawn_population(seed: int) -> Population:
+    """Return the population that a cohort's seed decides: between the others, or beyond them."""
+    rng = stream(seed, Purpose.COHORT, CHARACTER)
+    low, high = sorted(rng.uniform(4, 28, 2))
+    narrow, wide = sorted(rng.uniform(2, 24, 2))
+    return Population(
+        without_atlas=float(rng.uniform(0.3, 1.0)),
+        shape=Variability(
+            rotation=float(rng.uniform(2, 7)),
+            scale=float(rng.uniform(0.04, 0.1)),
+            shift=float(rng.uniform(1.5, 5)),
+            displacements=((60.0, float(rng.uniform(4, 9))), (25.0, float(rng.uniform(2, 4)))),
+            ventricles=(float(rng.uniform(-0.3, 0)), float(rng.uniform(0, 0.9))),
+        ),
+        lesions=Lesions(
+            count=(1, int(rng.integers(1, 6))),
+            radius=(float(low), float(high)),
+            oedema=(float(narrow), float(wide)),
+            hollowed=float(rng.uniform(0, 0.5)),
+        ),
+        vendor=float(rng.uniform(0, 1)),
+        jitter=float(rng.uniform(0.02, 0.1)),
+        noise=float(rng.uniform(0.7, 2.0)),
+        bias=float(rng.uniform(0.7, 2.0)),
+        description="Simulated patients of a population that a seed decides, in the layout of the Decathlon; not real",
+        reference="zetadp simulated cohort; anatomy from ICBM 152, doi:10.1016/j.neuroimage.2010.07.033, and from "
+        "implicit shapes",
+    )
 
 
 def draw_patient_brain(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None = None) -> Brain:
@@ -72,7 +193,7 @@ def draw_patient_brain(rng: np.random.Generator, grid: VoxelGrid, shape: Variabi
     return _from_atlas(atlas_coordinates(rng, grid, shape), grid, cut, atrophy, vessels)
 
 
-def draw_healthy_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
+def draw_aged_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
     """Draw a brain from the atlas whose sulci and ventricles widen together, with an age from 18 to 95 years."""
     age = rng.uniform(18, 95)
     old = (age - 18) / (95 - 18)
@@ -84,20 +205,20 @@ def draw_healthy_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
     return _from_atlas(place, grid, cut, atrophy, vessels)
 
 
-def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid, spread: Variability | None = None) -> Brain:
+def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None = None) -> Brain:
     """Draw a procedural brain."""
-    shape = draw_procedural_brain(rng)
+    form = draw_procedural_brain(rng)
     margin = rng.uniform(-0.5, 1.0)
-    place = atlas_coordinates(rng, grid, spread or Variability(ventricles=(0.0, 0.0)))
-    inside = (shape.below_surface(place.reshape(3, -1)) > margin).reshape(grid.shape)
+    place = atlas_coordinates(rng, grid, shape or Variability(ventricles=(0.0, 0.0)))
+    inside = (form.below_surface(place.reshape(3, -1)) > margin).reshape(grid.shape)
     place = place[:, inside]
     voxel = float(np.mean(grid.voxel))
 
     def white(at: np.ndarray) -> np.ndarray:
         # Fractions have a meaning below the surface only.
-        return np.where(shape.below_surface(at) > margin, shape.fractions(at, voxel)[Tissue.WHITE], 0)
+        return np.where(form.below_surface(at) > margin, form.fractions(at, voxel)[Tissue.WHITE], 0)
 
-    return Brain(inside, place, shape.fractions(place, voxel), white)
+    return Brain(inside, place, form.fractions(place, voxel), white)
 
 
 def _from_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, vessels: float) -> Brain:
@@ -109,46 +230,6 @@ def _from_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, 
     return Brain(inside, place, healthy, white=lambda at: sample(atlas.white, atlas, at))
 
 
-def with_one_glioma(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
-    """Add a glioma, or nothing."""
-    if rng.random() < probability:
-        return add_tumour(brain.healthy, brain.place, draw_tumour(rng, brain.white))
-    return with_no_lesion(brain.healthy)
-
-
-def with_heavy_lesions(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
-    """Add two to four large gliomas with wide oedema, which are cavities in two patients of five, or nothing."""
-    if rng.random() >= probability:
-        return with_no_lesion(brain.healthy)
-    tumours = [
-        replace(draw_tumour(rng, brain.white), radius=float(rng.uniform(14, 27)), oedema=float(rng.uniform(8, 24)))
-        for _ in range(rng.integers(2, 5))
-    ]
-    fractions = add_tumours(brain.healthy, brain.place, tumours)
-    return hollowed(fractions) if rng.random() < 0.4 else fractions
-
-
-def with_nothing(rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
-    """Add nothing, whatever the probability."""
-    return with_no_lesion(brain.healthy)
-
-
-POPULATIONS = {
-    "standard": Population(brain=draw_patient_brain, tissue=with_one_glioma),
-    "vendor": Population(scanner=draw_vendor_scanner, brain=draw_patient_brain, tissue=with_one_glioma),
-    "healthy": Population(
-        description="Simulated healthy adults, in the layout of the Decathlon brain task; not real data",
-        brain=draw_healthy_brain,
-        tissue=with_nothing,
-    ),
-    "heavy": Population(brain=draw_patient_brain, tissue=with_heavy_lesions),
-    "procedural": Population(
-        reference="zetadp simulated cohort; anatomy from implicit shapes, no atlas",
-        licence="simulated",
-        brain=draw_brain_without_atlas,
-        tissue=with_one_glioma,
-    ),
-}
-"""Populations by their name in `phantom.PhantomSettings`."""
-DRAWN = "drawn"
-"""Name of a further population, which is drawn from the cohort's seed (`zetadp.phantom.drawn`)."""
+def _chance(rng: np.random.Generator, share: float) -> bool:
+    """Return True with the given probability; nothing is drawn for shares of 0 and 1."""
+    return share == 1 or (share > 0 and bool(rng.random() < share))

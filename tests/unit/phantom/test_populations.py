@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -18,14 +19,12 @@ from zetadp.phantom.cohort import (
     write_dataset_json,
     write_patients,
 )
-from zetadp.phantom.drawn import draw_character, drawn_population
 from zetadp.phantom.grid import VoxelGrid
-from zetadp.phantom.lesions import LABELS, draw_tumour
-from zetadp.phantom.populations import DRAWN, POPULATIONS
+from zetadp.phantom.lesions import draw_tumour
+from zetadp.phantom.physics import GradientEcho, PreparedFlair, Protocol
+from zetadp.phantom.populations import DRAWN, POPULATIONS, drawn_population
 from zetadp.phantom.procedural import draw_procedural_brain
-from zetadp.phantom.protocols import GradientEcho, PreparedFlair, Protocol
 from zetadp.phantom.scanners import draw_scanner, draw_vendor_scanner
-from zetadp.phantom.tissues import DENSITY, T1, T2, UPTAKE, Tissues
 
 SETTINGS = PhantomSettings(train_patients=12, test_patients=0, seed=5)
 FLAIR, T1W, T1GD, T2W = range(4)
@@ -37,10 +36,6 @@ def of(population, **changes):
 
 def brain(patient):
     return (patient.volume > 0).all(axis=-1)
-
-
-def test_default_is_the_standard_population():
-    assert SETTINGS.population == "standard"
 
 
 def test_unknown_population_is_refused_with_the_nearest_name():
@@ -59,15 +54,57 @@ def test_patient_is_a_function_of_seed_and_number(population):
     assert not np.array_equal(first.volume, simulate_patient(replace(settings, seed=6), 3).volume)
 
 
-@pytest.mark.parametrize("population", sorted(set(POPULATIONS) - {"standard"}))
-def test_populations_differ_from_the_standard_and_are_stripped_brains(population):
-    patient = simulate_patient(of(population), 3)
-    assert not np.array_equal(patient.volume, simulate_patient(SETTINGS, 3).volume)
-    inside = brain(patient)
-    assert np.array_equal(inside, (patient.volume > 0).any(axis=-1))
-    area = inside.sum(axis=(0, 1)) * 0.375**2
-    assert 110 < area.min() <= area.max() < 260
-    assert set(np.unique(patient.label)) <= set(LABELS)
+FROZEN = {
+    "standard": {
+        1: ((892698, -364248, -144337, 130504), "5b75baf36f9a5cb4"),
+        2: ((166332, -311693, -172428, 447909), "abb61c4e08bab1c5"),
+        180: ((870109, -248673, -133570, 205189), "3ceec09fcc5056b2"),
+    },
+    "vendor": {
+        1: ((261602, 82543, 70612, 45619), "af08247e2cf69132"),
+        180: ((60036, 34034, 12763, 42789), "8c31b25f3749d7d0"),
+    },
+    "healthy": {
+        1: ((63083, 43523, -56153, 14471), "9f1dcbc35c350d60"),
+        180: ((175060, 26138, -16110, 56156), "9f1dcbc35c350d60"),
+    },
+    "heavy": {
+        1: ((153242, 30453, 13792, 29122), "0e9b77d6848c88b7"),
+        180: ((110047, 33000, 2012, 37677), "e521e45a88eda0cd"),
+    },
+    "procedural": {
+        1: ((-4502, 26373, -32644, 19378), "9d1a93a3c0366252"),
+        180: ((97394, 44895, -17787, 27490), "223077d8e66fc7bc"),
+    },
+    "drawn": {
+        1: ((117799, 47157, -56781, 14556), "42db25bc37365624"),
+        180: ((148041, 48041, -49418, -13606), "3ae399d557bf1f9f"),
+    },
+}
+"""Of patients of each population: projections of the sequences on fixed noise, and first digits of the hash of the
+segmentation."""
+
+
+@pytest.mark.parametrize("population", [*POPULATIONS, DRAWN])
+def test_cohorts_are_frozen(population):
+    """Results are compared across versions, and public data were made without looking at the cohorts: they stay.
+
+    The last bits of a matrix product depend on the processor, and with them the rounding of some integers of a volume,
+    by one each; so hashes of volumes would differ between machines. A projection on noise of unit variance moves by
+    about the square root of their number, and by thousands where a draw changes.
+    """
+    settings = PhantomSettings(seed=2026, scanners=5, population=population)
+    if population != "standard":
+        settings = replace(settings, grid=(32, 32, 8))
+    found = {}
+    for number in FROZEN[population]:
+        patient = simulate_patient(settings, number)
+        noise = np.random.default_rng(0).standard_normal(patient.volume.shape)
+        projections = (patient.volume * noise).sum(axis=(0, 1, 2))
+        found[number] = projections, hashlib.sha256(patient.label.tobytes()).hexdigest()[:16]
+    for number, (projections, digest) in FROZEN[population].items():
+        np.testing.assert_allclose(found[number][0], projections, rtol=0, atol=40)
+        assert found[number][1] == digest
 
 
 @pytest.mark.parametrize("population", POPULATIONS)
@@ -120,20 +157,6 @@ def test_vendor_has_coils_slices_and_noise_of_its_own():
     assert vendor.array > 0
     assert vendor.acceleration > 0
     assert vendor.thickness[T2W] >= 3 > vendor.thickness[FLAIR]
-
-
-@pytest.mark.parametrize("field_strength", [1.5, 3.0])
-def test_vendor_protocols_give_the_contrasts_that_radiologists_know(field_strength):
-    tissues = Tissues(DENSITY, T1[field_strength], T2[field_strength], UPTAKE, relaxivity=4.0)
-    for seed in range(40):
-        protocols = draw_vendor_scanner(np.random.default_rng(seed)).protocols
-        flair, t1, t2 = (np.abs(protocols[channel].signal(tissues)) for channel in (FLAIR, T1W, T2W))
-        assert flair[Tissue.CSF] < flair[Tissue.WHITE] < flair[Tissue.GREY] < flair[Tissue.OEDEMA]
-        assert t1[Tissue.CSF] < t1[Tissue.GREY] < t1[Tissue.WHITE]
-        assert t2[Tissue.WHITE] < t2[Tissue.GREY] < t2[Tissue.OEDEMA] < t2[Tissue.CSF]
-        enhanced = protocols[T1GD].signal(tissues.after_contrast())
-        assert enhanced[Tissue.RIM] > enhanced[Tissue.WHITE]
-        assert t1[Tissue.RIM] < t1[Tissue.WHITE]
 
 
 # Healthy and heavy
@@ -278,12 +301,12 @@ def test_dataset_json_says_what_the_patients_are(tmp_path):
 
 
 def test_the_seed_alone_decides_the_character_of_a_drawn_population():
-    ones = [draw_character(np.random.default_rng(seed)) for seed in range(40)]
-    assert ones[3] == draw_character(np.random.default_rng(3))
+    ones = [drawn_population(seed) for seed in range(40)]
+    assert ones[3] == drawn_population(3)
     assert len(set(ones)) == len(ones)
     for one in ones:
-        assert one.radius[0] < one.radius[1]
-        assert one.oedema[0] < one.oedema[1]
+        assert one.lesions.radius[0] < one.lesions.radius[1]
+        assert one.lesions.oedema[0] < one.lesions.oedema[1]
     # Neither the other vendor nor brains without the atlas are the rule.
     assert min(one.vendor for one in ones) < 0.2 < 0.8 < max(one.vendor for one in ones)
     assert min(one.without_atlas for one in ones) < 0.4 < 0.9 < max(one.without_atlas for one in ones)

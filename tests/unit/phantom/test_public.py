@@ -13,20 +13,18 @@ from zetadp.phantom.anatomy import HEALTHY, Tissue, load_atlas, sample
 from zetadp.phantom.cohort import CohortStream, PhantomSettings, simulate_patient
 from zetadp.phantom.grid import VoxelGrid
 from zetadp.phantom.lesions import draw_lesions
-from zetadp.phantom.protocols import GradientEcho
+from zetadp.phantom.physics import GradientEcho
 from zetadp.phantom.public import (
+    FIELD_STRENGTHS,
     PublicSettings,
     draw_anatomy,
-    public_name,
-    public_stream,
-    simulate_public_patient,
-)
-from zetadp.phantom.public_protocols import (
-    FIELD_STRENGTHS,
     draw_field_strength,
     draw_public_tissues,
     draw_signals,
     draw_t1_weighted,
+    public_name,
+    public_stream,
+    simulate_public_patient,
 )
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.phantom.tissues import T1, T2
