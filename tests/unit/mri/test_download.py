@@ -108,20 +108,29 @@ def test_a_file_that_is_there_is_not_fetched_again_unless_it_is_wrong(tmp_path):
     assert target.read_bytes() == CONTENT
 
 
-def test_a_broken_download_goes_on_where_it_broke(tmp_path):
-    with serving(1_000_000, 500_000, "good") as (url, requests):
-        fetch(url, tmp_path / "task.tar")
-    assert (tmp_path / "task.tar").read_bytes() == CONTENT
-    assert requests == [None, "bytes=1000000-", "bytes=1500000-"]
+HALF = CONTENT[:1_000_000]
+COURSES = {
+    "broken twice": ((1_000_000, 500_000, "good"), b"", [None, "bytes=1000000-", "bytes=1500000-"]),
+    "another process began": (("good",), HALF, ["bytes=1000000-"]),
+    "busy for a while": ((404, 500, 503, "good"), b"", [None] * 4),
+    "corrupt": (("corrupt", "good"), b"", [None, None]),
+    "corrupt before a break": (("good",), bytes(1000), ["bytes=1000-", None]),
+    "whole but not renamed": (("good",), CONTENT, [f"bytes={len(CONTENT)}-"]),
+    "too long": (("good",), CONTENT + bytes(7), [f"bytes={len(CONTENT) + 7}-", None]),
+    "silent": (("silent", "good"), b"", [None, None]),
+    "a little at a time": ((*[400_000] * 7, "good"), b"", [None, *[f"bytes={n * 400_000}-" for n in range(1, 8)]]),
+}
+"""Answers of the server, the partial file that is there, and the ranges that must be requested."""
 
 
-def test_another_process_goes_on_too(tmp_path):
-    with serving(1_000_000, 503) as (url, _), pytest.raises(UserError):
-        fetch(url, tmp_path / "task.tar", retries=1)
-    assert only(tmp_path) == ["task.tar.part"]
-    with serving() as (url, requests):
-        fetch(url, tmp_path / "task.tar")
-    assert requests == ["bytes=1000000-"]
+@pytest.mark.parametrize("course", COURSES)
+def test_a_download_goes_on_where_it_broke_and_ends_with_the_right_content(course, tmp_path):
+    answers, partial, wanted = COURSES[course]
+    if partial:
+        (tmp_path / "task.tar.part").write_bytes(partial)
+    with serving(*answers) as (url, requests):
+        fetch(url, tmp_path / "task.tar", retries=3, timeout=0.5)
+    assert requests == wanted
     assert only(tmp_path) == ["task.tar"]
     assert (tmp_path / "task.tar").read_bytes() == CONTENT
 
@@ -133,45 +142,15 @@ def test_a_server_without_ranges_is_read_from_the_beginning(tmp_path):
     assert (tmp_path / "task.tar").read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("status", [404, 500, 503])
-def test_a_server_that_fails_for_a_while(tmp_path, status):
-    with serving(status, status, "good") as (url, requests):
-        fetch(url, tmp_path / "task.tar")
-    assert (tmp_path / "task.tar").read_bytes() == CONTENT
-    assert len(requests) == 3
-
-
 @pytest.mark.parametrize("status", [404, 503])
-def test_a_server_that_fails_for_good(tmp_path, status):
-    with serving(status) as (url, requests), pytest.raises(UserError) as error:
+def test_a_server_that_fails_for_good_leaves_what_arrived(tmp_path, status):
+    with serving(1_000_000, status) as (url, requests), pytest.raises(UserError) as error:
         fetch(url, tmp_path / "task.tar", retries=3)
+    # What arrived at first earns new retries.
     assert len(requests) == 4
     for words in (url, str(tmp_path / "task.tar"), str(status), "after 3 retries"):
         assert words in str(error.value)
-
-
-def test_corrupted_content_is_deleted_and_fetched_again_from_the_beginning(tmp_path):
-    with serving("corrupt", "good") as (url, requests):
-        fetch(url, tmp_path / "task.tar")
-    assert requests == [None, None]
-    assert (tmp_path / "task.tar").read_bytes() == CONTENT
-
-
-def test_corruption_before_a_break_is_not_carried_on_for_ever(tmp_path):
-    (tmp_path / "task.tar.part").write_bytes(bytes(1000))
-    with serving() as (url, requests):
-        fetch(url, tmp_path / "task.tar")
-    assert requests == ["bytes=1000-", None]
-    assert (tmp_path / "task.tar").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("length", [len(CONTENT), len(CONTENT) + 7])
-def test_a_partial_file_that_is_complete_or_too_long(tmp_path, length):
-    (tmp_path / "task.tar.part").write_bytes((CONTENT + bytes(7))[:length])
-    with serving() as (url, requests):
-        fetch(url, tmp_path / "task.tar")
-    assert (tmp_path / "task.tar").read_bytes() == CONTENT
-    assert len(requests) == (1 if length == len(CONTENT) else 2)
+    assert only(tmp_path) == ["task.tar.part"]
 
 
 def test_wrong_content_never_takes_the_place_of_the_target(tmp_path):
@@ -179,18 +158,6 @@ def test_wrong_content_never_takes_the_place_of_the_target(tmp_path):
         fetch(url, tmp_path / "task.tar", retries=2)
     assert only(tmp_path) == []
     assert len(requests) <= 4  # the first attempt brings something new, whatever it is worth
-
-
-def test_progress_of_any_size_earns_new_retries(tmp_path):
-    with serving(*[400_000] * 7, "good") as (url, requests):
-        fetch(url, tmp_path / "task.tar", retries=1)
-    assert len(requests) == 8
-
-
-def test_a_server_that_says_nothing_times_out(tmp_path):
-    with serving("silent", "good") as (url, _):
-        fetch(url, tmp_path / "task.tar", timeout=0.2)
-    assert (tmp_path / "task.tar").read_bytes() == CONTENT
 
 
 def test_nobody_listens(tmp_path):
