@@ -212,7 +212,7 @@ def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record],
     for record, folder, readings_of in found:
         open_to: set[str] = set()
         for file in visible(folder):
-            if not file.name.endswith((".nii.gz", ".nii")):
+            if not file.name.lower().endswith((".nii.gz", ".nii")):
                 continue
             given = told(file.name, rules)
             possible = readings_of(record_name(file)) if given is None else given

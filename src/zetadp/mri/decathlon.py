@@ -64,7 +64,7 @@ def canonical_sequence(name: str) -> str | None:
 
 def record_name(file: PurePosixPath | Path) -> str:
     """Return the name of a record: that of its file without ``.nii.gz`` or ``.nii``."""
-    return re.sub(r"\.nii(\.gz)?$", "", file.name)
+    return re.sub(r"\.nii(\.gz)?$", "", file.name, flags=re.IGNORECASE)
 
 
 def read_task(root: Path) -> Listing:
@@ -145,9 +145,15 @@ def _listed(path: Path, entries: list[Any]) -> tuple[PurePosixPath, ...]:
     files = []
     for entry in entries:
         name = entry.get("image") if isinstance(entry, dict) else entry
-        if not isinstance(name, str) or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        if (
+            not isinstance(name, str)
+            or "\\" in name
+            or PurePosixPath(name).is_absolute()
+            or ".." in PurePosixPath(name).parts
+        ):
             raise UserError(
-                f"Expected a path inside the folder of the task for each volume in {path}, found {entry!r}."
+                f"Expected a path inside the folder of the task, with forward slashes, for each volume in {path}, "
+                f"found {entry!r}."
             )
         files.append(PurePosixPath(name))
     return tuple(file for file in files if not is_hidden(file))

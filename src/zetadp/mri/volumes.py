@@ -83,7 +83,7 @@ class Volume:
 
     def open(self) -> IO[bytes]:
         """Open the decompressed bytes of the file as a stream."""
-        if self.path.suffix != ".gz":
+        if not _compressed(self.path):
             return self.path.open("rb")
         from isal import igzip
 
@@ -121,7 +121,7 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
         raise UserError(f"Expected the volume {path}, found no such file. {MEND}")
     broken = (nib.filebasedimages.ImageFileError, nib.spatialimages.HeaderDataError, ValueError, ArithmeticError)
     try:
-        if path.suffix == ".gz" and (magic := _first_bytes(path)) != b"\x1f\x8b":
+        if _compressed(path) and (magic := _first_bytes(path)) != b"\x1f\x8b":
             raise UserError(f"Expected {path} to be gzip-compressed, found a file that begins with {magic!r}. {MEND}")
         image: Any = nib.load(path)
         if not isinstance(image, nib.Nifti1Image):
@@ -157,7 +157,7 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
         raise UserError(f"Expected real voxels in {path}, found {data.dtype}. Store magnitude images.")
     axes = (int(shape[0]), int(shape[1]), int(shape[2]), int(found))
     volume = Volume(path, axes, data.dtype, int(data.offset), slope, intercept, affine, orientation, assumed)
-    if volume.size > path.stat().st_size * (MOST_COMPRESSED if path.suffix == ".gz" else 1):
+    if volume.size > path.stat().st_size * (MOST_COMPRESSED if _compressed(path) else 1):
         raise UserError(
             f"Expected {volume.size} bytes of voxels of shape {image.shape} in {path}, found a file of "
             f"{path.stat().st_size} bytes: it is truncated, or its header is damaged. {MEND}"
@@ -168,6 +168,10 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
             "Ask for fewer slices or leave the record out."
         )
     return volume
+
+
+def _compressed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -235,7 +239,7 @@ def check_complete(volume: Volume) -> None:
     """
     with volume.path.open("rb") as file:
         size = file.seek(-4, os.SEEK_END) + 4
-        recorded = int.from_bytes(file.read(4), "little") if volume.path.suffix == ".gz" else size
+        recorded = int.from_bytes(file.read(4), "little") if _compressed(volume.path) else size
     if recorded != volume.size % 2**32:
         for _ in channels_of(volume):
             pass

@@ -69,6 +69,7 @@ def test_missing_doubled_and_unknown_channels(tmp_path, channels, found):
         {"test": None},
         {"test": ["/etc/passwd"]},
         {"test": ["../elsewhere/BRATS_001.nii.gz"]},
+        {"test": [".\\imagesTs\\BRATS_001.nii.gz"]},
         {"training": [{"label": "./labelsTr/BRATS_001.nii.gz"}]},
     ],
 )
@@ -103,7 +104,7 @@ def test_what_is_written_reads_back_with_the_official_keys(tmp_path):
 
 
 def test_record_name():
-    assert record_name(Path("imagesTr/BRATS_001.nii.gz")) == record_name(Path("BRATS_001.nii")) == "BRATS_001"
+    assert record_name(Path("imagesTr/BRATS_001.nii.gz")) == record_name(Path("BRATS_001.NII")) == "BRATS_001"
 
 
 def test_volume_tells_what_the_header_holds(tmp_path):

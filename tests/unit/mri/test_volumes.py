@@ -99,6 +99,8 @@ def test_uncompressed_volumes_are_read_too(tmp_path, array):
     zipped = read_centre_slices(write_volume(tmp_path / "a.nii.gz", array), SEQUENCES, count=5, size=4)
     plain = read_centre_slices(write_volume(tmp_path / "a.nii", array), SEQUENCES, count=5, size=4)
     np.testing.assert_array_equal(plain, zipped)
+    (tmp_path / "a.nii.gz").rename(tmp_path / "B.NII.GZ")
+    np.testing.assert_array_equal(read_centre_slices(tmp_path / "B.NII.GZ", SEQUENCES, count=5, size=4), zipped)
 
 
 def test_one_voxel_of_another_channel_or_slice_changes_nothing_else(tmp_path, array):
