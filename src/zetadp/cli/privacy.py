@@ -114,15 +114,16 @@ def _add_permit(commands: Any) -> None:  # noqa: ANN401
     explain(
         permit,
         "With noise from the operating system, a run is trained once. A job that would train it again, because of new "
-        "settings or an edited library, stops and prints the total epsilon after such an attempt. This command writes "
-        "one permission into the run's ledger and prints that total.",
+        "settings or an edited library, stops and prints the total epsilon after such an attempt. This command prints "
+        "that total and asks. After the answer yes, it writes one permission into the run's ledger.",
         examples=(
             "permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl",
-            "permit rows.jsonl --delta 1e-5",
+            "permit rows.jsonl --delta 1e-5 --yes",
         ),
     )
     permit.add_argument("file", type=Path, metavar="FILE", help="the run's ledger (.jsonl)")
     permit.add_argument("--delta", type=delta, default=1e-3, help="delta of the totals (default: %(default)s)")
+    permit.add_argument("--yes", action="store_true", help="permit it without a question, in programs")
     permit.set_defaults(run=_permit)
 
 
@@ -258,13 +259,24 @@ def _permit(given: argparse.Namespace) -> None:
     from zetadp.privacy.ledger import Ledger, read_ledger
 
     read_ledger(given.file)  # fails where there is no ledger: `Ledger` would create one
+    print(f"With another attempt, {Permission(given.delta).cost(given.file)}.")
+    if not (given.yes or _answer("Permit it? Answer yes or no: ") == "yes"):
+        raise UserError(f"Expected the answer yes, so nothing was permitted in {given.file}. Programs say --yes.")
     with Ledger(given.file) as ledger:
         ledger.permit()
-    print(f"Attempt {ledger.permitted} is permitted: {Permission(given.delta).cost(given.file)}.")
+    print(f"Attempt {ledger.permitted} is permitted.")
     print(
         "In the pipeline, start it with: snakemake --forcerun MODEL.safetensors, where MODEL.safetensors is the "
         "run's model."
     )
+
+
+def _answer(question: str) -> str:
+    """Return the user's answer to a question, empty where nobody is there to answer."""
+    try:
+        return input(question).strip().casefold()
+    except EOFError:
+        return ""
 
 
 def _finite(epsilon: float) -> float | str:

@@ -10,7 +10,7 @@ from zetadp.base.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon
 from zetadp.core.task import Words
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
 from zetadp.privacy.units import PERSONS
-from zetadp.report.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE
+from zetadp.report.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE, WORSE_NOTE
 from zetadp.report.rendering import MISSING, Sheet, to_markdown
 from zetadp.report.tables import is_simulated
 
@@ -129,6 +129,7 @@ def _privacy(epsilon: str, privacy: Mapping[str, Any]) -> list[str]:
 
 def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
     metric, start = metrics["metric"], metrics.get("public_start")
+    worse = [WORSE_NOTE] if start is not None and metrics[metric] < start else []
     interval = metrics[f"{metric}_interval"]
     between = "no interval: it needs at least two test patients"
     if interval["low"] is not None:
@@ -146,6 +147,7 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
                 if start is not None
                 else []
             ),
+            *worse,
             "",
         ]
     columns, word, by_volume = ("recall", "precision", "f1"), metrics["called"], metrics.get("volume_accuracy")
@@ -166,6 +168,7 @@ def _accuracy(metrics: Mapping[str, Any]) -> list[str]:
             if start is not None
             else []
         ),
+        *worse,
         "",
         to_markdown(Sheet(f"By {word}, in %", (word, *columns), rows)),
     ]

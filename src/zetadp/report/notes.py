@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_value, judged, rounded_up
+from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value, judged, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
 from zetadp.privacy.threat import SECURE_AGGREGATION
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown
 
 INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
+WORSE_NOTE = "- Training made it worse than these public weights. Use them instead: they cost no privacy."
 UNCLIPPED_NOTE = "Unclipped: gradients are neither clipped nor get noise. These runs carry no privacy guarantee."
 SIMULATION_NOTE = "The cohort is simulated: these are results on a simulation, not on patients."
 SEEDED_NOTE = "Noise: seeded. ε is that of the ideal mechanism, simulated: reproducible noise protects nobody."
@@ -51,6 +52,7 @@ def notes(
         *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),
         *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
         *_excesses(runs),
+        *worse_than_start(runs),
         *_others(len(runs), planned),
         *([str(total["statement"])] if total else []),
     ]
@@ -76,6 +78,27 @@ def _others(made: int, planned: int | None) -> list[str]:
     if planned is None or made >= planned:
         return []
     return [f"{made} of the experiment's {planned} runs. The others follow, and the total grows with them."]
+
+
+def worse_than_start(runs: pd.DataFrame) -> list[str]:
+    """Return a note for each network and target whose training made it worse than the public weights it began with.
+
+    Runs that differ in the seed alone are taken together, by the mean of their metric.
+    """
+    found = []
+    cells = runs.dropna(subset="public_start").groupby(["network", "arm", "epsilon"], sort=False)
+    for (network, arm, epsilon), group in cells:
+        start, reached = (100 * float(group[column].mean()) for column in ("public_start", "value"))
+        if reached < start:
+            found.append(
+                f"{network}, {arm}, {_target(epsilon)}: training made it worse, {reached:.1f} % after {start:.1f} % of "
+                "the public weights that it started from. Use these instead: they cost no privacy."
+            )
+    return found
+
+
+def _target(epsilon: str) -> str:
+    return epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
 
 
 def _sums(private: pd.DataFrame) -> list[str]:

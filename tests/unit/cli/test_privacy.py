@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import re
@@ -217,7 +218,7 @@ def test_a_ledger_of_the_librarys_user_is_accounted_and_what_it_leaves_open_is_s
 def test_a_ledger_of_the_librarys_user_can_be_permitted_and_shown_as_risk(header, tmp_path, capsys):
     path = write_own_ledger(tmp_path / "own.jsonl", header)
     once, twice = (accounting.epsilon({(P, 8.0): rounds}, 1e-3) for rounds in (7, 14))
-    assert f"from {rounded_up(once)} to {rounded_up(twice)}, and that of" in said(f"permit {path}", capsys)
+    assert f"from {rounded_up(once)} to {rounded_up(twice)}, and that of" in said(f"permit --yes {path}", capsys)
     assert "written to" in said(f"risk {path}", capsys)
 
 
@@ -304,3 +305,13 @@ def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):
     assert str(absent) in mistake(f"ledger {absent}", capsys)
     assert str(empty) in mistake(f"ledger {empty}", capsys)
     assert "edited or damaged" in mistake(f"ledger {damaged}", capsys)
+
+
+@pytest.mark.parametrize(("answer", "given"), [("yes", 1), ("", 0), ("no", 0)])
+def test_another_attempt_is_permitted_only_after_a_question(answer, given, tmp_path, capsys, monkeypatch):
+    path = write_own_ledger(tmp_path / "own.jsonl", {"noise": "os"})
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    before = len(path.read_text().splitlines())
+    assert main(["permit", str(path)]) == (0 if given else 1)
+    assert "epsilon" in capsys.readouterr().out
+    assert len(path.read_text().splitlines()) == before + given

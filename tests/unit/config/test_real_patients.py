@@ -1,0 +1,74 @@
+"""A deployment is not an experiment: what a configuration may ask of real patients, and how numbers may be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from zetadp.base.validation import UserError
+from zetadp.config.checked import SCHEMA, load_config, overlay
+
+ROOT = Path(__file__).parents[3]
+OWN = """
+name: my-hospital
+cohort: {name: my-hospital, source: folder, folder: data, train_patients: 20, test_patients: 6, unit: record}
+partition: {nodes: 2, validation_patients: 0}
+privacy: {noise: os}
+"""
+ONE = "runs: [{networks: [study_steep], arms: [federated], epsilons: [8], seeds: [0]}]"
+
+
+def loaded(*texts: str) -> object:
+    """Return the checked configuration of config.yaml with texts laid over it."""
+    content = yaml.safe_load((ROOT / "config.yaml").read_text())
+    for text in texts:
+        overlay(content, yaml.safe_load(text))
+    return load_config(content, SCHEMA)
+
+
+def refusal(*texts: str) -> str:
+    with pytest.raises(UserError) as refused:
+        loaded(*texts)
+    return str(refused.value)
+
+
+@pytest.mark.xfail(strict=True, reason="kind D: real patients are no experiment")
+def test_real_patients_get_one_run_unless_more_are_written_down():
+    loaded(OWN, ONE)
+    message = refusal(OWN, "runs: [{networks: [study_steep], arms: [federated], epsilons: [1, 8], seeds: [0]}]")
+    assert "runs: " in message
+    assert "privacy.trainings" in message
+
+
+@pytest.mark.xfail(strict=True, reason="kind D: real patients are no experiment")
+@pytest.mark.parametrize("epsilon", ["inf", "unclipped"])
+def test_a_run_without_noise_on_real_patients_needs_a_sentence(epsilon):
+    run = f"runs: [{{networks: [study_steep], arms: [federated], epsilons: [{epsilon}], seeds: [0]}}]"
+    assert "privacy.without_noise" in refusal(OWN, run)
+    loaded(OWN, run, "privacy: {without_noise: I know that this protects nobody}")
+
+
+@pytest.mark.xfail(strict=True, reason="kind D: what no run uses refuses nothing")
+def test_an_arm_or_a_network_that_no_run_uses_refuses_no_sizes():
+    few = "cohort: {train_patients: 3}\npartition: {nodes: 3, sizes: [1, 1, 1]}"
+    networks = "networks: {unused: {training: {expected_patients: 400}}}"
+    loaded(OWN, ONE, few, networks)
+
+
+@pytest.mark.xfail(strict=True, reason="kind D: whole numbers as spreadsheets write them")
+def test_a_whole_number_may_have_a_point():
+    config = loaded("shards: 4.0\nslices: {count: 4.0, size: 32.0}\ncohort: {simulated: {grid: [32.0, 32.0, 8.0]}}")
+    numbers = [config["shards"], *config["slices"].values(), *config["cohort"]["simulated"]["grid"]]
+    assert [number for number in numbers if isinstance(number, float)] == []
+
+
+@pytest.mark.xfail(strict=True, reason="kind D: names are texts")
+def test_names_in_a_list_are_texts_as_they_were_written():
+    ecg = (ROOT / "workflow/scenarios/ecg.yaml").read_text()
+    config = loaded(ecg, "task: {settings: {left_out: [12, '007', NA, None]}}")
+    assert list(config["task"]["settings"]["left_out"]) == ["12", "007", "NA", "None"]
+    for lost in ("yes", "null", "1e5", "1.50"):
+        assert "task.settings.left_out.0" in refusal(ecg, f"task: {{settings: {{left_out: [{lost}]}}}}")
+    assert "task.settings.left_out" in refusal(ecg, "task: {settings: {left_out: '12'}}")
