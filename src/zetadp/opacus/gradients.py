@@ -100,8 +100,6 @@ def automatic_gradients(layer: nn.Module, activations: list[Tensor], backprops: 
     The gradients of each parameter, with the sample as an additional first axis.
     """
     parameters = {name: p for name, p in layer.named_parameters() if p.requires_grad}
-    if not len(backprops):
-        return {p: p.new_zeros((0, *p.shape)) for p in parameters.values()}
     unhooked = _Unhooked(layer)
 
     def pairing(values: dict[str, Tensor], inputs: tuple[Tensor, ...], backprop: Tensor) -> Tensor:
