@@ -91,8 +91,8 @@ def worse_than_start(runs: pd.DataFrame) -> list[str]:
         start, reached = (100 * float(group[column].mean()) for column in ("public_start", "value"))
         if reached < start:
             found.append(
-                f"{network}, {arm}, {_target(epsilon)}: training made it worse, {reached:.1f} % after {start:.1f} % of "
-                "the public weights that it started from. Use these instead: they cost no privacy."
+                f"{network}, {arm}, {_target(str(epsilon))}: training made it worse, {reached:.1f} % after "
+                f"{start:.1f} % of the public weights that it started from. Use these instead: they cost no privacy."
             )
     return found
 

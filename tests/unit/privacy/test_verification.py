@@ -6,12 +6,15 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from zetadp.base.storage import read_json, write_json, write_text
+from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.cli.commands import main
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import save_model
@@ -21,7 +24,8 @@ from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.chain import START, Link, follow
-from zetadp.privacy.statement import account_run
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import account_run, last_statement
 from zetadp.privacy.verification import seal, verify_run
 from zetadp.privacy.wording import plain_text
 
@@ -165,6 +169,79 @@ def test_a_live_ledger_that_lost_lines_is_found(original, tmp_path):
     lines = (ledgers / "run.jsonl").read_text().splitlines(keepends=True)
     (ledgers / "run.jsonl").write_text("".join(lines[:-2]))
     assert faults(original, ledgers) == [f"{ledgers} holds this ledger and all others"]
+
+
+B = pytest.mark.xfail(strict=True, reason="kind B: what is said does not follow from the ledger")
+
+
+def restated(run: Path, **changes: object) -> None:
+    """Write the statement that whoever forges one would like to have, and seal it."""
+    attempts = read_ledger(run / "ledger.jsonl")
+    given = {"name": "small", "epsilon": read_json(run / "plan.json")["run"]["epsilon"], "delta": 1e-3}
+    statement = last_statement(attempts, **{**given, "unit": "record", **changes})
+    write_json(run / "privacy.json", statement)
+    write_text(run / "privacy.txt", plain_text(statement))
+    sealed(run)
+
+
+def chained_again(run: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Change the lines of a ledger, make its chain anew, and let the model name its head."""
+    head, lines = START, []
+    for link in follow((run / "ledger.jsonl").read_bytes().splitlines()):
+        entry = change(json.loads(json.dumps(link.entry)))
+        if entry is None:
+            continue
+        again = Link.after(head, entry)
+        head = again.head
+        lines.append(again.text)
+    (run / "ledger.jsonl").write_text("\n".join(lines) + "\n")
+    tensors, content = load_tensors(run / "model.safetensors")
+    save_tensors(run / "model.safetensors", tensors, {**content, "ledger_head": head})
+
+
+@B
+@pytest.mark.parametrize("change", [{"unit": "record"}, {"delta": 0.3}])
+def test_a_statement_for_another_unit_or_delta_is_found_though_it_is_sealed_again(run, change):
+    restated(run, **change)
+    assert "the statement follows from the ledger" in faults(run)
+
+
+@B
+@pytest.mark.parametrize("named", [(), FILES[:2]])
+def test_a_seal_that_leaves_out_a_file_is_found(run, named):
+    seal(run / "seal.json", [run / name for name in named])
+    assert faults(run)
+
+
+def louder(entry: dict[str, Any]) -> dict[str, Any]:
+    for release in entry.get("releases", ()):
+        release["noise_multiplier"] *= 10
+    for node in entry.get("nodes", ()) if entry["kind"] == "start" else ():
+        node["noise_multiplier"] *= 10
+    return entry
+
+
+def unseeded(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "noise": "os"} if entry["kind"] == "start" else entry
+
+
+def shorter(entry: dict[str, Any]) -> dict[str, Any] | None:
+    if entry.get("round", 0) > 0 or any(release["round"] > 0 for release in entry.get("releases", ())):
+        return None
+    return {**entry, "training": {**entry["training"], "rounds": 1}} if entry["kind"] == "start" else entry
+
+
+@B
+@pytest.mark.parametrize("change", [louder, unseeded, shorter])
+def test_a_chain_made_anew_is_not_the_one_that_the_register_names(original, run, change):
+    chained_again(run, change)
+    plan, header = read_json(run / "plan.json"), read_ledger(run / "ledger.jsonl")[-1].header
+    training = {**plan["training"], **header["training"], "noise": header["noise"]}
+    write_json(run / "plan.json", {**plan, "training": training, "nodes": header["nodes"]})
+    restated(run, unit="patient")
+    ledgers = original.parent / "ledgers"
+    assert main(["verify", str(run), "--ledgers", str(ledgers)]) == 1
+    assert main(["verify", str(run)]) == 1  # nothing vouches for the ledger
 
 
 def test_another_folder_is_refused(tmp_path, capsys):

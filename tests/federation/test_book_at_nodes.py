@@ -1,0 +1,147 @@
+"""A hospital counts what was really recorded about its patients, at its own delta (kinds A and B)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from federation.sites import DirectLine, assembly, make_hospital, make_plan, random_records
+
+from zetadp.base.validation import UserError
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.training import TrainingFiles
+from zetadp.federation.flower.certificates import make_credentials
+from zetadp.federation.flower.coordinator import Coordinator
+from zetadp.federation.flower.hospital import Hospital
+from zetadp.federation.flower.kit import write_kits
+from zetadp.federation.flower.mirror import Mirror
+from zetadp.federation.flower.protocol import Answer, Request, encode
+from zetadp.federation.flower.settings import HospitalSettings, Patience
+from zetadp.privacy.budget import Cap, spent
+from zetadp.privacy.calibration import check_promise, noise_of_plan
+from zetadp.privacy.chain import START, BrokenChainError, Link
+
+A = pytest.mark.xfail(strict=True, reason="kind A: what was spent is not counted")
+B = pytest.mark.xfail(strict=True, reason="kind B: what is said does not follow from the ledger")
+DELTA = 1e-3
+REAL = {"simulation": False, "answer_seconds": 1}
+NODES = tuple(NodeConstants(f"node-0{number}", 4, 4, 1.0) for number in (1, 2, 3))
+
+
+def plan_of(rounds: int, name: str = "net", more: float = 1.0) -> Plan:
+    plan = replace(make_plan(noise="os", rounds=rounds), nodes=NODES, run=RunName(name, "federated", "8", 0))
+    return plan.with_noise(more * noise_of_plan(plan))
+
+
+def ask(hospital: Hospital, number: int, attempt: str) -> bool:
+    """Return whether a hospital releases a round."""
+    weights = encode(assembly(hospital.plan).phase.weights())
+    return isinstance(hospital.reply(Request(hospital.plan.digest, attempt, number, 0, "", weights)), Answer)
+
+
+def spent_at(hospital: Hospital) -> float:
+    return spent(hospital.settings.state / "ledgers", DELTA)
+
+
+# Point 4: the server's copy
+
+
+@A
+def test_the_servers_copy_refuses_lines_of_an_unknown_kind(tmp_path):
+    start = Link.after(START, {"kind": "start", "federation": "x"})
+    other = Link.after(start.head, {"kind": "release", "releases": [{"nodes": ["n"], "round": 0}]})
+    with pytest.raises(BrokenChainError):
+        Mirror(tmp_path / "node.jsonl").extend([start.text, other.text])
+
+
+# Point 6: what an attempt is, and what limits are asked of
+
+
+@A
+@pytest.mark.parametrize("limit", [{"cap": Cap(8.5, DELTA)}, {"most_epsilon": 8.5}])
+def test_an_attempt_of_another_plan_is_another_attempt_whatever_the_server_calls_it(tmp_path, limit):
+    hospital = make_hospital(plan_of(1), 1, tmp_path, **REAL, **limit)
+    assert ask(hospital, 0, "x")
+    other = plan_of(12)
+    try:
+        hospital = make_hospital(other, 1, tmp_path, **REAL, **limit)
+    except UserError:
+        return
+    assert not any(ask(hospital, number, "x") for number in range(12))
+    assert spent_at(hospital) <= 8.5
+
+
+@A
+def test_most_epsilon_counts_what_earlier_plans_really_cost(tmp_path):
+    first = make_hospital(plan_of(4), 1, tmp_path, **REAL, most_epsilon=8.1)
+    assert all(ask(first, number, "x") for number in range(4))
+    try:
+        second = make_hospital(plan_of(4, more=1.42), 1, tmp_path, **REAL, attempts=2, most_epsilon=8.1)
+    except UserError:
+        return
+    assert not any(ask(second, number, "y") for number in range(4))
+
+
+@A
+def test_most_epsilon_is_asked_before_a_round_is_released_again(tmp_path):
+    hospital = make_hospital(plan_of(4), 1, tmp_path, **REAL, most_epsilon=8.1)
+    assert ask(hospital, 0, "x")
+    for stored in hospital.message_folder.iterdir():
+        stored.unlink()
+    text = hospital.ledger_path.read_text().splitlines(keepends=True)
+    hospital.ledger_path.write_text("".join(text[:-1]))  # killed before the note that the message was sent
+    again = [ask(hospital, number, "x") for number in (0, 1, 2, 3)]
+    assert not all(again)
+
+
+# Point 7: the account belongs to patients
+
+
+def test_a_second_kit_counts_what_the_first_one_spent(tmp_path):
+    keys = make_credentials(tmp_path / "keys", [], ["server.example"])
+    spent_by = []
+    for name in ("first", "second"):
+        plan = plan_of(2, name)
+        plan.write(tmp_path / f"{name}.json")
+        kits = tmp_path / f"kits-{name}"
+        write_kits(plan, tmp_path / f"{name}.json", kits, server="server.example:9443", authority=keys.authority)
+        settings = HospitalSettings.read(kits / "node-02/node.yaml")
+        spent_by.append(settings.state)
+    assert spent_by[0] == spent_by[1]
+
+
+def test_no_node_releases_before_all_nodes_of_the_first_round_are_there(tmp_path):
+    plan = make_plan(rounds=1)
+    hospitals = [make_hospital(plan, place, tmp_path) for place in range(3)]
+    line = DirectLine(hospitals)
+    line.away = {"node-03"}
+    files = TrainingFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
+    patience = Patience(give_up_seconds=1.0, poll_seconds=0.1)
+    with pytest.raises(UserError, match="node-03"):
+        Coordinator(plan, patience, line, random_records(0), files).run()
+    assert not line.requests
+
+
+# Point 11: a hospital judges at its own delta
+
+
+@B
+@pytest.mark.parametrize(
+    ("delta", "population", "expected", "rounds", "sigma"),
+    [(1.0, 6, 6, 20, 1e-3), (0.5, 6, 1, 3, 0.05), (1e-2, 200, 1, 1, 0.02)],
+)
+def test_no_delta_of_the_coordinators_makes_a_plan_cheap(delta, population, expected, rounds, sigma):
+    plan = replace(
+        make_plan(noise="os", rounds=rounds),
+        nodes=(NodeConstants("node-1", population, expected, sigma),),
+        run=RunName("x", "federated", "1", 0),
+        delta=delta,
+    )
+    with pytest.raises(UserError, match="node-1"):
+        check_promise(plan, "node-1", most_epsilon=1.0)
+
+
+def test_real_patients_do_not_take_part_image_by_image(tmp_path):
+    plan = replace(plan_of(2), unit="image", units_of_a_person=2)
+    with pytest.raises(UserError, match="unit image"):
+        make_hospital(plan, 1, tmp_path, **REAL)
