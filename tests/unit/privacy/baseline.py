@@ -41,10 +41,12 @@ FILE = Path(__file__).with_suffix(".json")
 HASH = 16
 """Number of digits of a stored hash."""
 
+SCENARIOS = sorted([*ROOT.glob("workflow/scenarios/*.yaml"), *ROOT.glob("papers/*/scenarios/*.yaml")])
+
 
 def plans() -> Iterator[tuple[str, Plan]]:
     """Yield the plan of every run, before its noise is known, with the name of its scenario."""
-    for scenario in (None, *sorted((ROOT / "workflow/scenarios").glob("*.yaml"))):
+    for scenario in (None, *SCENARIOS):
         files = [ROOT / "config.yaml", *([] if scenario is None else [scenario])]
         config = load_config(read_overlaid(files), SCHEMA)
         for run in run_names(config):
