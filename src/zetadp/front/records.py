@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from torch import Tensor
 from zetadp.base.validation import UserError, shown
 from zetadp.core.records import Records as Items
 from zetadp.core.records import checked_owners
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +36,8 @@ class Records:
     labels
         Correct output for each item: whole numbers of shape (item,) for classes, or what the loss expects.
     patients
-        For each item, the id of its owner: any hashable value, such as a text, a number or a tuple. The guarantee is
-        for one owner with all items.
+        For each item, the id of its owner: any hashable value that has a text of its own, such as a text, a number or
+        a tuple. The guarantee is for one owner with all items.
 
     Attributes
     ----------
@@ -84,6 +81,8 @@ class Records:
             raise UserError(f"Records: Expected one label and one patient for each item, found {found}.")
         if not len(source):
             raise UserError("Records: Expected at least one item, found none.")
+        for owner in dict.fromkeys(owners):
+            id_text(owner)
         codes: dict[Hashable, int] = {}
         numbers = [codes.setdefault(owner, len(codes)) for owner in owners]
         self.inputs: Tensor | LookedUp = source
@@ -128,7 +127,7 @@ class Records:
             raise UserError(
                 f"split: Expected test between 1 and {self.units - 1} of {self.units} patients, found {test}."
             )
-        marks = [hashlib.sha256(f"{seed} {_text(one)}".encode()).hexdigest() for one in self.ids]
+        marks = [hashlib.sha256(f"{seed} {id_text(one)}".encode()).hexdigest() for one in self.ids]
         chosen = set(sorted(range(self.units), key=marks.__getitem__)[:test])
         within = np.isin(self.owner, list(chosen))
         return self._part(~within), self._part(within)
@@ -320,6 +319,22 @@ def _usable(items: Tensor) -> Tensor:
     raise UserError(f"items: Expected numbers of type complex64 or float32, found {items.dtype}.")
 
 
-def _text(owner: Hashable) -> str:
-    """Return a text that distinguishes ids of different types: 1 and "1" are two patients."""
+def id_text(owner: Hashable) -> str:
+    """Return a text that stands for an id in every process: 1 and "1" are two patients, 1 and 1.0 are one.
+
+    Raises
+    ------
+    UserError
+        If the id has no text of its own. Another process could not recognise the patient, and would not count what was
+        spent before.
+    """
+    if isinstance(owner, tuple):
+        return f"tuple ({', '.join(map(id_text, owner))})"
+    if isinstance(owner, float) and owner.is_integer():
+        owner = int(owner)
+    if type(owner).__repr__ is object.__repr__:
+        raise UserError(
+            f"patients: Expected ids that have a text of their own, found {shown(repr(owner))[:80]}, which is another "
+            "one in the next process. Use texts, numbers or tuples of them, or give the class a __repr__."
+        )
     return f"{type(owner).__name__} {owner!r}"

@@ -28,7 +28,7 @@ from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import Task
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.front.losses import check_model, shares_of_noise, task_for
-from zetadp.front.records import Records, joined
+from zetadp.front.records import Records, id_text, joined
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.account import cohort_ledgers
 from zetadp.privacy.budget import Cap, planned, total
@@ -227,7 +227,10 @@ class Run:
         before = [run for path, run in self._recorded() if path != self.ledger]
         header = plan.header()
         now = planned(plan.run.network, header)
-        dimension = sum(p.numel() * (2 if p.is_complex() else 1) for p in self.model.parameters() if p.requires_grad)
+        # By name, because a finished model requires no gradient.
+        groups = (plan.training.optimiser.recipe or {})["groups"]
+        trained = [self.model.get_parameter(name) for group in groups for name in group["parameters"]]
+        dimension = sum(each.numel() * (2 if each.is_complex() else 1) for each in trained)
         worst = max(plan.nodes, key=lambda node: node.noise_multiplier / node.expected)
         noise = shares_of_noise(worst.noise_multiplier, worst.expected, dimension, plan.training.rounds)
         return Promise(
@@ -261,10 +264,9 @@ class Run:
         result = train(self.plan, data, self._files, model=network, task=self.task, after_round=self._progress)
         self.model, self.history = result.model.requires_grad_(requires_grad=False), result.history
         content = {"ledger_head": result.ledger_head, "plan": self.plan.to_json(), "statement": self.statement.text}
-        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         write_json(self.folder / "privacy.json", self.statement.content)
         self.history.to_csv(self.folder / "history.csv", index=False)
-        save_tensors(self.folder / "model.safetensors", tensors, content)
+        save_tensors(self.folder / "model.safetensors", self._weights(), content)
         self._files.finish()
         return self
 
@@ -302,14 +304,13 @@ class Run:
         items = joined([records])
         table = pd.DataFrame({"patient": [f"{records.ids[code]}" for code in records.owner]})
         table["item"] = range(len(table))
-        self.model.eval()
-        return Evaluation(self.task.summarise(predict(self.task, self.model, items.to(self._device), table)))
+        model = copy.deepcopy(self.model).eval()  # training may follow, in the mode that the user chose
+        return Evaluation(self.task.summarise(predict(self.task, model, items.to(self._device), table)))
 
     def save(self, path: Path | str) -> None:
         """Write the weights with plan and statement; `zetadp.load` reads them."""
         content = {"plan": self.plan.to_json(), "statement": self.statement.text}
-        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
-        save_tensors(Path(path), tensors, content)
+        save_tensors(Path(path), self._weights(), content)
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks."""
@@ -343,7 +344,7 @@ class Run:
     def _tags(self) -> set[str]:
         """Return keyed hashes of the patients' ids, which reveal nothing without the account's secret."""
         secret = Secret.of(self.account)
-        return {secret.tag(f"{type(one).__name__} {one!r}") for own in self._held.values() for one in own.ids}
+        return {secret.tag(id_text(one)) for own in self._held.values() for one in own.ids}
 
     def _holdings(self) -> list[Holding]:
         """Return each holder's units, as positions in the joined records."""
@@ -382,13 +383,17 @@ class Run:
                 f"folder: Expected a name that the account {self.account} does not hold, found {self.ledger.stem}. "
                 "What was released stays released. Give the run another folder, or restore this one."
             )
-        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        tensors = self._weights()
         save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
         self.plan.write(self.folder / "plan.json")
         people = self.ledger.with_suffix(".people")
         with writing(people):
             people.write_text("\n".join(sorted(self._tags())) + "\n", encoding="ascii")
         write_json(identity, now)
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Return weights and buffers of the network, in the processor's memory."""
+        return {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
 
     def _load_finished(self) -> None:
         tensors, _ = load_tensors(self.folder / "model.safetensors", self._device)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zetadp.base.validation import UserError
-from zetadp.front.records import Records
+from zetadp.front.records import Records, id_text
 
 ITEMS = torch.randn(6, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
 LABELS = [0, 1, 0, 1, 0, 1]
@@ -56,7 +56,10 @@ def test_other_numbers_are_converted(kind):
 
 
 class Anybody:
-    """An id of a user's own class."""
+    """An id of a user's own class, which has a text of its own."""
+
+    def __repr__(self):
+        return "anybody"
 
 
 OWN = Anybody()
@@ -67,6 +70,14 @@ def test_ids_may_be_anything_hashable(ids):
     records = Records(np.zeros((3, 1)), [0, 0, 0], patients=ids)
     assert records.units == 2
     assert records.ids == (ids[0], ids[1])
+
+
+def test_an_id_has_one_text_in_every_process():
+    """By it the account recognises patients whom another process trained on."""
+    assert len({id_text(one) for one in (7, 7.0)}) == 1
+    assert len({id_text(one) for one in (7, "7", (7,), ("7",))}) == 4
+    with pytest.raises(UserError, match=r"patients: "):
+        Records(np.zeros((1, 1)), [0], patients=[object()])
 
 
 def with_nan():

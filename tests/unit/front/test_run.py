@@ -87,6 +87,15 @@ def test_every_plan_has_the_noise_of_its_epsilon(tmp_path):
         assert all(node.noise_multiplier > 0 for node in plan.nodes)
 
 
+def test_a_promise_is_the_same_after_training_and_a_look_changes_no_mode(tmp_path):
+    train, test = records().split(test=10)
+    prepared = run(tmp_path, data=train, population=30)
+    before = str(prepared.promise)
+    prepared.evaluate(test)
+    assert prepared.model.training
+    assert str(prepared.train().promise) == before
+
+
 def test_a_finished_run_is_replayed_and_releases_nothing_more(tmp_path, capsys):
     first = run(tmp_path).train()
     content = first.ledger.read_bytes()
