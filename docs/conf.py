@@ -11,12 +11,16 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from docutils.nodes import SkipNode, math
+from latex2mathml.converter import convert
 
 from zetadp.cli.commands import command_line
 from zetadp.config.checked import SCHEMA
 
 if TYPE_CHECKING:
+    from docutils.nodes import Element
     from sphinx.application import Sphinx
+    from sphinx.writers.html5 import HTML5Translator
 
 project = "zetadp"
 html_title = project
@@ -33,6 +37,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 
 html_theme = "furo"  # brings its own style and takes the reader's own fonts: nothing is fetched
+html_math_renderer = "mathml"  # which browsers draw themselves; Sphinx's own would fetch a program
 html_copy_source = False
 html_show_sphinx = False
 pygments_style = "friendly"
@@ -50,6 +55,14 @@ def setup(app: Sphinx) -> None:
         shutil.rmtree(inside, ignore_errors=True)  # an ignored copy: Sphinx reads one folder
         shutil.copytree(papers, inside, ignore=shutil.ignore_patterns("*.py", "*.yaml", "Snakefile", "__pycache__"))
     app.connect("source-read", read)
+    app.add_html_math_renderer("mathml", (draw_formula, None), (draw_formula, None))
+
+
+def draw_formula(page: HTML5Translator, formula: Element) -> None:
+    """Write a formula as MathML."""
+    display = "inline" if isinstance(formula, math) else "block"
+    page.body.append(convert(formula.astext(), display=display))
+    raise SkipNode
 
 
 def read(app: Sphinx, page: str, source: list[str]) -> None:
