@@ -68,12 +68,12 @@ if FOLDER is not None and not (FOLDER / "dataset.json").is_file():
     )
 
 
-def brought_volumes(_):
-    """Return a parameter that changes with the volumes and tables that the user brought."""
-    # A simulation or a download writes its volumes while the workflow runs, and has settings or a checksum.
-    files = listed_files(Path(TASK)) if FOLDER is not None else []
-    key = config["cohort"]["patient_key"]
-    return fingerprint([*files, *([Path(key)] if key else [])])
+# What changes with the volumes and tables that the user brought. A simulation or a download writes its volumes while the
+# workflow runs, and has settings or a checksum.
+PATIENT_KEY = config["cohort"]["patient_key"]
+BROUGHT = (listed_files(FOLDER) if FOLDER is not None else []) + (
+    [Path(PATIENT_KEY)] if PATIENT_KEY else []
+)
 
 
 rule index_cohort:
@@ -98,8 +98,8 @@ rule index_cohort:
         train_patients=config["cohort"]["train_patients"],
         test_patients=config["cohort"]["test_patients"],
         slices=config["slices"]["count"],
-        patient_key=config["cohort"]["patient_key"],
-        brought=brought_volumes,
+        patient_key=PATIENT_KEY,
+        brought=lambda _: fingerprint(BROUGHT),
         code=code_of("scripts/index_cohort.py"),
     script:
         "../../scripts/index_cohort.py"
