@@ -18,6 +18,7 @@ from opacus import PrivacyEngine
 
 import zetadp
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 
@@ -103,7 +104,7 @@ def main() -> None:
     # One item of a person moves; a person with all items is protected by what five items together are.
     rate = BATCH / 4000
     sigma = zetadp.noise(epsilon=EPSILON, delta=DELTA, sampling_probability=rate, rounds=ROUNDS + 6)
-    person = accounting.epsilon_group({(rate, sigma): ROUNDS + 6}, DELTA, EACH)
+    person = accounting.epsilon_group({NoisySum(rate, sigma): ROUNDS + 6}, DELTA, EACH)
     units = {
         "PyTorch, no privacy": ("", "none", "none"),
         "Opacus": ("item", "8", f"{person:.0f}"),

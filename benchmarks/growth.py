@@ -42,7 +42,7 @@ from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
@@ -98,7 +98,7 @@ class Federation:
         own = [range(place, patients, nodes) for place in range(nodes)]
         sizes = [{"population": len(members), "expected": len(members)} for members in own]
         events = [
-            Round.poisson(f"node-{place}", **size, noise_multiplier=42.55, clip=1.0) for place, size in enumerate(sizes)
+            Event.poisson(f"node-{place}", **size, noise_multiplier=42.55, clip=1.0) for place, size in enumerate(sizes)
         ]
         self.nodes = [
             Node(

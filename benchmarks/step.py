@@ -55,7 +55,7 @@ from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, Gradient
-from zetadp.privacy.mechanism import noisy_mean
+from zetadp.privacy.seeded_noise import noisy_mean
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 

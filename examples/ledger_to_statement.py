@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.statement import Terms, total_statement
 
@@ -27,7 +28,7 @@ with Ledger(path) as ledger:
         # One contribution a patient, of norm at most CLIP.
         steps *= (CLIP / steps.norm(dim=1, keepdim=True)).clamp(max=1)
         # Record first, then release: a crash in between must not hide a release.
-        ledger.record([Round("here", number, PATIENTS, EXPECTED, probability, sigma, CLIP)])
+        ledger.record([Event("here", number, PATIENTS, EXPECTED, CLIP, NoisySum(probability, sigma))])
         mean += (steps.sum(0) + sigma * CLIP * torch.randn(8)) / EXPECTED
 
 print(f"noise multiplier {sigma:.3f}, learned mean {mean.mean():.2f}, ledger: {path}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from zetadp.base.storage import write_json
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
-from zetadp.privacy.calibration import noise_of_plan
+from zetadp.core.promise import noise_of_plan
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from zetadp.base.storage import read_json
 from zetadp.base.workflow import run
+from zetadp.privacy.events import Unit
 from zetadp.privacy.risk import Risk
-from zetadp.privacy.units import Unit
 from zetadp.report.riskpage import Evidence, write_risk
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 from opacus.accountants import PRVAccountant
 
 if TYPE_CHECKING:
-    from zetadp.privacy.accounting import Mechanisms
+    from zetadp.privacy.accounting import Exposure
 
 DELTA_ERROR = 1e-3
 """Error in delta, as a fraction of delta, that the bracket includes; it moves epsilon by about 1e-4 of itself."""
@@ -24,13 +24,13 @@ _FIRST_ERROR = 0.1
 _SMALLEST_ERROR = 1e-4
 
 
-def epsilon_bracket(mechanisms: Mechanisms, delta: float, relative_error: float = 0.002) -> tuple[float, float, float]:
+def epsilon_bracket(mechanisms: Exposure, delta: float, relative_error: float = 0.002) -> tuple[float, float, float]:
     """Return a lower bound on epsilon, an estimate, and an upper bound.
 
     Parameters
     ----------
     mechanisms
-        Rounds by (sampling probability, noise multiplier). A noise multiplier of zero makes epsilon infinite.
+        Number of noisy sums of each kind. One without noise makes epsilon infinite.
     delta
         Above zero, below one.
     relative_error
@@ -62,12 +62,12 @@ def epsilon_bracket(mechanisms: Mechanisms, delta: float, relative_error: float 
     return max(lower, 0.0), max(estimate, 0.0), max(upper, 0.0)
 
 
-def _accountant(mechanisms: Mechanisms) -> PRVAccountant:
+def _accountant(mechanisms: Exposure) -> PRVAccountant:
     """Return Opacus's accountant with these rounds, in its own order (noise, probability, count)."""
     accountant = PRVAccountant()
-    for (probability, sigma), count in mechanisms.items():
+    for kind, count in mechanisms.items():
         if count:
-            accountant.history.append((sigma, probability, count))
+            accountant.history.append((kind.noise_multiplier, kind.sampling_probability, count))
     return accountant
 
 

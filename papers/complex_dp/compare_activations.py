@@ -30,14 +30,15 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_text
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown
@@ -183,7 +184,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
 
 def per_speaker(comparison: Comparison) -> float:
     """Return epsilon of the speaker with most clips, by group privacy."""
-    mechanisms = {(comparison.drawn, _noise(comparison)): comparison.training.rounds}
+    mechanisms = {NoisySum(comparison.drawn, _noise(comparison)): comparison.training.rounds}
     return accounting.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
 
 

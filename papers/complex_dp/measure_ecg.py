@@ -30,12 +30,12 @@ from zetadp.base.validation import UserError
 from zetadp.config.configured import plan_of
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records
 from zetadp.core.task import Held
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
-from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown

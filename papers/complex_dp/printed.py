@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.accounting import central_limit_noise
 from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.privacy.kinds import NoisySum
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def riess_row(epsilon: float) -> tuple[float, float, float]:
     """
 
     def spent(noise: float) -> float:
-        return accounting.epsilon({(RIESS_SAMPLING, noise): RIESS_ROUNDS}, RIESS_DELTA)
+        return accounting.epsilon({NoisySum(RIESS_SAMPLING, noise): RIESS_ROUNDS}, RIESS_DELTA)
 
     needed = noise_for_epsilon(epsilon, RIESS_DELTA, RIESS_SAMPLING, RIESS_ROUNDS)
     limit = central_limit_noise(gaussian.mu(epsilon, RIESS_DELTA), RIESS_SAMPLING, RIESS_ROUNDS)
@@ -84,7 +85,7 @@ def riess_row(epsilon: float) -> tuple[float, float, float]:
 
 def _epsilon(claim: PrintedClaim, noise_multiplier: float) -> float:
     # Two decimals are shown, and a million rounds take minutes on the finest grid; every grid gives an upper bound.
-    mechanisms = {(claim.sampling_probability, noise_multiplier): claim.rounds}
+    mechanisms = {NoisySum(claim.sampling_probability, noise_multiplier): claim.rounds}
     return accounting.epsilon_pld(mechanisms, claim.delta, tolerance=0.02)
 
 

@@ -35,6 +35,7 @@ from zetadp.core.task import pipeline_task_of
 from zetadp.federation.partition import read_partition
 from zetadp.nn.models import build
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
@@ -271,7 +272,7 @@ def of_the_paper() -> pd.DataFrame:
     (claim,) = (each for each in ZILLER if "fastMRI" in each.experiment)
     rows = []
     for noise, sigma in (("as stated", claim.noise_multiplier), ("as added", claim.noise_multiplier / math.sqrt(2))):
-        alone = Counter({(claim.sampling_probability, sigma): claim.rounds})
+        alone = Counter({NoisySum(claim.sampling_probability, sigma): claim.rounds})
         # The finest grids take minutes and gigabytes for a million rounds. Coarser grids give larger epsilons.
         rows.append(
             {

@@ -1,7 +1,7 @@
 r"""The privacy cost of a sequence of von Mises-Fisher releases, and the concentration for a target epsilon.
 
-A release is a `zetadp.privacy.events.Direction`, one of the kinds that `zetadp.privacy.accounting` composes. Figures
-are upper bounds; they are exact apart from rounding up (`zetadp.directions.loss`).
+A release is a `zetadp.privacy.directions.Direction`, one of the kinds that `zetadp.privacy.accounting` composes.
+Figures are upper bounds; they are exact apart from rounding up (`zetadp.privacy.directions`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from zetadp.base.validation import positive
 from zetadp.privacy import accounting
-from zetadp.privacy.events import Direction
+from zetadp.privacy.directions import Direction
 
 
 def noise_multiplier(concentration: float, dimension: int) -> float:

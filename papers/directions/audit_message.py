@@ -27,11 +27,11 @@ from zetadp.audit.detection import count_errors, result_of_epsilon
 from zetadp.base.randomness import Purpose, stream
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.directions.sampler import draw_direction
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import gaussian
-from zetadp.privacy.events import Direction
-from zetadp.privacy.mechanism import noisy_mean
+from zetadp.privacy.directions import Direction
+from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import Sheet
 
@@ -79,7 +79,7 @@ def attacked(mechanism: str, others: str, epsilon: float) -> dict[str, object]:
         centres = [each / each.norm() if float(each.norm()) else first for each in (without, inside)]
     else:
         sigma = 1 / gaussian.mu(epsilon, DELTA)
-        claim, centres = {(1.0, sigma): 1}, [without, inside]
+        claim, centres = {NoisySum(1.0, sigma): 1}, [without, inside]
     middle, towards = (centres[0] + centres[1]) / 2, (centres[1] - centres[0]).double()
     scores = []
     for present, centre in enumerate((without, inside)):

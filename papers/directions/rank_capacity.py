@@ -38,10 +38,11 @@ from papers.directions.accounting import concentration_for_epsilon
 from zetadp.audit.inversion import Search, invert
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
-from zetadp.directions.capacity import direction_capacity, gaussian_capacity
-from zetadp.directions.sampler import draw_direction
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.events import Direction
+from zetadp.privacy.directions import Direction
+from zetadp.privacy.directions import capacity as direction_capacity
+from zetadp.privacy.gaussian import capacity as gaussian_capacity
+from zetadp.privacy.seeded_noise import draw_direction
 from zetadp.report.figurestyle import (
     SMALL,
     WIDTH,

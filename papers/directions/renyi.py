@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from papers.moments import sampled_moment
 from zetadp.base.validation import positive
-from zetadp.directions.bessel import log_growth, mean_cosine, order_of
-from zetadp.directions.cosine import check_mechanism, cosine_law
-from zetadp.privacy.sampling import sampled_loss, sampled_moment
+from zetadp.privacy.bessel import log_growth, mean_cosine, order_of
+from zetadp.privacy.directions import Direction, cosine_law
+from zetadp.privacy.kinds import sampled_loss
 
 ORDERS = np.unique(np.concatenate([np.arange(101, 300) / 100, np.arange(30, 200) / 10, np.arange(20, 257)]))
 """Orders of the second approach. Values at fractional orders are interpolated."""
@@ -78,7 +79,7 @@ def first_approach(concentration: float, dimension: int, probability: float, rel
     delta
         Delta of all releases together.
     """
-    check_mechanism(concentration, dimension, probability)
+    Direction(probability, concentration, dimension)  # refuses impossible values
     taus = divergence(_DENSE, concentration, dimension)
 
     def sampled(slack: float) -> float:
@@ -115,7 +116,7 @@ def second_approach(
     alphas
         Orders above one.
     """
-    check_mechanism(concentration, dimension, probability)
+    Direction(probability, concentration, dimension)  # refuses impossible values
     whole = np.arange(1, math.ceil(alphas.max()) + 1)
     taus = divergence(whole, concentration, dimension)
     bounds = [probability * float(taus[0]), *(_sampled(int(order), probability, taus) for order in whole[1:])]
@@ -137,7 +138,7 @@ def moments(
     alphas
         Orders above one.
     """
-    check_mechanism(concentration, dimension, probability)
+    Direction(probability, concentration, dimension)  # refuses impossible values
     law = cosine_law(concentration, dimension)
     loss, away = sampled_loss(2 * concentration * law.nodes, probability).ravel(), law.away.ravel()
     values = np.array([float(logsumexp(away + alpha * loss)) / (alpha - 1) for alpha in alphas])

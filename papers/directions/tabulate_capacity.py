@@ -32,9 +32,11 @@ from papers.directions import renyi
 from papers.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
 from zetadp.base.quiet import only_errors
 from zetadp.base.storage import write_text
-from zetadp.directions.bessel import mean_cosine, order_of
-from zetadp.directions.capacity import direction_capacity, gaussian_capacity
 from zetadp.privacy import accounting
+from zetadp.privacy.bessel import mean_cosine, order_of
+from zetadp.privacy.directions import capacity as direction_capacity
+from zetadp.privacy.gaussian import capacity as gaussian_capacity
+from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, line_look, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
@@ -92,7 +94,7 @@ def direction_epsilon(concentration: float, steps: int = STEPS) -> float:
 
 def gaussian_epsilon(noise: float) -> float:
     """Return the true epsilon of Gaussian noise in the paper's setting."""
-    return accounting.epsilon({(RATE, noise): STEPS}, DELTA)
+    return accounting.epsilon({NoisySum(RATE, noise): STEPS}, DELTA)
 
 
 def gaussian_renyi(noise: float, steps: int) -> float:

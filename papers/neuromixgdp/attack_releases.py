@@ -38,6 +38,7 @@ from zetadp.core.records import Node, Records
 from zetadp.core.round import Site, do_round
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.release.release import HOLDER, ReleaseSettings
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
@@ -122,7 +123,7 @@ def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
             plan = planned(settings, PEOPLE * RELEASES, f"{epsilon}-{active}-{alone}-{present}")
             scores.append(_scores(plan, x, labels, active, alone=alone, present=present))
         node = plan.nodes[0]
-        claimed = {(node.expected / PEOPLE / active, node.noise_multiplier): round(PEOPLE * active)}
+        claimed = {NoisySum(node.expected / PEOPLE / active, node.noise_multiplier): round(PEOPLE * active)}
         errors = count_errors(*scores, 0.0, confidence=confidence)
         name = f"{SAMPLINGS[active]}, {'nobody else contributes' if alone else 'among 99 known others'}"
         rows.append(_judged("rows", name, errors, claimed, epsilon))
@@ -194,7 +195,7 @@ def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: fl
     threshold = float(np.median(np.concatenate(pilots)))
     errors = count_errors(losses[0][PILOTS:], losses[1][PILOTS:], threshold, confidence=confidence)
     node = plan.nodes[0]
-    claimed = {} if epsilon == math.inf else {(node.expected / PEOPLE, node.noise_multiplier): PEOPLE}
+    claimed = {} if epsilon == math.inf else {NoisySum(node.expected / PEOPLE, node.noise_multiplier): PEOPLE}
     return _judged("heads", "Poisson, score of the target's class", errors, claimed, epsilon)
 
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from papers.moments import sampled_moment
 from zetadp.base.validation import in_range, positive
-from zetadp.privacy.accounting import Mechanisms, central_limit_mu, central_limit_noise
-from zetadp.privacy.sampling import sampled_moment
+from zetadp.privacy.accounting import Exposure, central_limit_mu, central_limit_noise
+from zetadp.privacy.kinds import NoisySum
 
 ORDERS = range(2, 257)
 """Orders of the Renyi bound. The paper does not state its orders."""
@@ -79,16 +80,16 @@ class PrintedRelease:
         """The number of rows in which a class is active under a fixed schedule, T p."""
         return round(self.class_rate * self.rounds)
 
-    def printed_mechanisms(self, noise_multiplier: float) -> Mechanisms:
+    def printed_mechanisms(self, noise_multiplier: float) -> Exposure:
         """Return the rounds that the paper accounts for: T rounds at the marginal rate m/n (Proposition E.3)."""
-        return {(self.marginal_rate, noise_multiplier): self.rounds}
+        return {NoisySum(self.marginal_rate, noise_multiplier): self.rounds}
 
-    def mechanisms(self, noise_multiplier: float) -> Mechanisms:
+    def mechanisms(self, noise_multiplier: float) -> Exposure:
         """Return the rounds that must be accounted for: T p rounds at the rate q.
 
         An attacker may know which classes are active, so only the draw within a class hides a record.
         """
-        return {(self.rate_in_class, noise_multiplier): self.active_rounds}
+        return {NoisySum(self.rate_in_class, noise_multiplier): self.active_rounds}
 
     def nominal_mu(self, noise_multiplier: float) -> float:
         r"""Return the printed mu, :math:`(m \sqrt{T} / n) \sqrt{e^{1/\sigma_c^2} - 1}`. It ignores the class rate."""

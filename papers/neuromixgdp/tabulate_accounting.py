@@ -36,6 +36,7 @@ from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.kinds import NoisySum
 from zetadp.release.degree import BEST_RATIO, best_mixed
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
@@ -124,7 +125,7 @@ def convergence() -> pd.DataFrame:
     limit = np.array([gaussian.beta(float(alpha), FIGURE_MU) for alpha in alphas])
     rate, rows = FIGURE_MU / math.sqrt(math.expm1(FIGURE_NOISE**-2)), []
     for rounds in ROUNDS:
-        mechanisms = {(rate / math.sqrt(rounds), FIGURE_NOISE): rounds}
+        mechanisms = {NoisySum(rate / math.sqrt(rounds), FIGURE_NOISE): rounds}
         gap = np.array(accounting.trade_off(mechanisms, alphas)) - limit
         spent = brentq(lambda delta, seen=mechanisms: accounting.epsilon(seen, delta, CLOSE) - 1, 1e-4, 0.1, xtol=1e-7)
         rows.append(

@@ -9,6 +9,7 @@ from federation.sites import DirectLine, assembly, make_hospital, make_plan, ran
 
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import check_promise, noise_of_plan
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.coordinator import Coordinator
@@ -18,8 +19,8 @@ from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Request, encode
 from zetadp.federation.flower.settings import HospitalSettings, Patience
 from zetadp.privacy.budget import Cap, spent
-from zetadp.privacy.calibration import check_promise, noise_of_plan
 from zetadp.privacy.chain import START, BrokenChainError, Link
+from zetadp.privacy.ledger import FORMAT
 
 A = pytest.mark.xfail(strict=True, reason="kind A: what was spent is not counted")
 B = pytest.mark.xfail(strict=True, reason="kind B: what is said does not follow from the ledger")
@@ -48,7 +49,7 @@ def spent_at(hospital: Hospital) -> float:
 
 @A
 def test_the_servers_copy_refuses_lines_of_an_unknown_kind(tmp_path):
-    start = Link.after(START, {"kind": "start", "federation": "x"})
+    start = Link.after(START, {"kind": "start", "format": FORMAT, "federation": "x"})
     other = Link.after(start.head, {"kind": "release", "releases": [{"nodes": ["n"], "round": 0}]})
     with pytest.raises(BrokenChainError):
         Mirror(tmp_path / "node.jsonl").extend([start.text, other.text])

@@ -15,6 +15,7 @@ from zetadp.backbone.start import starting_weights, with_public
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
+from zetadp.core.promise import promise_of
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
@@ -24,7 +25,6 @@ from zetadp.federation.flower.settings import Patience
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS, DESCENT, LEAST_SQUARES, MIXED_ROWS
 from zetadp.privacy.accounting import compose
-from zetadp.privacy.calibration import promise_of
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run, recorded_runs, seen_by
 from zetadp.privacy.ledger import read_ledger
@@ -129,7 +129,7 @@ def test_in_larger_passes_they_agree_to_rounding(tmp_path):
 
 def test_with_exact_noise_they_sum_the_same_integers(tmp_path, monkeypatch):
     """Noise of the operating system cannot be repeated; without it, and with everybody drawn, all else can."""
-    module = "zetadp.privacy.exact_mechanism"
+    module = "zetadp.privacy.mechanism"
     monkeypatch.setattr(f"{module}.rounded_normal", lambda count, _: np.zeros(count, np.int64))
     monkeypatch.setattr(f"{module}.bernoulli_mask", lambda _, population: np.ones(population, bool))
     choices = f"{module}.ExactSampledGaussian.image_choices"
@@ -524,5 +524,5 @@ def test_what_holds_when_a_hospital_leaves_in_the_middle(tmp_path):
         planned = Counter(plan.mechanisms(node.name))
         assert compose(server[node.name]) == planned  # also for the one who left: to the declared end
     stayed = reader["node-01"]
-    alone = sum(count for (_, sigma), count in stayed.items() if sigma == plan.nodes[0].noise_multiplier)
+    alone = sum(count for kind, count in stayed.items() if kind.noise_multiplier == plan.nodes[0].noise_multiplier)
     assert alone == rounds - 2  # in these rounds nobody else's noise is counted on

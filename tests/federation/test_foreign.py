@@ -14,9 +14,10 @@ from federation.sites import make_plan
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.plan import Plan
+from zetadp.core.promise import check_promise
 from zetadp.federation.flower.mirror import Mirror
-from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.chain import START, BrokenChainError, Link
+from zetadp.privacy.ledger import FORMAT
 
 PLAN = make_plan(noise="os", patients=4)
 
@@ -116,7 +117,7 @@ def lines_of(*entries: dict) -> list[str]:
     return [link.text for link in links]
 
 
-BEGUN = {"kind": "start", "federation": "x"}
+BEGUN = {"kind": "start", "format": FORMAT, "federation": "x"}
 ROUND = {
     "kind": "round",
     "releases": [{"nodes": ["n"], **{k: v for k, v in PLAN.event("node-01", 0).to_json().items() if k != "node"}}],

@@ -7,9 +7,9 @@ import torch
 from federation.sites import SEED, assembly, make_hospital, make_plan
 
 from zetadp.core.plan import NodeConstants, Plan
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import ExactSampledGaussian
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):

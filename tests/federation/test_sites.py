@@ -14,6 +14,7 @@ from federation.sites import SIZE, SLICES, make_plan, write_hospital_folder
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.plan import Plan
+from zetadp.core.promise import promise_of
 from zetadp.core.records import items_of
 from zetadp.core.task import site_task_of
 from zetadp.federation.flower.approval import approve
@@ -27,7 +28,7 @@ from zetadp.mri.index import index_cohort
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.mri.whitening import whiten
 from zetadp.privacy.accounting import epsilon
-from zetadp.privacy.calibration import promise_of
+from zetadp.privacy.kinds import NoisySum
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ["config.yaml", "workflow/scenarios/smoke.yaml"]
@@ -98,7 +99,9 @@ def test_the_plan_of_a_configuration_meets_its_epsilon(tmp_path, capsys):
     assert plan.digest in said
     assert "node-01: epsilon 8 for each patient, at delta 0.001" in said
     assert (plan.training.rounds, [node.population for node in plan.nodes]) == (4, [4, 4, 4])
-    spent = epsilon({(node.expected / node.population, node.noise_multiplier): 4 for node in plan.nodes[:1]}, 1e-3)
+    spent = epsilon(
+        {NoisySum(node.expected / node.population, node.noise_multiplier): 4 for node in plan.nodes[:1]}, 1e-3
+    )
     assert 7.9 < spent <= 8
     assert plan.header()["partition"]["nodes"] == 3
 

@@ -18,8 +18,7 @@ from zetadp.core.plan import RunName
 from zetadp.core.records import items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 ROUNDS, ITEMS = 6, 4
 NODES = [Held("north", [[0], [1], [2]], 3, 1.5, 0.7), Held("south", [[3], [4], [5]], 3, 1.5, 0.7)]

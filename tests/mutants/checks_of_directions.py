@@ -17,8 +17,8 @@ from mutants.stub import CLIP, federation, random_records
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
 from zetadp.core.settings import DIRECTION, Performance, TrainingSettings
-from zetadp.directions.cosine import cosine_law
 from zetadp.nn.models import NetworkSettings
+from zetadp.privacy.directions import cosine_law
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.statement import Terms, run_statement
 
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zetadp.privacy.events import Round
+    from zetadp.privacy.events import Event
 
 PATIENTS = 4
 ROUNDS = 200
-CLEAR, FAINT = 0.05, 1e-6
-"""Noise multipliers: a mean cosine of 0.3 in the stub's 780 dimensions; and one of 0.99997, where the centre shows."""
+AVERAGED = 300
+"""Directions whose mean is one degree from the centre, give or take a twentieth of a degree."""
+CLEAR, FAINT = 0.05, 1.5e-3
+"""Noise multipliers: a mean cosine of 0.3 in the stub's 780 dimensions; and one of 0.96."""
 DELTA = 1e-3
 
 
@@ -43,13 +45,13 @@ def _above_the_middle(values: Tensor, middle: float, what: str) -> None:
     assert count_is_plausible(count, values.numel(), 0.5, FALSE_ALARM / 2), found
 
 
-def _median_cosine(event: Round) -> float:
-    law = cosine_law(event.concentration, event.dimension)
+def _median_cosine(event: Event) -> float:
+    law = cosine_law(event.kind.concentration, event.kind.dimension)
     reached = np.exp(law.towards).sum(axis=1).cumsum()
     return float(np.interp(0.5, reached, law.edges[1:]))
 
 
-def directions_are_as_stated(sent: Tensor, centre: Tensor, event: Round) -> None:
+def directions_are_as_stated(sent: Tensor, centre: Tensor, event: Event) -> None:
     """Compare unit vectors, shape (vector, dimension), with the law round a centre that an event states.
 
     Their cosines with the centre x have the stated median; and so has the part along j x, relative to what is not along
@@ -62,7 +64,7 @@ def directions_are_as_stated(sent: Tensor, centre: Tensor, event: Round) -> None
     _above_the_middle(cosines, _median_cosine(event), "cosines with the centre")
     turned = torch.stack([-x[1::2], x[0::2]], dim=1).flatten()  # as complex numbers, pair by pair
     across = (y @ turned).square() / (1 - cosines.square())
-    middle = float(stats.beta.median(0.5, (event.dimension - 2) / 2))
+    middle = float(stats.beta.median(0.5, (event.kind.dimension - 2) / 2))
     _above_the_middle(across, middle, "squared parts along j times the centre")
 
 
@@ -108,10 +110,10 @@ def check_a_direction_is_that_of_the_clipped_sum(folder: Path) -> None:
     assert lengths[0] < 0.3 * CLIP
     assert lengths[2] > 0.999 * CLIP
     with federation(folder, [[0, 1, 2]], expected=3, sigma=FAINT, directed=True, records=data) as fed:
-        sent = fed.round(0)[0].double()
+        sent = torch.stack([fed.round(number)[0].double() for number in range(AVERAGED)]).mean(dim=0)
     total = torch.stack(clipped).sum(dim=0)
-    cosine = float(sent @ total / total.norm())
-    assert cosine > math.cos(math.radians(1)), f"the direction is {math.degrees(math.acos(cosine)):.1f} degrees off"
+    cosine = float(sent @ total / total.norm() / sent.norm())
+    assert cosine > math.cos(math.radians(2)), f"the direction is {math.degrees(math.acos(cosine)):.1f} degrees off"
 
 
 @certain

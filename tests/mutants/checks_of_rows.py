@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from zetadp.privacy.events import Round
+    from zetadp.privacy.events import Event
 
 CLASSES, COMPONENTS, UNITS, EXPECTED = 3, 8, 12, 2.0
 ROWS = 1500
@@ -39,7 +39,7 @@ class Released:
     """The rows of one node, with what its ledger says of them."""
 
     rows: Tensor
-    event: Round
+    event: Event
     schedule: np.ndarray | None
 
 

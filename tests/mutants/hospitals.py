@@ -16,7 +16,8 @@ from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MOST_ROUNDS = 20
 
 
 def _hospitals(
-    folder: Path, held: Sequence[Sequence[int]], events: Sequence[Round], records: Records, *, exact: bool
+    folder: Path, held: Sequence[Sequence[int]], events: Sequence[Event], records: Records, *, exact: bool
 ) -> list[Hospital]:
     """Return hospitals that follow one plan, which says of each what its event does.
 
@@ -91,7 +92,7 @@ class Hospitals(Messages):
     ) -> None:
         sizes = [(len(own), len(own) if expected is None else expected) for own in held]
         self.declared = [
-            Round(f"node-{place}", 0, count, mean, mean / count, sigma, clip)
+            Event(f"node-{place}", 0, count, mean, clip, NoisySum(mean / count, sigma))
             for place, (count, mean) in enumerate(sizes)
         ]
         data = random_records(1 + max(max(own) for own in held), side=SIDE) if records is None else records
@@ -119,7 +120,7 @@ class Hospitals(Messages):
             messages.append(decode(reply.update, self.layout.dimension))
         return torch.stack(messages)
 
-    def events(self) -> list[Round]:
+    def events(self) -> list[Event]:
         """Return what the hospitals' ledgers say of their attempts."""
         return [
             event

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,21 +17,21 @@ from mutants.checks_of_directions import (
     check_the_statement_of_directions_is_that_of_all_rounds,
 )
 from mutants.installing import mutant
-from zetadp.privacy.events import Direction
+from zetadp.privacy.directions import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from zetadp.directions.sampler import Draws
     from zetadp.privacy.events import NodeHistory
+    from zetadp.privacy.seeded_noise import Draws
 
-DRAW = "zetadp.directions.sampler:draw_direction"
+DRAW = "zetadp.privacy.seeded_noise:draw_direction"
 CLIPPING = "zetadp.privacy.clipping:clip_factors"
 
 
-@mutant("zetadp.directions.sampler:_orthogonal", check_directions_are_drawn_as_stated)
+@mutant("zetadp.privacy.seeded_noise:_orthogonal", check_directions_are_drawn_as_stated)
 def whole_complex_projection_taken_out(original: Any) -> Any:
     def orthogonal(w: np.ndarray, x: np.ndarray) -> np.ndarray:
         turned = np.stack([-x[1::2], x[0::2]], axis=1).ravel()
@@ -81,7 +82,7 @@ def direction_of_the_sum_of_directions(original: Any) -> Any:
 def directions_of_an_epoch_counted_as_one(original: Any) -> Any:
     def declared(history: NodeHistory, declared_rounds: int) -> Counter[Any]:
         found = original(history, declared_rounds)
-        return Counter({m: math.ceil(m[0] * n) if isinstance(m, Direction) else n for m, n in found.items()})
+        return Counter({kind: math.ceil(kind.sampling_probability * count) for kind, count in found.items()})
 
     return declared
 
@@ -91,7 +92,7 @@ def centres_taken_to_be_at_right_angles(original: Any) -> Any:
     def nearer(kind: Any) -> Any:
         if not isinstance(kind, Direction):
             return kind
-        return kind._replace(concentration=kind.concentration * math.sin(math.pi / 4))
+        return replace(kind, concentration=kind.concentration * math.sin(math.pi / 4))
 
     def epsilon(mechanisms: Mapping[Any, int], *more: float) -> float:
         return float(original({nearer(kind): count for kind, count in mechanisms.items()}, *more))

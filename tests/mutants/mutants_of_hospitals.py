@@ -54,7 +54,7 @@ def hospital_divides_by_the_realised_batch(original: Any) -> Any:
 def noise_divided_among_hospitals(original: Any) -> Any:
     def alter(node: Node) -> None:
         event = node.mechanism.event
-        node.mechanism.event = replace(event, noise_multiplier=event.noise_multiplier / 2**0.5)
+        node.mechanism.event = replace(event, kind=event.kind.with_noise_times(2**-0.5))
 
     return _with_node(original, alter)
 

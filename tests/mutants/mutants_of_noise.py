@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zetadp.privacy.events import Round
+    from zetadp.privacy.events import Event
     from zetadp.privacy.mechanism import Draw, SampledGaussian
 
 SEEDED = "zetadp.privacy.mechanism:SampledGaussian._privatised"
 RELEASE = "zetadp.privacy.mechanism:NodeMechanism.release"
-EXACT = "zetadp.privacy.exact_mechanism:rounded_normal"
+EXACT = "zetadp.privacy.mechanism:rounded_normal"
 
 
 def _with_noise(original: Any, alter: Callable[[SampledGaussian, Tensor], Tensor]) -> Any:
     """Return the shipped function with its noise, as it stands after the division by R, altered."""
 
-    def privatised(self: SampledGaussian, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
+    def privatised(self: SampledGaussian, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
         if self.event.noise_multiplier == 0:
             return torch.as_tensor(original(self, event, clipped_sum, again))
         noise = original(self, event, torch.zeros_like(clipped_sum), again)
@@ -119,7 +119,7 @@ def noise_in_half_precision(original: Any) -> Any:
 
 @mutant(SEEDED, check_audit_of_rounds)
 def noise_reused_between_rounds(original: Any) -> Any:
-    def privatised(self: SampledGaussian, event: Round, clipped_sum: Tensor, again: int) -> Any:
+    def privatised(self: SampledGaussian, event: Event, clipped_sum: Tensor, again: int) -> Any:
         return original(self, replace(event, round=0), clipped_sum, again)
 
     return privatised
@@ -127,7 +127,7 @@ def noise_reused_between_rounds(original: Any) -> Any:
 
 @mutant(SEEDED, check_audit_of_nodes)
 def noise_seeded_alike_on_all_nodes(original: Any) -> Any:
-    def privatised(self: SampledGaussian, event: Round, clipped_sum: Tensor, again: int) -> Any:
+    def privatised(self: SampledGaussian, event: Event, clipped_sum: Tensor, again: int) -> Any:
         first = copy.copy(self)
         first.place = 0
         return original(first, event, clipped_sum, again)

@@ -21,14 +21,14 @@ from zetadp.privacy import accounting, gaussian
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zetadp.privacy.events import NodeHistory, Round
+    from zetadp.privacy.events import Event, NodeHistory
     from zetadp.privacy.ledger import Attempt, Ledger
 
 
 @mutant("zetadp.privacy.ledger:Ledger.record", check_the_ledger_is_on_disk_before_a_release)
 def ledger_written_after_release(original: Any) -> Any:
     # The line is written when the next round is recorded: an accountant that steps behind the optimiser.
-    def record(self: Ledger, events: Sequence[Round]) -> None:
+    def record(self: Ledger, events: Sequence[Event]) -> None:
         late = vars(self).pop("late", None)
         if late is not None:
             original(self, late)
@@ -65,7 +65,7 @@ def torn_line_not_counted(original: Any) -> Any:
 
 @mutant("zetadp.privacy.ledger:Attempt.releases", check_every_release_stays_counted)
 def repeated_round_counted_once(original: Any) -> Any:
-    def releases(self: Attempt) -> list[Round]:
+    def releases(self: Attempt) -> list[Event]:
         torn = original(self)[len(self.events) :]
         return [*dict.fromkeys(self.events), *torn]
 
@@ -75,7 +75,8 @@ def repeated_round_counted_once(original: Any) -> Any:
 @mutant("zetadp.privacy.exposure:declared", check_the_statement_is_that_of_all_rounds_seen)
 def steps_counted_as_epochs(original: Any) -> Any:
     def declared(history: NodeHistory, declared_rounds: int) -> Counter[Any]:
-        return Counter({m: math.ceil(m[0] * n) for m, n in original(history, declared_rounds).items()})
+        found = original(history, declared_rounds)
+        return Counter({kind: math.ceil(kind.sampling_probability * count) for kind, count in found.items()})
 
     return declared
 
@@ -83,7 +84,9 @@ def steps_counted_as_epochs(original: Any) -> Any:
 @mutant("zetadp.privacy.accounting:epsilon_pld", check_the_statement_is_that_of_all_rounds_seen)
 def central_limit_quoted_as_a_bound(original: Any) -> Any:
     def epsilon(mechanisms: Mapping[Any, int], delta: float, tolerance: float = 0.0) -> float:
-        mus = [accounting.central_limit_mu(p, sigma, count) for (p, sigma), count in mechanisms.items()]
+        mus = [
+            accounting.central_limit_mu(k.sampling_probability, k.noise_multiplier, n) for k, n in mechanisms.items()
+        ]
         return gaussian.epsilon(delta, math.hypot(*mus))
 
     return epsilon

@@ -29,7 +29,9 @@ def open_rows_accounted_as_if_all_were(original: Any) -> Any:
     def draw(self: SampledGaussian, round_number: int, *, again: int = 0) -> Draw:
         full: Draw = original(self, round_number, again=again)
         rate = self.event.expected / self.event.population
-        return replace(full, event=replace(full.event, sampling_probability=rate, count=self.rows))
+        return replace(
+            full, event=replace(full.event, kind=replace(full.event.kind, sampling_probability=rate), count=self.rows)
+        )
 
     return draw
 
@@ -67,7 +69,7 @@ def half_of_a_spectrum_counted_and_all_released(original: Any) -> Any:
     return factors
 
 
-@mutant("zetadp.privacy.mechanism:noisy_mean", check_rows_have_the_noise_that_is_stated)
+@mutant("zetadp.privacy.seeded_noise:noisy_mean", check_rows_have_the_noise_that_is_stated)
 def half_the_variance_on_rows(original: Any) -> Any:
     def mean(clipped_sum: Tensor, deviation: float, expected: float, generator: Any) -> Tensor:
         found: Tensor = original(clipped_sum, deviation / 2**0.5, expected, generator)

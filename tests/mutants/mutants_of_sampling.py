@@ -20,7 +20,7 @@ from mutants.installing import mutant
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from zetadp.privacy.events import Round
+    from zetadp.privacy.events import Event
     from zetadp.privacy.mechanism import Draw, SampledGaussian
 
 DRAWN = "zetadp.privacy.mechanism:SampledGaussian._drawn"
@@ -33,7 +33,7 @@ def _batch(order: np.ndarray, start: int, size: int) -> np.ndarray:
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
 def batches_of_fixed_size(original: Any) -> Any:
-    def drawn(self: SampledGaussian, event: Round, again: int) -> np.ndarray:
+    def drawn(self: SampledGaussian, event: Event, again: int) -> np.ndarray:
         order = np.random.default_rng((self.seed, self.place, event.round, again)).permutation(event.population)
         return _batch(order, 0, round(event.expected))
 
@@ -42,7 +42,7 @@ def batches_of_fixed_size(original: Any) -> Any:
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
 def shuffled_batches(original: Any) -> Any:
-    def drawn(self: SampledGaussian, event: Round, again: int) -> np.ndarray:
+    def drawn(self: SampledGaussian, event: Event, again: int) -> np.ndarray:
         size = max(1, round(event.expected))
         epoch, batch = divmod(event.round, math.ceil(event.population / size))
         order = np.random.default_rng((self.seed, self.place, epoch)).permutation(event.population)
@@ -66,14 +66,14 @@ def rate_stated_as_one_over_the_number_of_batches(original: Any) -> Any:
     def draw(self: SampledGaussian, round_number: int, *, again: int = 0) -> Draw:
         full: Draw = original(self, round_number, again=again)
         batches = math.ceil(self.event.population / self.event.expected)
-        return replace(full, event=replace(full.event, sampling_probability=1 / batches))
+        return replace(full, event=replace(full.event, kind=replace(full.event.kind, sampling_probability=1 / batches)))
 
     return draw
 
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
 def empty_draw_drawn_anew(original: Any) -> Any:
-    def drawn(self: SampledGaussian, event: Round, again: int) -> np.ndarray:
+    def drawn(self: SampledGaussian, event: Event, again: int) -> np.ndarray:
         members: np.ndarray = original(self, event, again)
         further = 1000
         while not len(members):
@@ -91,7 +91,7 @@ def mask_reused_in_every_round(original: Any) -> Any:
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
 def mask_shared_by_all_nodes(original: Any) -> Any:
-    def drawn(self: SampledGaussian, event: Round, again: int) -> Any:
+    def drawn(self: SampledGaussian, event: Event, again: int) -> Any:
         first = copy.copy(self)
         first.place = 0
         return original(first, event, again)
@@ -104,7 +104,7 @@ def repeated_round_keeps_its_draw(original: Any) -> Any:
     return lambda self, event, again: original(self, event, 0)
 
 
-@mutant("zetadp.privacy.exact_mechanism:bernoulli_mask", check_exact_sampling_is_by_independent_coins)
+@mutant("zetadp.privacy.mechanism:bernoulli_mask", check_exact_sampling_is_by_independent_coins)
 def exact_batches_of_fixed_size(original: Any) -> Any:
     def mask(probability: Fraction, count: int, *more: Any) -> np.ndarray:
         return np.isin(

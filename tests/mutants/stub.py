@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,11 +18,11 @@ from zetadp.core.round import Phase
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
-from zetadp.privacy.events import Round
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.directions import Direction
+from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
-from zetadp.privacy.mechanism import Draw, SampledGaussian
+from zetadp.privacy.mechanism import Draw, ExactSampledGaussian, SampledGaussian
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ class Messages:
         """Return the messages of all nodes in a round, shape (node, dimension)."""
         raise NotImplementedError
 
-    def events(self) -> list[Round]:
+    def events(self) -> list[Event]:
         """Return what the ledger files say was released."""
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class Federation(Messages):
         """Return what the ledger file says."""
         return read_ledger(self.ledger.path)[-1]
 
-    def events(self) -> list[Round]:
+    def events(self) -> list[Event]:
         """Return what the ledger file says was released in the last attempt."""
         return self.attempt().events
 
@@ -184,11 +184,11 @@ def federation(
             ledger.start({})
         nodes = []
         for place, own in enumerate(held):
-            event = Round.poisson(
+            event = Event.poisson(
                 f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=clip
             )
             if directed:
-                event = event.as_direction(layout.dimension)
+                event = replace(event, kind=Direction.hiding(event.kind, layout.dimension))
             if exact:
                 grid = Grid.choose(clip, noise_multiplier=sigma, population=len(own), dimension=layout.dimension)
                 mechanism: SampledGaussian = ExactSampledGaussian(event, grid=grid, ledger=ledger)

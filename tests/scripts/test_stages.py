@@ -37,7 +37,8 @@ from zetadp.mri.whitening import whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.account import claim
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.wording import plain_text
@@ -71,7 +72,9 @@ def write_ledger(
         for rounds in attempts:
             ledger.start({"noise": source, "training": {"rounds": declared}})
             for number in range(rounds):
-                ledger.record([Round(f"node-0{node + 1}", number, 40, 10.0, 0.25, noise, 1.0) for node in range(nodes)])
+                ledger.record(
+                    [Event(f"node-0{node + 1}", number, 40, 10.0, 1.0, NoisySum(0.25, noise)) for node in range(nodes)]
+                )
     return path
 
 
@@ -106,7 +109,7 @@ def write_index(folder: Path, contents: Sequence[str]) -> Path:
 
 def test_account_is_the_accountants_epsilon_of_the_rounds(tmp_path):
     said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5))
-    assert said["epsilon"] == pytest.approx(accounting.epsilon({(0.25, 2.0): 5}, 1e-3), rel=1e-12)
+    assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.25, 2.0): 5}, 1e-3), rel=1e-12)
     assert said["target_epsilon"] == 8
     assert said["name"] == "complex federated eps-8 seed-3"
     assert set(said["nodes"]) == {"node-01", "node-02"}
@@ -115,10 +118,10 @@ def test_account_is_the_accountants_epsilon_of_the_rounds(tmp_path):
 
 def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path):
     said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, 3, declared=7))
-    assert said["epsilon"] == pytest.approx(accounting.epsilon({(0.25, 2.0): 7}, 1e-3), rel=1e-12)
+    assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.25, 2.0): 7}, 1e-3), rel=1e-12)
     assert said["rounds"] == {"declared": 7, "happened": 3, "replayed": 0}
     # The first training is another release of the same patients; the statement says so, and what both cost.
-    both = accounting.epsilon({(0.25, 2.0): 14}, 1e-3)
+    both = accounting.epsilon({NoisySum(0.25, 2.0): 14}, 1e-3)
     together = pytest.approx(both, rel=1e-12)
     assert said["earlier_attempts"] == {"number": 1, "epsilon_together": together, "seeded": 1}
     assert "trained from its first round 1 time(s) before" in plain_text(said)
@@ -187,7 +190,7 @@ def test_the_total_counts_the_same_patients_under_another_name(tmp_path):
     assert said["private_rows"]["runs"] == 2
     assert said["shared_with"] == {"b": 1}
     assert "cohort b" in said["statement"]
-    both = accounting.epsilon({(0.25, 2.0): 10}, 1e-3)
+    both = accounting.epsilon({NoisySum(0.25, 2.0): 10}, 1e-3)
     assert said["private_rows"]["epsilon"] == pytest.approx(both, rel=1e-12)
     assert account_total(tmp_path / "ledgers/c", contents=["v"])["private_rows"]["runs"] == 1
 
@@ -218,7 +221,7 @@ def test_the_total_adds_every_attempt_of_every_ledger(tmp_path):
     write_ledger(tmp_path / "second.jsonl", 5, noise=3.0)
     total = account_total(tmp_path)
     assert total["private_rows"]["runs"] == total["all_rows"]["runs"] == 3
-    expected = accounting.epsilon({(0.25, 2.0): 5 + 5, (0.25, 3.0): 5}, 1e-3)
+    expected = accounting.epsilon({NoisySum(0.25, 2.0): 5 + 5, NoisySum(0.25, 3.0): 5}, 1e-3)
     assert total["private_rows"]["epsilon"] == pytest.approx(expected, rel=1e-12)
     assert total["all_rows"]["epsilon"] == total["private_rows"]["epsilon"]
     assert "3 private run(s)" in (tmp_path / "total.txt").read_text()
@@ -235,12 +238,12 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
         with Ledger(tmp_path / f"{name}.jsonl") as ledger:
             ledger.start({"noise": "seeded", "training": {"rounds": 5}, "partition": {"seed": seed}})
             for number in range(5):
-                small = Round("node-01", number, 20, 10.0, 0.5, 2.0, 1.0)
-                ledger.record([small, Round("node-02", number, 40, 10.0, 0.25, 2.0, 1.0)])
+                small = Event("node-01", number, 20, 10.0, 1.0, NoisySum(0.5, 2.0))
+                ledger.record([small, Event("node-02", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
     nodes = account_total(tmp_path)["private_rows"]["nodes"]
-    expected = accounting.epsilon({(0.5, 2.0): 5, (0.25, 2.0): 5}, 1e-3)
+    expected = accounting.epsilon({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
     assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)
-    assert nodes["node-01"] == pytest.approx(accounting.epsilon({(0.5, 2.0): 10}, 1e-3), rel=1e-12)
+    assert nodes["node-01"] == pytest.approx(accounting.epsilon({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
 
 
 def test_the_total_does_not_count_a_training_that_released_nothing(tmp_path):
@@ -328,7 +331,7 @@ def test_calibration_meets_every_target_and_hardly_more(tmp_path):
     for arm, probability in (("federated", 0.5), ("central", 0.1)):
         for target in ("1", "8"):
             found[arm, target] = calibrated(arms[arm], target)
-            spent = accounting.epsilon({(probability, found[arm, target]): 20}, 1e-3)
+            spent = accounting.epsilon({NoisySum(probability, found[arm, target]): 20}, 1e-3)
             assert 0.99 * float(target) < spent <= float(target)
     # The small hospital of the federated arm draws its patients most often and needs the most noise.
     assert found["federated", "8"] > found["central", "8"]
@@ -501,7 +504,7 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
     assert len(table) == 2 * 4 * 2
     assert math.isclose(measured["accuracy"], (table["sequence"] == table["predicted"]).mean())
     said = read(tmp_path / "privacy.json")
-    assert said["epsilon"] == pytest.approx(accounting.epsilon({(0.5, 1.0): 3}, 1e-3), rel=1e-12)
+    assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.5, 1.0): 3}, 1e-3), rel=1e-12)
     assert (tmp_path / "privacy.txt").read_text() == plain_text(said)
     assert f"{100 * measured['accuracy']:.2f}" in (tmp_path / "MODEL_CARD.md").read_text()
 

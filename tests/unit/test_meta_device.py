@@ -31,11 +31,10 @@ from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.nn.settings import FEATURES
-from zetadp.privacy.events import Round
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +102,7 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
     with Ledger(tmp_path / "ledger.jsonl") as ledger, OneDevice():
         ledger.start({})
         constants = {"population": PATIENTS, "expected": PATIENTS, "noise_multiplier": 1.0, "clip": clip}
-        events = [Round.poisson(f"node-{place}", **constants) for place in range(2)]
+        events = [Event.poisson(f"node-{place}", **constants) for place in range(2)]
         nodes = [
             Node(
                 SampledGaussian(event, place, seed=0, ledger=ledger)

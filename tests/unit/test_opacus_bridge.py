@@ -32,6 +32,7 @@ from zetadp.cli import main
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 
 opacus = pytest.importorskip("opacus", reason="the bridge needs Opacus, an extra")
 if not version("opacus").startswith("1.6."):
@@ -400,7 +401,7 @@ def test_a_sampling_probability_is_what_was_said():
         functional.cross_entropy(parts[0](x), y).backward()
         optimizer.step()
     assert engine.accountant.history == [(7.9565, P, 3)]
-    assert engine.get_epsilon(1e-3) == accounting.epsilon({(P, 7.9565): 3}, 1e-3)
+    assert engine.get_epsilon(1e-3) == accounting.epsilon({NoisySum(P, 7.9565): 3}, 1e-3)
 
 
 def test_patients_are_drawn_whole_and_independently():
@@ -557,7 +558,7 @@ def test_accountants_agree_on_what_was_done():
         assert engine.accountant.mechanism() == accountant
         assert engine.accountant.history == [(2.0, 0.5, 3)]
         found[accountant] = engine.get_epsilon(1e-3)
-    assert found["pld"] == accounting.epsilon({(0.5, 2.0): 3}, 1e-3)
+    assert found["pld"] == accounting.epsilon({NoisySum(0.5, 2.0): 3}, 1e-3)
     assert found["pld"] < found["prv"] < found["pld"] + 0.02
     assert found["pld"] < found["rdp"] < 1.5 * found["pld"]
 
@@ -920,7 +921,7 @@ def test_half_the_variance_costs_what_the_document_says():
     """Noise multipliers that cost 1, 3 and 8 in 917 rounds at 24 of 44, and what they cost divided by sqrt 2."""
     sentence = re.search(r"1 / 3 / 8 is really (\d+\.\d+) / (\d+\.\d+) / (\d+\.\d+)", DOCUMENT.read_text())
     for sigma, said in zip((42.567, 17.157, 7.9565), sentence.groups(), strict=True):
-        found = accounting.epsilon_pld({(P, sigma / np.sqrt(2)): 917}, 1e-3)
+        found = accounting.epsilon_pld({NoisySum(P, sigma / np.sqrt(2)): 917}, 1e-3)
         assert found == pytest.approx(float(said), rel=0.005)
 
 
@@ -932,7 +933,9 @@ def test_the_ledger_of_the_document_is_accounted(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["ledger", "run.jsonl", "--unit", "patient", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["private_rows"]["epsilon"] == accounting.epsilon({(P, names["optimizer"].noise_multiplier): 20}, 1e-3)
+    assert found["private_rows"]["epsilon"] == accounting.epsilon(
+        {NoisySum(P, names["optimizer"].noise_multiplier): 20}, 1e-3
+    )
     assert found["guarantee"] == "simulated"
     assert found["not_stated"] == []
 

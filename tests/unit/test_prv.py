@@ -9,6 +9,7 @@ from prv import epsilon_bracket
 
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import epsilon_pld
+from zetadp.privacy.kinds import NoisySum
 
 P = 24 / 44
 
@@ -30,7 +31,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_quoted_figure_lies_inside_the_bracket(case):
     probability, noise, rounds, delta = CASES[case]
-    mechanisms = {(probability, noise): rounds}
+    mechanisms = {NoisySum(probability, noise): rounds}
     lower, estimate, upper = epsilon_bracket(mechanisms, delta)
     assert lower <= epsilon_pld(mechanisms, delta) <= upper
     assert lower < estimate < upper
@@ -39,28 +40,28 @@ def test_the_quoted_figure_lies_inside_the_bracket(case):
 
 
 def test_the_cases_cover_the_range_they_claim():
-    epsilons = [epsilon_pld({(p, noise): rounds}, delta, 0.02) for p, noise, rounds, delta in CASES.values()]
+    epsilons = [epsilon_pld({NoisySum(p, noise): rounds}, delta, 0.02) for p, noise, rounds, delta in CASES.values()]
     assert min(epsilons) < 0.11
     assert max(epsilons) > 20
 
 
 def test_rounds_of_different_kinds_compose():
-    mechanisms = {(0.3, 2.0): 100, (0.05, 1.5): 200, (0.5, 9.0): 50}
+    mechanisms = {NoisySum(0.3, 2.0): 100, NoisySum(0.05, 1.5): 200, NoisySum(0.5, 9.0): 50}
     lower, _, upper = epsilon_bracket(mechanisms, 1e-4)
     assert lower <= epsilon_pld(mechanisms, 1e-4) <= upper
-    _, _, without = epsilon_bracket({**mechanisms, (0.5, 9.0): 0}, 1e-4)
+    _, _, without = epsilon_bracket({**mechanisms, NoisySum(0.5, 9.0): 0}, 1e-4)
     assert without < lower
 
 
 def test_full_participation_agrees_with_its_exact_figure():
-    lower, estimate, upper = epsilon_bracket({(1.0, 2.0): 4}, 1e-5)
+    lower, estimate, upper = epsilon_bracket({NoisySum(1.0, 2.0): 4}, 1e-5)
     exact = gaussian.epsilon(1e-5, 1.0)
     assert lower <= exact <= upper
     assert estimate == pytest.approx(exact, rel=5e-4)
 
 
 def test_a_smaller_error_narrows_the_bracket():
-    mechanisms = {(0.2, 2.0): 20}
+    mechanisms = {NoisySum(0.2, 2.0): 20}
     wide = epsilon_bracket(mechanisms, 1e-3, 0.05)
     narrow = epsilon_bracket(mechanisms, 1e-3, 0.005)
     assert wide[0] < narrow[0] < narrow[2] < wide[2]
@@ -68,7 +69,7 @@ def test_a_smaller_error_narrows_the_bracket():
 
 
 def test_the_ends_of_the_scale():
-    assert epsilon_bracket({}, 1e-3) == epsilon_bracket({(P, 2.0): 0}, 1e-3) == (0, 0, 0)
-    assert epsilon_bracket({(P, 42.0): 916, (P, 0.0): 1}, 1e-3) == (math.inf,) * 3
+    assert epsilon_bracket({}, 1e-3) == epsilon_bracket({NoisySum(P, 2.0): 0}, 1e-3) == (0, 0, 0)
+    assert epsilon_bracket({NoisySum(P, 42.0): 916, NoisySum(P, 0.0): 1}, 1e-3) == (math.inf,) * 3
     # At this delta one such round costs nothing at all.
-    assert epsilon_bracket({(0.01, 5.0): 1}, 0.2) == (0, 0, 0)
+    assert epsilon_bracket({NoisySum(0.01, 5.0): 1}, 0.2) == (0, 0, 0)

@@ -24,11 +24,10 @@ from zetadp.core.records import Node, Records, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
-from zetadp.privacy.events import Round
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 CANARY, SILENT = range(2)
 """Positions of the records: the canary, and one that contributes zero."""
@@ -200,7 +199,7 @@ def canary_node(stub: Stub, ledger: Ledger, place: int, audited: Audited, *, pre
     """
     population, noise_multiplier, clip = audited.population, audited.noise_multiplier, audited.clip
     patients = items_of([[CANARY if present else SILENT], *[[SILENT]] * (population - 1)], CLASSES)
-    event = Round.poisson(
+    event = Event.poisson(
         f"node-{place + 1:04d}",
         population=population,
         expected=audited.expected,

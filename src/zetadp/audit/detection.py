@@ -32,8 +32,8 @@ from scipy.stats import beta, binom
 
 from zetadp.base.validation import in_range, positive
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Mechanisms
-from zetadp.privacy.events import Direction, Kind
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.kinds import Kind
 
 FALSE_ALARM = 1e-3
 """Chance to refute a claim that is true."""
@@ -156,7 +156,7 @@ class AuditResult:
     estimate: float
     highest: float
     errors: Errors
-    mechanisms: Mechanisms
+    mechanisms: Exposure
     quantity: Literal["mu", "epsilon"] = "mu"
     delta: float | None = None
 
@@ -200,7 +200,7 @@ def mu_of_errors(alpha: float, misses: float) -> float:
     return float(max(0.0, ndtri(1 - alpha) - ndtri(misses)))
 
 
-def epsilon_of_errors(mechanisms: Mechanisms, delta: float, alpha: float, misses: float) -> float:
+def epsilon_of_errors(mechanisms: Exposure, delta: float, alpha: float, misses: float) -> float:
     """Return the smallest epsilon at which an attack can have these error rates; zero if guessing can have them.
 
     The sampling and the number of rounds are as claimed. All noise multipliers are scaled by one factor until the
@@ -210,7 +210,7 @@ def epsilon_of_errors(mechanisms: Mechanisms, delta: float, alpha: float, misses
     return accounting.epsilon(_scaled(mechanisms, factor), delta) if math.isfinite(factor) else 0.0
 
 
-def result_of_mu(name: str, errors: Errors, claimed: float, mechanisms: Mechanisms) -> AuditResult:
+def result_of_mu(name: str, errors: Errors, claimed: float, mechanisms: Exposure) -> AuditResult:
     """Judge a claim of mu by an attack's errors."""
     return AuditResult(
         name,
@@ -223,7 +223,7 @@ def result_of_mu(name: str, errors: Errors, claimed: float, mechanisms: Mechanis
     )
 
 
-def result_of_epsilon(name: str, errors: Errors, mechanisms: Mechanisms, delta: float) -> AuditResult:
+def result_of_epsilon(name: str, errors: Errors, mechanisms: Exposure, delta: float) -> AuditResult:
     """Judge the accountant's epsilon of these mechanisms by an attack's errors."""
     limits = [
         (errors.alpha_upper, errors.beta_upper),
@@ -235,7 +235,7 @@ def result_of_epsilon(name: str, errors: Errors, mechanisms: Mechanisms, delta: 
     return AuditResult(name, claimed, measured, estimate, highest, errors, mechanisms, "epsilon", delta)
 
 
-def _noise_factor(mechanisms: Mechanisms, alpha: float, misses: float) -> float:
+def _noise_factor(mechanisms: Exposure, alpha: float, misses: float) -> float:
     """Return the factor on the noise at which the trade-off curve passes through a point; infinity for guessing."""
     if alpha + misses >= 1:
         return math.inf
@@ -255,13 +255,10 @@ def _noise_factor(mechanisms: Mechanisms, alpha: float, misses: float) -> float:
     return math.exp(low) if gap(low) > 0 else math.exp(brentq(gap, low, high, xtol=1e-4))
 
 
-def _scaled(mechanisms: Mechanisms, factor: float) -> Mechanisms:
+def _scaled(mechanisms: Exposure, factor: float) -> Exposure:
     scaled: Counter[Kind] = Counter()
     for kind, count in mechanisms.items():
-        if isinstance(kind, Direction):
-            scaled[kind._replace(concentration=kind.concentration / factor)] += count
-        else:
-            scaled[kind[0], kind[1] * factor] += count
+        scaled[kind.with_noise_times(factor)] += count
     return scaled
 
 
@@ -329,7 +326,7 @@ def trials_for_rates(
 
 
 def trials_for_curve(
-    mechanisms: Mechanisms,
+    mechanisms: Exposure,
     faulty: tuple[float, float],
     *,
     false_alarm: float = FALSE_ALARM,
@@ -349,13 +346,13 @@ def trials_for_curve(
 
 
 def power_of(
-    mechanisms: Mechanisms, faulty: tuple[float, float], trials: int, *, false_alarm: float = FALSE_ALARM
+    mechanisms: Exposure, faulty: tuple[float, float], trials: int, *, false_alarm: float = FALSE_ALARM
 ) -> float:
     """Return the power of this number of trials on each side. The parameters are those of `trials_for_curve`."""
     return float(_power(np.array([trials]), _opposite(mechanisms, faulty), faulty, false_alarm)[0])
 
 
-def _opposite(mechanisms: Mechanisms, faulty: tuple[float, float]) -> tuple[float, float]:
+def _opposite(mechanisms: Exposure, faulty: tuple[float, float]) -> tuple[float, float]:
     """Return the point of the trade-off curve that lies diagonally above the faulty rates."""
 
     def gap(more: float) -> float:

@@ -49,9 +49,9 @@ from zetadp.core.training import TrainingData, TrainingFiles, train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Mechanisms
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.kinds import NoisySum, sampled_loss
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.sampling import sampled_loss
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def audit_training(
         noise=audited.noise,
     )
     scores: dict[bool, list[float]] = {False: [], True: []}
-    claim: Mechanisms = {}
+    claim: Exposure = {}
     number = 0
     while len(scores[True]) < trials.count:
         together = min(2 * (trials.count - len(scores[True])), SIDE_BY_SIDE)
@@ -219,7 +219,7 @@ def training_trials(
         As in `detection.trials_needed`.
     """
     faulty = error_rates(probability, noise_multiplier, rounds, true_noise=noise_multiplier / math.sqrt(2))
-    mechanisms = {(probability, noise_multiplier): rounds}
+    mechanisms: Exposure = {NoisySum(probability, noise_multiplier): rounds}
     return trials_for_curve(mechanisms, faulty, false_alarm=false_alarm)
 
 

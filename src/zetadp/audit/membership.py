@@ -46,7 +46,7 @@ from zetadp.core.records import Records
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Mechanisms
+from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.exposure import Run, seen_by
 
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -65,7 +65,7 @@ class Claim:
         The delta of the quoted epsilon.
     """
 
-    mechanisms: Mechanisms
+    mechanisms: Exposure
     delta: float
 
     @cached_property

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +24,7 @@ from zetadp.core.settings import OptimiserSettings, Performance, TrainingSetting
 from zetadp.core.training import TrainingData, TrainingFiles, train
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
+from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import Run, recorded_runs
 
@@ -260,5 +260,5 @@ def _shown(model: nn.Module, records: Records, each: int) -> tuple[np.ndarray, n
 
 def _mechanisms(run: Run) -> tuple[object, ...]:
     """Return everything on which the claims depend, for comparison."""
-    nodes = {name: (tuple(sorted(Counter(h.mechanisms).items())), h.releases) for name, h in run.nodes.items()}
+    nodes = {name: (accounting.ordered(h.mechanisms), h.releases) for name, h in run.nodes.items()}
     return run.declared_rounds, tuple(sorted(nodes.items()))

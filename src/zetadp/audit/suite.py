@@ -19,6 +19,8 @@ from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.audit.spread import spread
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import in_range, positive
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.kinds import NoisySum
 from zetadp.report.rendering import Sheet
 
 logger = logging.getLogger(__name__)
@@ -122,10 +124,10 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     alarm = FALSE_ALARM / (6 + len(targets))
     tried = partial(Trials, delta=delta, confidence=1 - alarm)
     trials = trials_needed(1.0, SHORTFALL, false_alarm=alarm)
-    sampled = {(0.5, 1.0): 1}
+    sampled: Exposure = {NoisySum(0.5, 1.0): 1}
     faulty = one_round_rates(0.5, 1 / SHORTFALL)
     sampled_trials = trials_for_curve(sampled, faulty, false_alarm=alarm)
-    power = power_of({(1.0, 1.0): 1}, one_round_rates(1.0, 1 / SHORTFALL), trials, false_alarm=alarm)
+    power = power_of({NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, 1 / SHORTFALL), trials, false_alarm=alarm)
     audits = [
         Audit(partial(audit_one_round, trials=tried(trials)), LESS_NOISE, power),
         # Three patients, so that a wrong divisor is visible.
@@ -157,7 +159,7 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
         if trials < wanted:
             logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", target.name, trials, wanted)
         faulty = error_rates(*mechanism, true_noise=target.noise_multiplier / SHORTFALL)
-        claim = {(target.probability, target.noise_multiplier): target.rounds}
+        claim: Exposure = {NoisySum(target.probability, target.noise_multiplier): target.rounds}
         audited = Audited(target.noise_multiplier, probability=target.probability, noise=noise)
         run = partial(audit_training, trials=tried(trials), audited=audited, rounds=target.rounds, name=target.name)
         audits.append(Audit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm)))

@@ -115,7 +115,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 def _run_plan(given: argparse.Namespace) -> None:
     from zetadp.config.checked import read_overlaid
-    from zetadp.privacy.calibration import promise_of
+    from zetadp.core.promise import promise_of
 
     plan = _planned(_without_patients(read_overlaid(given.configuration)), given)
     plan.write(given.output)
@@ -144,8 +144,8 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     from zetadp.config.checked import SCHEMA, load_config
     from zetadp.config.configured import needs_backbone, plan_of, run_names, threat_of
     from zetadp.core.plan import RunName
+    from zetadp.core.promise import noise_of_plan
     from zetadp.nn.backbone import load_backbone
-    from zetadp.privacy.calibration import noise_of_plan
 
     config = load_config(content, SCHEMA)
     run = RunName(given.network, given.arm, epsilon_label(given.epsilon), given.seed)

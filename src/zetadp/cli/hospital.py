@@ -86,11 +86,11 @@ def _approve(parser: argparse.ArgumentParser) -> None:
 
 def _run_approve(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
+    from zetadp.core.promise import check_promise
     from zetadp.federation.flower import approval
     from zetadp.federation.flower.approval import invitation
     from zetadp.federation.flower.certificates import read_node_key
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
-    from zetadp.privacy.calibration import check_promise
 
     settings = HospitalSettings.read(given.settings)
     read_node_key(given.key)
@@ -136,13 +136,13 @@ def _node(parser: argparse.ArgumentParser) -> None:
 
 def _run_node(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
+    from zetadp.core.promise import check_promise
     from zetadp.federation.flower.approval import check_approval
     from zetadp.federation.flower.certificates import check_connection, checked_server, read_certificate, read_node_key
     from zetadp.federation.flower.launcher import Uplink, start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
     from zetadp.mri.dataset import pick_device
-    from zetadp.privacy.calibration import check_promise
 
     settings = HospitalSettings.read(given.settings)
     checked_server(given.server)

@@ -16,7 +16,8 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain, paragraphs
 from zetadp.cli.numbers import count, delta, number_that, positive_number, probability
-from zetadp.privacy.units import PERSONS
+from zetadp.privacy.events import PERSONS
+from zetadp.privacy.kinds import NoisySum
 
 PLD = "privacy-loss distribution, an upper bound"
 EXACT = "exact composition of Gaussians"
@@ -206,7 +207,7 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
     """Print the answer, and the epsilon of the resulting run by every accountant."""
     from zetadp.privacy import accounting, gaussian
 
-    mechanisms = {(given.sampling_probability, noise): rounds}
+    mechanisms: accounting.Exposure = {NoisySum(given.sampling_probability, noise): rounds}
     exact = accounting.exact_mu(mechanisms) is not None
     quoted = accounting.epsilon(mechanisms, given.delta)
     renyi = accounting.epsilon_rdp(mechanisms, given.delta)

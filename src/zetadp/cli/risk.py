@@ -9,7 +9,7 @@ from typing import Any
 from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain
 from zetadp.cli.numbers import delta
-from zetadp.privacy.units import PERSONS
+from zetadp.privacy.events import PERSONS
 
 LEDGER = "ledger.jsonl"
 OF_AN_EXPERIMENT = 5

@@ -17,17 +17,17 @@ from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.round import Phase
 from zetadp.core.server import Collector, Receiver, Server, Solver
-from zetadp.core.settings import DIRECTION
 from zetadp.core.task import Classification, Task, task_of
 from zetadp.nn.closed_form import ClosedForm, closed_form
 from zetadp.nn.layers import updates
 from zetadp.nn.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.models import build
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.events import KINDS
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import NodeMechanism, SampledGaussian
+from zetadp.privacy.mechanism import ExactSampledGaussian, NodeMechanism, SampledGaussian
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class Assembly:
         event, rows = self.plan.event(name, 0), self.phase.rows
         if self.grid is not None:
             return ExactSampledGaussian(event, grid=self.grid, ledger=ledger, rows=rows)
-        if self.plan.training.release == DIRECTION and event.noise_multiplier > 0:
-            event = event.as_direction(self.phase.message)
+        if isinstance(event.kind, NoisySum) and event.kind.private:
+            event = replace(event, kind=KINDS[self.plan.training.release].hiding(event.kind, self.phase.message))
         return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows)
 
     def header(self) -> dict[str, Any]:

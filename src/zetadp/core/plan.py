@@ -19,9 +19,10 @@ from typing import Any, Literal, Self
 from zetadp.base.epsilon import SMALLEST_DELTA, UNCLIPPED, epsilon_label
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError, checked_name, in_range, one_of, shown, whole
-from zetadp.core.settings import DIRECTION, GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
+from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import DESCENT, STUDY, NetworkSettings
-from zetadp.privacy.events import Kind, Round, sampling_probability
+from zetadp.privacy.events import KINDS, Event, sampling_probability
+from zetadp.privacy.kinds import Kind
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 
 FORMAT = 2
@@ -81,7 +82,7 @@ class NodeConstants:
         Expected number R of units in a round.
     noise_multiplier
         sigma. It is zero in runs without noise and in plans that are not calibrated yet. Where directions are released,
-        it is the one of Gaussian noise that hides no more (`zetadp.privacy.events.gaussian_bound`).
+        it is the one of Gaussian noise that hides no more (`zetadp.privacy.directions.gaussian_bound`).
     """
 
     name: str
@@ -195,10 +196,10 @@ class Plan:
             raise UserError(
                 f"Expected a threat other than {SECURE_AGGREGATION} for mixed rows: each node sends its own."
             )
-        if self.training.release == DIRECTION and self.threat == SECURE_AGGREGATION:
+        if not KINDS[self.training.release].gaussian and self.threat == SECURE_AGGREGATION:
             raise UserError(
-                f"Expected a threat other than {SECURE_AGGREGATION} for release {DIRECTION}: the cost of a sum of "
-                "directions is not known."
+                f"Expected a threat other than {SECURE_AGGREGATION} for release {self.training.release}: the cost of a "
+                "sum of such releases is not known."
             )
 
     @property
@@ -251,13 +252,14 @@ class Plan:
         node, mixing = self.nodes[self.place(name)], self.training.mixing
         return sampling_probability(node.population, node.expected, Fraction(1) if mixing is None else mixing.share)
 
-    def event(self, name: str, round_number: int) -> Round:
+    def event(self, name: str, round_number: int) -> Event:
         """Return the entry of a round in a node's ledger: public constants, the same for every round.
 
-        For a direction, the ledger adds dimension and concentration, which follow from the network and the noise.
+        The kind is the noisy sum that the plan was calibrated for. Another law hides as much or more, and the ledger
+        records it, because its numbers follow from the network too.
         """
         node, mixing = self.nodes[self.place(name)], self.training.mixing
-        first = Round.poisson(
+        first = Event.poisson(
             name,
             population=node.population,
             expected=node.expected,
@@ -267,16 +269,14 @@ class Plan:
         )
         return replace(first, round=round_number, count=self.open_rows)
 
-    def events(self, name: str) -> Iterator[Round]:
+    def events(self, name: str) -> Iterator[Event]:
         """Return all releases of a node up to the last round."""
         return (self.event(name, number) for number in range(self.training.rounds))
 
     def mechanisms(self, name: str) -> Counter[Kind]:
-        """Return the mechanisms of a node's releases, as an accountant counts them."""
-        found: Counter[Kind] = Counter()
-        for event in self.events(name):
-            found[event.mechanism] += event.count
-        return found
+        """Return the kinds of a node's releases with their numbers, as an accountant counts them."""
+        event = self.event(name, 0)
+        return Counter({event.kind: self.training.rounds * event.count})
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """Return the plan with this noise at every node."""

@@ -12,11 +12,14 @@ from typing import Any
 
 from zetadp.base.validation import UserError, in_range, one_of, positive, whole
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
+from zetadp.privacy.directions import Direction
+from zetadp.privacy.events import KINDS
+from zetadp.privacy.kinds import NoisySum
 
 MOST_ROUNDS = 100_000
 """Most rounds of a run; accounting for more would take minutes, and no training needs them."""
-GAUSSIAN = "gaussian"
-DIRECTION = "von_mises_fisher"
+GAUSSIAN = NoisySum.law
+DIRECTION = Direction.law
 NO_EXACT_DIRECTION = (
     "no exact sampler of directions is known, and the last bits of a floating-point sample reveal who took part"
 )
@@ -135,7 +138,7 @@ class TrainingSettings:
         How rows are mixed, for the estimator ``mixed_rows``.
     release
         Release of a node in a round of descent. ``gaussian``: the mean of clipped gradients, with Gaussian noise.
-        ``von_mises_fisher``: a random unit vector around the direction of that mean (`zetadp.directions`), as
+        ``von_mises_fisher``: a random unit vector around the direction of that mean (`zetadp.privacy.directions`), as
         concentrated as the same noise multiplier allows; seeded noise only. Without noise, both send the mean.
     tf32
         Whether a GPU may round the factors of products in convolutions to 10 bits, which is faster
@@ -198,11 +201,11 @@ class TrainingSettings:
         one_of(("seeded", "os"), noise=self.noise)
         positive(feature_norm=self.feature_norm)
         one_of((DESCENT, *AT_ONCE), estimator=self.estimator)
-        one_of((GAUSSIAN, DIRECTION), release=self.release)
-        if self.release == DIRECTION and self.noise == "os":
-            raise UserError(f"Expected release {GAUSSIAN} with noise os, found {DIRECTION}: {NO_EXACT_DIRECTION}.")
-        if self.release == DIRECTION and self.estimator != DESCENT:
-            raise UserError(f"Expected release {GAUSSIAN} with estimator {self.estimator}, found {DIRECTION}.")
+        one_of(KINDS, release=self.release)
+        if not KINDS[self.release].gaussian and self.noise == "os":
+            raise UserError(f"Expected release {GAUSSIAN} with noise os, found {self.release}: {NO_EXACT_DIRECTION}.")
+        if self.release != GAUSSIAN and self.estimator != DESCENT:
+            raise UserError(f"Expected release {GAUSSIAN} with estimator {self.estimator}, found {self.release}.")
         if (self.estimator == MIXED_ROWS) != (self.mixing is not None):
             raise UserError(f"Expected mixing with estimator {MIXED_ROWS} and with no other, found {self.estimator}.")
         if self.estimator != DESCENT and self.rounds != 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, calibration
+from zetadp.privacy.kinds import NoisySum
 
 
 def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int, delta: float) -> float:
@@ -31,7 +32,7 @@ def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int
     0.9995
     """
     try:
-        return accounting.epsilon({(sampling_probability, noise_multiplier): rounds}, delta)
+        return accounting.epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta)
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -23,6 +23,7 @@ from zetadp.base.validation import UserError, checked_name
 from zetadp.core.evaluation import predict
 from zetadp.core.optimisers import Recipe
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.records import Records as Items
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import Task
@@ -32,7 +33,6 @@ from zetadp.front.records import Records, id_text, joined
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.account import cohort_ledgers
 from zetadp.privacy.budget import Cap, planned, total
-from zetadp.privacy.calibration import noise_of_plan, promise_of
 from zetadp.privacy.exposure import runs_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.secret import Secret

@@ -30,6 +30,7 @@ from zetadp.opacus.optimizer import BatchOwners, PatientOptimizer
 from zetadp.opacus.refusals import check_network, refuse
 from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.privacy.kinds import Kind, NoisySum
 
 KEPT = (
     "collate_fn",
@@ -245,9 +246,9 @@ class PLDAccountant(IAccountant):  # type: ignore[misc]
 
     def get_epsilon(self, delta: float, **_: Any) -> float:  # noqa: ANN401
         """Return epsilon for all rounds so far, as an upper bound; other keywords are ignored."""
-        rounds: Counter[tuple[float, float]] = Counter()
+        rounds: Counter[Kind] = Counter()
         for noise_multiplier, sample_rate, steps in self.history:
-            rounds[sample_rate, noise_multiplier] += steps
+            rounds[NoisySum(sample_rate, noise_multiplier)] += steps
         return epsilon(rounds, delta)
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from zetadp.base.storage import make_folder
 from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import accounting
 from zetadp.privacy.account import cohort_ledgers, cohort_runs
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of, runs_of
 from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
 
@@ -142,7 +142,7 @@ class Cap:
         """
         self._refuse_recorded(ledger.path.parent)
 
-    def check_again(self, ledger: Ledger, events: Sequence[Round]) -> None:
+    def check_again(self, ledger: Ledger, events: Sequence[Event]) -> None:
         """Refuse to record releases that an attempt did not declare, if the total would exceed the cap.
 
         Parameters

@@ -1,30 +1,22 @@
-"""The noise for a privacy target, the number of rounds for a noise level, and the cost of a plan."""
+"""The noise for a privacy target, and the number of rounds for a noise level."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from scipy.optimize import brentq
 
-from zetadp.base.epsilon import SMALLEST_DELTA, USELESS, epsilon_value, rounded_up
+from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, in_range, positive
-from zetadp.privacy import accounting, gaussian
+from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import central_limit_mu, central_limit_noise, epsilon
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.threat import NodeRelease, effective_noise
-
-if TYPE_CHECKING:
-    from zetadp.core.plan import Plan
 
 EPSILONS = (1e-3, 1e3)
 """Range of targets. Below it, training fails in the noise; above it, there is no useful privacy."""
-
-TOLERANCE = 1.0005
-"""A figure may exceed the plan's label by this factor, because accountants differ by about as much."""
 
 _DIGITS = 5
 
@@ -133,21 +125,11 @@ def noise_for_sum(
     noise = _rounded_up(max(needed / unit for needed, unit in zip(alone, seen(1.0), strict=True)))
     # Compare the epsilon that will be stated, not the noise: the stated figure must not exceed the target.
     while any(
-        epsilon({(probability, value): rounds}, delta) > target
+        epsilon({NoisySum(probability, value): rounds}, delta) > target
         for probability, value in set(zip(probabilities, seen(noise), strict=True))
     ):
         noise = _next_up(noise)
     return noise
-
-
-def noise_of_plan(plan: Plan) -> float:
-    """Return the noise multiplier of every node's own message at which a plan costs at most the epsilon in its name."""
-    target, rounds = epsilon_value(plan.run.epsilon), plan.training.rounds
-    if plan.colluding is None:
-        probabilities = [float(plan.probability(node.name)) for node in plan.nodes]
-        return noise_for_nodes(target, plan.delta, probabilities, rounds * plan.open_rows)
-    sizes, expected = [node.population for node in plan.nodes], [node.expected for node in plan.nodes]
-    return noise_for_sum(target, plan.delta, sizes, expected, rounds, plan.colluding)
 
 
 def rounds_for(target: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:
@@ -164,7 +146,7 @@ def rounds_for(target: float, delta: float, sampling_probability: float, noise_m
     _check_target(target, delta)
 
     def fits(rounds: int) -> bool:
-        return epsilon({(sampling_probability, noise_multiplier): rounds}, delta) <= target
+        return epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta) <= target
 
     first_guess = gaussian.mu(target, delta) / central_limit_mu(sampling_probability, noise_multiplier, 1)
     low, high = 0, max(1, round(first_guess**2))
@@ -199,7 +181,7 @@ def _noise(target: float, delta: float, sampling_probability: float, rounds: int
     mu = gaussian.mu(target, delta)
 
     def excess(log_noise: float) -> float:
-        found = epsilon({(sampling_probability, math.exp(log_noise)): rounds}, delta)
+        found = epsilon({NoisySum(sampling_probability, math.exp(log_noise)): rounds}, delta)
         # The logarithm of epsilon is close to a straight line in that of the noise.
         return min(math.log(max(found, 1e-9) / target), 50.0)
 
@@ -228,93 +210,3 @@ def _rounded_up(value: float) -> float:
 def _next_up(value: float) -> float:
     """Return the next larger number of five significant digits."""
     return _rounded_up(value * (1 + 10.0**-_DIGITS))
-
-
-@dataclass(frozen=True)
-class Promise:
-    """Epsilon of one node's releases against everyone who receives them, computed from the plan alone.
-
-    Attributes
-    ----------
-    node
-        Name of the node.
-    unit
-        Unit of the guarantee: ``patient`` or ``image``.
-    epsilon
-        Epsilon for one unit, of one run to its declared end. It is infinite without noise, and where a single round
-        costs more than any guarantee of use: the exact figure could take minutes.
-    delta
-        The delta at which it holds.
-    images
-        Number of images of one patient if the unit is an image, else one.
-    person
-        Epsilon for a patient with all images.
-    """
-
-    node: str
-    unit: str
-    epsilon: float
-    delta: float
-    images: int
-    person: float
-
-    def __str__(self) -> str:
-        if self.epsilon == math.inf:
-            return f"{self.node}: no guarantee, because the plan adds no noise, or far too little"
-        text = f"{self.node}: epsilon {rounded_up(self.epsilon)} for each {self.unit}, at delta {self.delta:g}"
-        if self.images > 1:
-            text += f"; for a patient with all {self.images} images {rounded_up(self.person)}"
-        return text
-
-
-def promise_of(plan: Plan, name: str, attempts: int = 1) -> Promise:
-    """Return the cost of a number of attempts by a plan for the patients of a node, without other nodes' noise."""
-    releases = Counter({kind: attempts * count for kind, count in plan.mechanisms(name).items()})
-    images = plan.units_of_a_person
-    if accounting.epsilon(Counter(dict.fromkeys(releases, 1)), plan.delta) > USELESS:
-        return Promise(name, plan.unit, math.inf, plan.delta, images, math.inf)
-    epsilon = accounting.epsilon(releases, plan.delta)
-    person = epsilon if images == 1 else accounting.epsilon_group(releases, plan.delta, images)
-    return Promise(name, plan.unit, epsilon, plan.delta, images, person)
-
-
-def check_promise(plan: Plan, name: str, *, most_epsilon: float | None = None, attempts: int = 1) -> Promise:
-    """Return the cost of one attempt. Refuse a plan that costs more than its name says or than the node allows.
-
-    Parameters
-    ----------
-    plan, name
-        The plan, and the node's name in it.
-    most_epsilon
-        The largest epsilon that all permitted attempts together may cost a patient. None: only the plan's name limits.
-    attempts
-        Number of permitted attempts.
-
-    Raises
-    ------
-    UserError
-        If epsilon of the plan is above the one in the run's name, or above the node's own limit, or if the name of a
-        plan with noise sets no limit.
-    """
-    found = promise_of(plan, name)
-    label = epsilon_value(plan.run.epsilon)
-    if label == math.inf and found.epsilon < math.inf:
-        raise UserError(
-            f"Expected a plan that names the epsilon of its noise, found the name {plan.run.epsilon}, which limits "
-            f"nothing, and a cost of epsilon {rounded_up(found.epsilon)} for the patients of {name} at delta "
-            f"{plan.delta:g}. Do not take part; ask for another plan."
-        )
-    if found.epsilon > label * TOLERANCE:
-        raise UserError(
-            f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as its name says, "
-            f"found {rounded_up(found.epsilon)} at delta {plan.delta:g}. Do not take part; ask for another plan."
-        )
-    if most_epsilon is not None:
-        total = promise_of(plan, name, attempts).person
-        if total > most_epsilon:
-            times = "one training" if attempts == 1 else f"{attempts} trainings"
-            raise UserError(
-                f"Expected a plan that costs a patient of {name} at most epsilon {most_epsilon:g} in {times}, as "
-                f"most_epsilon says, found {rounded_up(total)} at delta {plan.delta:g}."
-            )
-    return found

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from zetadp.privacy.byte_source import ByteSource, random_words
+from zetadp.base.randomness import ByteSource, random_words
 from zetadp.privacy.exact_decisions import STRIPS, Prefix, candidate, exp_bounds, strip_of, strip_sums
 
 BLOCK = 1 << 15

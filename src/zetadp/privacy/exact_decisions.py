@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from zetadp.privacy.byte_source import ByteSource, random_bytes
+from zetadp.base.randomness import ByteSource, random_bytes
 
 STRIPS = 16
 """Number of strips in one standard deviation. With 16 strips, 2.4 % of the candidates are rejected. More strips would

@@ -9,14 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
 from zetadp.base.epsilon import UNCLIPPED
 from zetadp.base.validation import UserError, positive
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Exposure, Grouped
-from zetadp.privacy.events import Direction, Kind, NodeHistory, Round, histories, least_noise
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.events import Event, NodeHistory, histories
+from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Audience, NodeRelease, Threat, effective_noise
 
@@ -97,12 +99,12 @@ class Run:
     @property
     def directions(self) -> bool:
         """Whether any node released directions instead of noisy sums."""
-        return any(isinstance(kind, Direction) for history in self.nodes.values() for kind in history.mechanisms)
+        return any(not kind.gaussian for history in self.nodes.values() for kind in history.mechanisms)
 
     @property
     def private(self) -> bool:
         """Whether every release of every node carried noise."""
-        return all(kind[1] > 0 for history in self.nodes.values() for kind in history.mechanisms)
+        return all(kind.private for history in self.nodes.values() for kind in history.mechanisms)
 
 
 def recorded_runs(ledger: Path) -> list[Run]:
@@ -130,18 +132,19 @@ def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
 def declared_run(name: str, header: Mapping[str, Any]) -> Run:
     """Return everything that an attempt with this header will have released after its last declared round."""
     training = header["training"]
-    least = least_noise(header)
     clip = math.inf if header["run"]["epsilon"] == UNCLIPPED else training["clip"]
     rows = header.get("rows", {"open": 1, "sampling_probability": {}})
     events = [
-        Round(
+        Event(
             node=node["name"],
             round=number,
             population=node["population"],
             expected=node["expected"],
-            sampling_probability=rows["sampling_probability"].get(node["name"], node["expected"] / node["population"]),
-            noise_multiplier=least.get(node["name"], node["noise_multiplier"]),
             clip=clip,
+            kind=NoisySum(
+                rows["sampling_probability"].get(node["name"], node["expected"] / node["population"]),
+                node["noise_multiplier"],
+            ),
             count=rows["open"],
         )
         for node in header["nodes"]
@@ -159,7 +162,7 @@ def run_of(name: str, attempt: Attempt) -> Run:
     partition = json.dumps(header.get("partition", ""), sort_keys=True)
     colluding = int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None
     images = int(header["images_of_a_patient"]) if header.get("unit") == "image" else None
-    nodes = histories(attempt.releases(), least_noise(header))
+    nodes = histories(attempt.releases())
     rounds = _declared_rounds(header) or min((history.rounds for history in nodes.values()), default=1)
     noise: Literal["seeded", "os"] = "os" if header.get("noise") == "os" else "seeded"
     dimension = int(header["dimension"]) if "dimension" in header else None
@@ -226,19 +229,17 @@ def declared(history: NodeHistory, declared_rounds: int) -> Counter[Kind]:
 def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[str, Counter[Kind]] | None:
     """Return for each node what an audience has seen of it up to the declared round; None without such an audience.
 
-    The other nodes are credited with the least noise that they ever add. If a ledger declares that the noise of all
-    nodes changes together (`events.least_noise`), this least noise is scaled in each round like that of the patient's
-    node. Rounds in which some node released twice or not at all count with the node's own noise
-    (`NodeHistory.unshielded`). What the server sees depends on the run's threat model; ``"messages"`` is what it sees
-    without secure aggregation. The law of an average of directions is not known. Each audience therefore counts as
-    seeing the single directions.
+    The other nodes are credited with the least noise that they ever add. Rounds in which some node released twice or
+    not at all count with the node's own noise (`NodeHistory.unshielded`). What the server sees depends on the run's
+    threat model; ``"messages"`` is what it sees without secure aggregation. The law of an average is known for Gaussian
+    noise only. Each audience therefore counts as seeing the single releases of another law.
     """
     names = list(run.nodes)
     if run.directions:
         if audience == "node" and len(names) == 1:
             return None
         return {name: declared(history, run.declared_rounds) for name, history in run.nodes.items()}
-    least = {name: _costliest(history)[1] for name, history in run.nodes.items()}
+    least = {name: _costliest(history).noise_multiplier for name, history in run.nodes.items()}
 
     def release(name: str, sigma: float) -> NodeRelease:
         return NodeRelease(weights[name], run.nodes[name].expected, sigma, run.nodes[name].clip)
@@ -247,23 +248,22 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
     for index, name in enumerate(names):
         history = run.nodes[name]
         seen[name] = Counter(dict(history.unshielded))
-        for (probability, sigma, *_), count in declared(history, run.declared_rounds).items():
-            # The declaration is for all nodes: a round with more noise at one node has more noise at all nodes.
-            louder = sigma / history.least_noise if 0 < history.least_noise < math.inf else 1.0
-            releases = [release(other, sigma if other == name else louder * least[other]) for other in names]
+        for kind, count in declared(history, run.declared_rounds).items():
+            own = kind.noise_multiplier
+            releases = [release(other, own if other == name else least[other]) for other in names]
             noise = effective_noise(releases, index, audience, run.colluding)
             if noise is None:
                 return None
-            seen[name][probability, noise] += count - history.unshielded.get((probability, sigma), 0)
+            seen[name][NoisySum(kind.sampling_probability, noise)] += count - history.unshielded.get(kind, 0)
     return seen
 
 
-def of_patient(run: Run, total: Exposure) -> Counter[Kind | Grouped]:
+def of_patient(run: Run, total: Exposure) -> Counter[Kind]:
     """Return the exposure of a patient to a node's releases. If images were drawn, all of the patient's count."""
     return accounting.grouped(total, run.images or 1)
 
 
-def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind | Grouped]]:
+def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind]]:
     """Return for each node the costliest exposure of one of its patients over all runs, with every message visible.
 
     Runs over the same nodes add up node by node. If other runs divide the cohort into other nodes (such as a central
@@ -271,12 +271,12 @@ def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind | Gro
     nodes is never credited, not even in runs with simulated secure aggregation, because no protocol hid their messages.
     If a run drew single images, the exposure is that of a patient with all images.
     """
-    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Kind | Grouped]]] = {}
+    partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Kind]]] = {}
     for run in runs:
         totals = partitions.setdefault(run.division, {node: Counter() for node in run.nodes})
         for node, history in run.nodes.items():
             totals[node] += of_patient(run, declared(history, run.declared_rounds))
-    worst: dict[str, Counter[Kind | Grouped]] = {}
+    worst: dict[str, Counter[Kind]] = {}
     for place, totals in enumerate(partitions.values()):
         others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != place]
         for node, own in totals.items():
@@ -286,14 +286,11 @@ def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind | Gro
     return worst
 
 
-def distinct(totals: Iterable[Exposure]) -> list[Counter[Kind | Grouped]]:
+def distinct(totals: Iterable[Exposure]) -> list[Counter[Kind]]:
     """Drop repetitions, so that equal nodes are accounted for once."""
-    return list({tuple(sorted(total.items())): Counter(dict(total)) for total in totals}.values())
+    return list({accounting.ordered(total): Counter(dict(total)) for total in totals}.values())
 
 
 def _costliest(history: NodeHistory) -> Kind:
-    """Return a mechanism that costs at least as much as any past or future round: largest probability, least noise."""
-    most = max(history.mechanisms, key=lambda kind: kind[0])
-    if isinstance(most, Direction):  # all of a run have one concentration
-        return most
-    return most[0], min(history.least_noise, *(kind[1] for kind in history.mechanisms))
+    """Return a kind that costs at least as much as any past or future release: largest probability, least noise."""
+    return reduce(lambda one, other: one.covering(other), history.mechanisms)

@@ -15,7 +15,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -24,7 +24,14 @@ from zetadp.base.storage import make_folder, sync_folder, written_whole
 from zetadp.base.validation import UserError, shown
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
-from zetadp.privacy.events import Round, least_noise
+from zetadp.privacy.events import Event
+
+FORMAT = 2
+"""Version of a ledger's lines. There is one: a ledger of another format is refused."""
+
+
+class OtherFormatError(BrokenChainError):
+    """The first line of an attempt that another version of zetadp wrote."""
 
 
 @dataclass
@@ -51,14 +58,14 @@ class Attempt:
     permitted
         Number of attempts that the user permitted while this attempt was the last.
     register
-        Head of the register when the attempt began; None in ledgers older than registers.
+        Head of the register when the attempt began.
     draws
         Identity of the attempt's seeded draws: hash of the plan, keyed hash of the data. None if the noise came from
         the operating system.
     """
 
     header: dict[str, Any]
-    events: list[Round] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     sent: dict[tuple[int, int], str] = field(default_factory=dict)
     torn: int = 0
     heads: set[str] = field(default_factory=set)
@@ -68,14 +75,9 @@ class Attempt:
     register: str | None = None
     draws: dict[str, str] | None = None
 
-    def releases(self) -> list[Round]:
+    def releases(self) -> list[Event]:
         """Return every release to be accounted, torn lines included."""
-        torn = list({event.node: event for event in self.events}.values())
-        if least := least_noise(self.header):
-            # If the noise changed over the rounds, a torn line may be a repeated round with the least noise. It is
-            # unknown which of the two rounds lacks the other nodes' noise, so both count as lacking it.
-            torn = 2 * [replace(event, noise_multiplier=least[event.node]) for event in torn]
-        return self.events + torn * self.torn
+        return self.events + list({event.node: event for event in self.events}.values()) * self.torn
 
 
 class Ledger:
@@ -106,7 +108,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._head, self._synced, self._registered = START, True, START
-        self.before_record: Callable[[Sequence[Round]], None] | None = None
+        self.before_record: Callable[[Sequence[Event]], None] | None = None
         try:
             make_folder(path.parent)
             # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
@@ -221,7 +223,7 @@ class Ledger:
         # The line names the register's head, so that later ledgers show whether the register has lost its end.
         known: dict[str, Any] = {"nonce": nonce, "register": register.head_beside(self.path)}
         known |= {} if draws is None else {"draws": dict(draws)}
-        self._append({"kind": "start", "attempt": self.attempts, **known, **header})
+        self._append({"kind": "start", "format": FORMAT, "attempt": self.attempts, **known, **header})
         self._attempt.identity = self._head
         self._register()
 
@@ -259,7 +261,7 @@ class Ledger:
         self._append({"kind": "permit", "attempts": self.permitted})
         self._register()
 
-    def record(self, events: Sequence[Round]) -> None:
+    def record(self, events: Sequence[Event]) -> None:
         """Write and sync the events of a round. Their releases may be made only afterwards."""
         if self.before_record is not None:
             self.before_record(events)
@@ -273,7 +275,7 @@ class Ledger:
         self._held.update(events)
         self._times.update({event.round for event in events})
 
-    def holds(self, event: Round, times: int = 1) -> bool:
+    def holds(self, event: Event, times: int = 1) -> bool:
         """Return whether the attempt has recorded the event at least ``times`` times."""
         return self._held[event] >= times
 
@@ -347,6 +349,11 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
     attempts: list[Attempt] = []
     try:
         head = take_lines(lines, attempts)
+    except OtherFormatError as error:
+        raise UserError(
+            f"Expected a ledger of format {FORMAT}, found that line {error.number} of {path} {error.why}. No epsilon "
+            "can be computed from it here: use the version of zetadp that wrote it."
+        ) from error
     except BrokenChainError as error:
         raise UserError(_edited(path, error)) from error
     return attempts, head, len(tail)
@@ -387,6 +394,8 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
     entry = link.entry
     kind = entry.get("kind")
     if kind == "start":
+        if (found := entry.pop("format", None)) != FORMAT:
+            raise OtherFormatError(number, f"has format {found}")
         entry.pop("nonce", None)
         register_head = entry.pop("register", None)
         draws = entry.pop("draws", None)
@@ -396,7 +405,7 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
     elif kind == "round":
         for release in entry["releases"]:
             nodes = release.pop("nodes")
-            attempts[-1].events += [Round.from_json({"node": node, **release}) for node in nodes]
+            attempts[-1].events += [Event.from_json({"node": node, **release}) for node in nodes]
     elif kind == "sent":
         attempts[-1].sent[entry["round"], entry.get("again", 0)] = entry["digest"]
     elif kind == "permit":
@@ -407,7 +416,7 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
     attempts[-1].last = link.head
 
 
-def _times(events: Sequence[Round]) -> Counter[int]:
+def _times(events: Sequence[Event]) -> Counter[int]:
     """Return how often each round was recorded. If nodes differ, the largest number counts."""
     times: Counter[int] = Counter()
     for (_, number), count in Counter((event.node, event.round) for event in events).items():

@@ -2,16 +2,23 @@ r"""Poisson sampling and noise in one object, so that the accountant counts exac
 
 One round at one node has these steps:
 
-1. Every patient is drawn independently with probability ``p = R / N``.
-2. The clipped gradients of the drawn patients are summed.
+1. Every unit is drawn independently with probability ``p = R / N``.
+2. The clipped contributions of the drawn units are summed.
 3. Noise of variance :math:`(\sigma B)^2` is added to every real coordinate, and to the real part **and** the imaginary
    part of every complex coordinate.
-4. The result is divided by the expected number R of patients, a public constant. The number of patients who were drawn
-   is private and is never the divisor. A round that draws no patient releases noise.
+4. The result is divided by the expected number R of units, a public constant. The number of units that were drawn is
+   private and is never the divisor. A round that draws no unit releases noise.
 
-If the event releases a direction, a random direction around that of the sum is released instead (`zetadp.directions`).
-A sum of zero has no direction, either because no patient was drawn or because the contributions cancel. A fixed public
-direction then replaces it. The accountant assumes that any two centres are opposite, including this one.
+That is the kind `NoisySum`. Another kind of release (`zetadp.privacy.kinds`) replaces steps 3 and 4. A direction, for
+example, is drawn around that of the sum. A sum of zero has no direction, either because no unit was drawn or because
+the contributions cancel. A fixed public direction then replaces it. The accountant assumes that any two centres are
+opposite, including this one.
+
+Two mechanisms do this. `SampledGaussian` draws from a seed: it is reproducible and protects nobody. The low-order bits
+of floating-point noise can reveal people, and an attacker could learn a seed. `ExactSampledGaussian` protects: each
+clipped gradient is truncated to an integer grid and its norm is checked in integers. Sums are exact, and the noise is
+an exactly rounded Gaussian from the operating system. The release is therefore post-processing of the continuous
+Gaussian mechanism, for which every accountant holds.
 
 The method is Algorithm 1 of Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI
 Applications, with the noise of its eq. 2. ``torch.randn`` with a complex dtype would give half the variance.
@@ -19,20 +26,22 @@ Applications, with the noise of its eq. 2. ``torch.randn`` with a complex dtype 
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.randomness import Purpose, stream
+from zetadp.base.randomness import ByteSource, Purpose, random_bytes, stream
 from zetadp.base.transfer import to_device
-from zetadp.directions.sampler import draw_direction
-from zetadp.privacy.events import Round, sampling_probability
-from zetadp.privacy.grid import Grid
+from zetadp.privacy.events import Event, sampling_probability
+from zetadp.privacy.exact import rounded_normal
+from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -41,6 +50,8 @@ if TYPE_CHECKING:
 
 DRAWN_AT_ONCE = 1 << 23
 """Number of places that are drawn together."""
+NOISY_AT_ONCE = 1 << 24
+"""Number of coordinates to which noise is added at a time."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +63,18 @@ class Draw:
     event
         Public constants of the round.
     members
-        Indices of the patients drawn. Private: it never leaves the node.
+        Indices of the units drawn. Private: it never leaves the node.
     rows
         Row for which each member was drawn, if several sums are released together. None for a single sum.
     """
 
-    event: Round
+    event: Event
     members: np.ndarray
     rows: np.ndarray | None = None
 
 
 class NodeMechanism(ABC):
-    """The mechanism of one node: it draws the patients of a round and makes the release.
+    """The mechanism of one node: it draws the units of a round and makes the release.
 
     Subclasses define the source of randomness.
 
@@ -75,7 +86,7 @@ class NodeMechanism(ABC):
         Ledger that must record an event before its release.
     rows
         Number of sums that are released together in a round. Each sum has its own draws. The share of the sums for
-        which a patient can be drawn is public: it is the count of the event divided by this number.
+        which a unit can be drawn is public: it is the count of the event divided by this number.
 
     Raises
     ------
@@ -89,38 +100,38 @@ class NodeMechanism(ABC):
     repeatable = True
     """Whether a round, computed again, releases the same bytes."""
 
-    def __init__(self, event: Round, *, ledger: Ledger, rows: int = 1) -> None:
+    def __init__(self, event: Event, *, ledger: Ledger, rows: int = 1) -> None:
         self.event, self.ledger, self.rows = event, ledger, rows
         self.probability = sampling_probability(event.population, event.expected, Fraction(event.count, rows))
         if event.count > rows or float(self.probability) != event.sampling_probability:
             raise ValueError(
                 f"Expected at most {rows} rows, drawn for with the chance {float(self.probability):g}, found {event}."
             )
-        if event.dimension and rows > 1:
-            raise ValueError(f"Expected one sum where its direction is released, found {rows} rows.")
+        if not event.kind.gaussian and rows > 1:
+            raise ValueError(f"Expected Gaussian noise for several rows, found {rows} rows and {event.kind}.")
         self._released: set[tuple[int, int]] = set()
 
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
-        """Draw the patients of a round, each independently. The result may be empty.
+        """Draw the units of a round, each independently. The result may be empty.
 
         Parameters
         ----------
         round_number
             Number of the round.
         again
-            How often this round was released before. Every repetition draws new patients, because the accountant
+            How often this round was released before. Every repetition draws new units, because the accountant
             assumes that releases are independent.
         """
         event = replace(self.event, round=round_number)
-        found = self._drawn(event, again)
+        places = self._drawn(event, again)
         if self.rows == 1:
-            return Draw(event, found)
-        rows, members = np.divmod(found, event.population)
+            return Draw(event, places)
+        rows, members = np.divmod(places, event.population)
         return Draw(event, members, rows)
 
     @abstractmethod
     def image_choices(self, round_number: int) -> np.random.Generator:
-        """Return the generator that chooses the images of the node's patients in a round."""
+        """Return the generator that chooses the items of the node's units in a round."""
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         """Return the privatised mean gradient, ready to leave the node.
@@ -130,14 +141,14 @@ class NodeMechanism(ABC):
         draw
             The draw of the round. The ledger must already contain its event.
         clipped_sum
-            Sum of the clipped gradients of the drawn patients, flat and real, shape (dimension,).
+            Sum of the clipped contributions of the drawn units, flat and real, shape (dimension,).
         again
             How often this round was released before with another sum. Every release has its own noise: the same noise
             on two sums would reveal their exact difference.
 
         Returns
         -------
-        ``(clipped_sum + noise) / R``, or a random unit vector around the sum's direction. The shape is that of the sum.
+        ``(clipped_sum + noise) / R``, or what another kind releases instead. The shape is that of the sum.
 
         Raises
         ------
@@ -153,26 +164,26 @@ class NodeMechanism(ABC):
             raise RuntimeError(
                 f"Round {draw.event.round} was released already at {self.event.node}: record it again, with new noise."
             )
-        if draw.event.dimension not in (0, len(clipped_sum)):
+        if draw.event.kind.length not in (None, len(clipped_sum)):
             raise ValueError(
-                f"Expected a sum of {draw.event.dimension} numbers, as recorded, found {len(clipped_sum)}."
+                f"Expected a sum of {draw.event.kind.length} numbers, as recorded, found {len(clipped_sum)}."
             )
         self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
 
     @abstractmethod
-    def _drawn(self, event: Round, again: int) -> np.ndarray:
-        """Return the places of the drawn patients: row * population + patient, in ascending order."""
+    def _drawn(self, event: Event, again: int) -> np.ndarray:
+        """Return the places of the drawn units: row * population + unit, in ascending order."""
 
     @abstractmethod
-    def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
-        """Add noise and divide by the expected number of patients."""
+    def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
+        """Add noise and divide by the expected number of units."""
 
 
 class SampledGaussian(NodeMechanism):
     """The mechanism of one node with randomness from a seed. It is reproducible and protects nobody.
 
-    Only this mechanism releases directions: no exact sampler of their distribution is known.
+    Only this mechanism releases kinds without Gaussian noise: no exact samplers of them are known.
 
     Parameters
     ----------
@@ -184,7 +195,7 @@ class SampledGaussian(NodeMechanism):
         Seed of the run.
     """
 
-    def __init__(self, event: Round, place: int, *, seed: int, ledger: Ledger, rows: int = 1) -> None:
+    def __init__(self, event: Event, place: int, *, seed: int, ledger: Ledger, rows: int = 1) -> None:
         super().__init__(event, ledger=ledger, rows=rows)
         self.place, self.seed = place, seed
 
@@ -192,18 +203,62 @@ class SampledGaussian(NodeMechanism):
         """Return a generator with the node's own stream."""
         return stream(self.seed, Purpose.IMAGES, self.place, round_number)
 
-    def _drawn(self, event: Round, again: int) -> np.ndarray:
+    def _drawn(self, event: Event, again: int) -> np.ndarray:
         repeated = (again,) if again else ()
         random = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated)
         return drawn_places(self.rows * event.population, lambda n: random.random(n) < event.sampling_probability)
 
-    def _privatised(self, event: Round, clipped_sum: Tensor, again: int) -> Tensor:
-        if not event.noise_multiplier > 0:
+    def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
+        if not event.kind.private:
             return clipped_sum / event.expected
         generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
-        if event.dimension:
-            return draw_direction(clipped_sum, event.concentration, generator)
-        return noisy_mean(clipped_sum, event.noise_multiplier * event.clip, event.expected, generator)
+        return event.kind.sample(clipped_sum, event.clip, event.expected, generator)
+
+
+class ExactSampledGaussian(NodeMechanism):
+    """The mechanism of one node, with sampling and noise from the operating system. It takes no seed.
+
+    Parameters
+    ----------
+    event, ledger, rows
+        Same as for `NodeMechanism`. The event must have Gaussian noise.
+    grid
+        The grid of the integer sums, a public constant of the run.
+
+    Raises
+    ------
+    ValueError
+        If the event has no noise or other than Gaussian noise, if the bound of the grid is not the clipping norm, or
+        for the reasons of `NodeMechanism`.
+    """
+
+    repeatable = False
+
+    def __init__(self, event: Event, *, grid: Grid, ledger: Ledger, rows: int = 1) -> None:
+        super().__init__(event, ledger=ledger, rows=rows)
+        if not (event.kind.private and event.kind.gaussian and grid.bound == event.clip):
+            raise ValueError(
+                f"Expected Gaussian noise and a grid of the bound that is clipped to, found {event} and {grid}."
+            )
+        self.grid: Grid = grid
+
+    def image_choices(self, round_number: int) -> np.random.Generator:
+        """Return a generator seeded by the operating system."""
+        return np.random.default_rng()
+
+    def _drawn(self, event: Event, again: int) -> np.ndarray:
+        return drawn_places(self.rows * event.population, partial(bernoulli_mask, self.probability))
+
+    def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
+        """Add exact noise to the integer sum. The conversion to float comes last and is post-processing."""
+        scale = self.grid.noise_scale(event.noise_multiplier)
+
+        def noisy(part: Tensor) -> Tensor:
+            noise = torch.from_numpy(rounded_normal(len(part), scale))
+            return from_grid(part + to_device(noise, part.device), self.grid, event.expected)
+
+        # In parts, because the integer noise of many rows would need more memory than the rows themselves.
+        return torch.cat([noisy(part) for part in torch.split(clipped_sum, NOISY_AT_ONCE)])
 
 
 def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
@@ -221,27 +276,44 @@ def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
     return np.concatenate([start + np.flatnonzero(draw(min(DRAWN_AT_ONCE, size - start))) for start in starts])
 
 
-def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator: np.random.Generator) -> Tensor:
-    """Return a clipped sum with Gaussian noise, divided by the expected number of patients.
-
-    On a CPU the computation uses NumPy, which releases Python's lock and needs one thread. Several nodes can then run
-    in parallel (`zetadp.core.round`).
+def bernoulli_mask(probability: Fraction | int, size: int, *, source: ByteSource = os.urandom) -> np.ndarray:
+    """Draw independent booleans that are true with exactly the given probability.
 
     Parameters
     ----------
-    clipped_sum
-        Flat and real, float32, shape (dimension,).
-    deviation
-        Standard deviation of the noise in each real component.
-    expected
-        The divisor, a public constant.
-    generator
-        Generator of the noise. A seeded generator protects nobody.
+    probability
+        A rational number in [0, 1], for instance ``Fraction(expected) / population``. Floats are refused, because a
+        float such as 24 / 44 is rounded.
+    size
+        Number of booleans.
+    source
+        Source of random bytes. Only tests replace the operating system's generator.
+
+    Returns
+    -------
+    Boolean array of shape (size,).
+
+    Raises
+    ------
+    ValueError
+        If the probability is not rational or outside [0, 1].
+
+    Examples
+    --------
+    >>> bernoulli_mask(Fraction(24, 44), 44).shape
+    (44,)
     """
-    noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
-    noise *= np.float32(deviation)
-    if clipped_sum.device.type != "cpu":
-        return (clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)) / expected
-    noise += clipped_sum.numpy()
-    noise /= np.float32(expected)
-    return torch.from_numpy(noise)
+    if not isinstance(probability, Fraction | int) or not 0 <= probability <= 1:
+        raise ValueError(f"Expected a Fraction from 0 to 1 as probability, found {probability!r}.")
+    if probability in (0, 1):
+        return np.full(size, probability == 1)
+    # A uniform number U is compared with the probability, byte by byte. If the first bytes are equal, the remaining
+    # bytes decide: they are uniform as well and are compared with the rest of the probability. This happens for one
+    # number in 256.
+    first = np.frombuffer(random_bytes(source, size), dtype=np.uint8)
+    whole, rest = divmod(probability * 256, 1)
+    result: np.ndarray = first < whole
+    undecided = np.flatnonzero(first == whole)
+    if len(undecided):
+        result[undecided] = bernoulli_mask(rest, len(undecided), source=source)
+    return result

@@ -17,10 +17,8 @@ from functools import cached_property
 from pathlib import Path
 
 from zetadp.base.validation import UserError, in_range
-from zetadp.directions.capacity import direction_capacity, gaussian_capacity, run_capacity
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.events import Direction
 from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs, recorded_runs
 
 CANDIDATES = (2, 10, 100, 1000)
@@ -29,7 +27,6 @@ DELTAS = (1e-3, 1e-5, 1e-6)
 FALSE_ALARMS = (0.01, 0.05, 0.1)
 DRAWN = (0.0, *(10 ** (-3 + 3 * place / 59) for place in range(60)))
 """Rates of false alarms at which the trade-off curve is drawn."""
-_ONE_UNIT = ("sampling probability", "noise multiplier")
 _MOST_EXPONENT = 700.0
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Shares of delta at which `Risk.odds` looks for the smallest bound."""
@@ -127,18 +124,9 @@ class Risk:
         if self.guarantee == "none" or not self.curved or len(dimensions) != 1 or None in dimensions:
             return None
         (dimension,) = (each for each in dimensions if each is not None)
-        return max(
-            run_capacity(
-                (
-                    direction_capacity(kind.concentration, kind.dimension)
-                    if isinstance(kind, Direction)
-                    else gaussian_capacity(kind[1], 1.0, dimension),
-                    count,
-                )
-                for kind, count in exposure.items()
-            )
-            for exposure in self.exposures
-        )
+        bounds = [_capacity(exposure, dimension) for exposure in self.exposures]
+        known = [bound for bound in bounds if bound is not None]
+        return max(known) if len(known) == len(bounds) else None
 
     def _missed(self, rates: Sequence[float]) -> list[float]:
         """Return points of the trade-off curve. It is computed once for all points that a page shows."""
@@ -158,11 +146,21 @@ class Risk:
     @property
     def curved(self) -> bool:
         """Whether the trade-off curve can be computed."""
-        return all(
-            isinstance(kind, Direction) or len(kind) == len(_ONE_UNIT)
-            for exposure in self.exposures
-            for kind in exposure
-        )
+        return all(kind.units == 1 for exposure in self.exposures for kind in exposure)
+
+
+def _capacity(exposure: Exposure, dimension: int) -> float | None:
+    r"""Return an upper bound on the logarithm of the Bayes' capacity of releases; None if that of one is not known.
+
+    The capacity of a mechanism, :math:`\int \sup_x f(x)(y) \, dy`, is the largest factor by which a release can raise
+    the chance of a correct guess. The factor holds for all priors and all gains, including gains that reward a near
+    guess. Its logarithm, in nats, is the Sibson mutual information of order infinity. Capacity bounds reconstruction.
+    Unlike epsilon, it promises nothing to one person if the attacker knows all others. The bound is the sum over the
+    releases. It also holds if later releases depend on earlier ones.
+    """
+    capacities = [(kind.capacity(dimension), count) for kind, count in exposure.items()]
+    known = [capacity * count for capacity, count in capacities if capacity is not None]
+    return math.fsum(known) if len(known) == len(capacities) else None
 
 
 def _weakest(exposures: Iterable[Exposure]) -> tuple[Exposure, ...]:
@@ -171,9 +169,9 @@ def _weakest(exposures: Iterable[Exposure]) -> tuple[Exposure, ...]:
     largest: dict[object, float] = {}
     for exposure in distinct(exposures):
         ((kind, count), *others) = exposure.items()
-        alike = (kind[1:], count) if not others else tuple(exposure.items())
-        if kind[0] > largest.get(alike, 0.0):
-            found[alike], largest[alike] = exposure, kind[0]
+        alike = accounting.ordered(exposure) if others else ((kind.always_drawn(), count),)
+        if kind.sampling_probability > largest.get(alike, 0.0):
+            found[alike], largest[alike] = exposure, kind.sampling_probability
     return tuple(found.values())
 
 

@@ -16,12 +16,11 @@ from typing import Any, Literal, TypeAlias
 from zetadp.base.epsilon import epsilon_value
 from zetadp.base.validation import UserError, one_of
 from zetadp.privacy import accounting, wording
-from zetadp.privacy.accounting import Exposure, Mechanisms
-from zetadp.privacy.events import Direction, Kind, NodeHistory
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.events import PERSONS, NodeHistory, Unit
 from zetadp.privacy.exposure import Run, declared, distinct, over_runs, run_of, seen_by
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
-from zetadp.privacy.units import PERSONS, Unit
 
 NoiseSource: TypeAlias = Literal["seeded", "os"]
 
@@ -143,7 +142,7 @@ def run_statement(
     }
 
 
-def _of_all_images(run: Run, unit: Unit, totals: Iterable[Mechanisms], delta: float, *, summed: bool) -> dict[str, Any]:
+def _of_all_images(run: Run, unit: Unit, totals: Iterable[Exposure], delta: float, *, summed: bool) -> dict[str, Any]:
     """Return the cost of a run that draws single images, for a patient or record with all of its images."""
     images = run.images or 1
     worst = max(accounting.epsilon_group(total, delta, images) for total in distinct(totals))
@@ -334,7 +333,7 @@ def _follows_from_node(runs: Sequence[Run]) -> bool:
     return len(divisions) == 1 or all(len(of_run) == 1 for of_run in kinds)
 
 
-def _records_of_one_person(totals: Mapping[str, Mechanisms], delta: float) -> list[dict[str, Any]]:
+def _records_of_one_person(totals: Mapping[str, Exposure], delta: float) -> list[dict[str, Any]]:
     """Return epsilon for a person behind several records: all on one node, and two on two nodes."""
     rows = _records_of_one_node(totals, delta)
     pairs = [accounting.compose(first, second) for first, second in itertools.combinations(totals.values(), 2)]
@@ -353,7 +352,7 @@ def _records_of_one_node(totals: Mapping[str, Exposure], delta: float) -> list[d
     return [{"records": records, "nodes": 1, "epsilon": _number(epsilon)} for records, epsilon in worst.items()]
 
 
-def _node(history: NodeHistory, total: Mechanisms, delta: float, *, summed: bool) -> dict[str, Any]:
+def _node(history: NodeHistory, total: Exposure, delta: float, *, summed: bool) -> dict[str, Any]:
     """Return the constants and releases of a node, and their cost as the server sees it."""
     in_sum = {"in_the_sum": _mechanisms(total)} if summed else {}
     return {
@@ -369,17 +368,8 @@ def _node(history: NodeHistory, total: Mechanisms, delta: float, *, summed: bool
     }
 
 
-def _mechanisms(mechanisms: Mechanisms) -> list[dict[str, Any]]:
-    def level(kind: Kind) -> dict[str, Any]:
-        if isinstance(kind, Direction):
-            return {"concentration": kind.concentration, "dimension": kind.dimension}
-        return {"noise_multiplier": kind[1]}
-
-    return [
-        {"sampling_probability": kind[0], **level(kind), "releases": count}
-        for kind, count in sorted(mechanisms.items())
-        if count
-    ]
+def _mechanisms(exposure: Exposure) -> list[dict[str, Any]]:
+    return [{**kind.values(), "releases": count} for kind, count in accounting.ordered(exposure)]
 
 
 def _guarantee(*, private: bool, noise_source: NoiseSource, simulated: bool = False) -> str:

@@ -20,7 +20,6 @@ from zetadp.base.storage import content_hash, read_json, write_json
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.account import cohort_runs
-from zetadp.privacy.events import Direction
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.statement import last_statement
@@ -170,8 +169,7 @@ def _differences(one: Any, other: Any, place: str = "") -> Iterator[str]:  # noq
 
 def _others_account(attempt: Attempt) -> bool:
     """Return whether dp-accounting can check epsilon: it knows Gaussian noise, and here one unit of a person."""
-    kinds = {event.mechanism for event in attempt.events}
-    gaussian = all(kind[1] > 0 and not isinstance(kind, Direction) for kind in kinds)
+    gaussian = all(event.kind.gaussian and event.kind.private for event in attempt.events)
     return gaussian and attempt.header.get("unit") != "image"
 
 
@@ -183,9 +181,9 @@ def _as_others_account(folder: Path, attempts: Sequence[Attempt]) -> None:
     happened = run_of(stated["name"], attempts[-1])
     single = (stated.get("threat") or {}).get("epsilon_single_messages")
     most = epsilon_value(str(single if single is not None else stated["epsilon"]))
-    for mechanisms in {tuple(sorted(node.mechanisms.items())) for node in happened.nodes.values()}:
+    for exposure in {accounting.ordered(node.mechanisms) for node in happened.nodes.values()}:
         accountant = PLDAccountant(value_discretization_interval=_INTERVAL)
-        accountant.compose(accounting.as_dp_event(dict(mechanisms)))
+        accountant.compose(accounting.as_dp_event(dict(exposure)))
         found = accountant.get_epsilon(stated["delta"])
         if not found <= most * (1 + AGREE):
             raise UserError(f"{found:.4g} for some node, where the statement says {most:.4g}")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zetadp.base.epsilon import rounded_up
+from zetadp.privacy.events import PERSONS, Unit
 from zetadp.privacy.threat import SECURE_AGGREGATION, adversary
-from zetadp.privacy.units import PERSONS, Unit
 
 if TYPE_CHECKING:
     from zetadp.privacy.exposure import Run

@@ -11,6 +11,7 @@ import torch
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import mixture_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.task import Classification
@@ -18,7 +19,6 @@ from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.account import Permission
 from zetadp.privacy.budget import Cap
-from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import last_statement
 from zetadp.release.degree import best_degree, usual_rows

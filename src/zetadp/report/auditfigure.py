@@ -16,8 +16,8 @@ from zetadp.audit.detection import FALSE_ALARM, AuditResult, Errors
 from zetadp.audit.membership import Attack, Claim
 from zetadp.base.epsilon import rounded_up
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Mechanisms
-from zetadp.privacy.events import Kind
+from zetadp.privacy.accounting import Exposure, ordered
+from zetadp.privacy.kinds import Kind
 from zetadp.report.figurestyle import WIDTH, figure_style
 
 WIDEST = 1.6
@@ -108,9 +108,9 @@ def _bars(panel: Axes, numbered: Sequence[tuple[int, AuditResult]], powers: Sequ
 
 def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) -> None:
     """Draw the errors of attacks and the trade-off curves of what was claimed."""
-    claims: dict[tuple[tuple[Kind, int], ...], Mechanisms] = {}
+    claims: dict[tuple[tuple[Kind, int], ...], Exposure] = {}
     for _, result in group:
-        claims.setdefault(tuple(sorted(result.mechanisms.items())), result.mechanisms)
+        claims.setdefault(ordered(result.mechanisms), result.mechanisms)
     rates = np.linspace(0.0, 1.0, 201)
     curves = [np.array(accounting.trade_off(one, rates.tolist())) for one in list(claims.values())[:MOST_CURVES]]
     # What every claim forbids, not only the strictest one.
@@ -118,7 +118,7 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
     panel.fill_between(rates, np.min(curves, axis=0), 0, color=_FORBIDDEN, linewidth=0, zorder=0, label=reach)
     (guessing,) = panel.plot(rates, 1 - rates, color=_GREY, linewidth=0.8, label="guessing")
     for curve, key, colour, style in zip(curves, claims, _CURVES, _LINES, strict=False):
-        numbers = ", ".join(str(n) for n, r in group if tuple(sorted(r.mechanisms.items())) == key)
+        numbers = ", ".join(str(n) for n, r in group if ordered(r.mechanisms) == key)
         panel.plot(rates, curve, color=colour, linestyle=style, linewidth=1.4, label=f"claimed for {numbers}")
     for _, result in group:
         errors = result.errors

@@ -19,7 +19,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
 from zetadp.core.metrics import LEVEL, accuracy_interval
-from zetadp.privacy.units import PERSONS
+from zetadp.privacy.events import PERSONS
 
 # Riess et al., "Complex-valued Federated Learning with Differential Privacy and MRI Applications", Table 1: test
 # accuracy in %, mean and standard deviation over 10 seeds, as printed, by arm and epsilon.

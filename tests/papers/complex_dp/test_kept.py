@@ -15,6 +15,7 @@ from papers.join import declared_joins
 from zetadp.backbone.axes import WHITENING
 from zetadp.config.configured import run_names
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 from zetadp.tasks.ecg.encoder import BeatEncoderSettings
 
 FOLDER = Path(__file__).parents[3] / "papers/complex_dp"
@@ -60,7 +61,7 @@ def test_what_the_paper_prints_stands_at_what_its_noise_gives(table, scenario, p
     """Its code makes the noise of complex networks too small by the root of two."""
     printed = {each["epsilon"] for each in JOINS[table]["printed"] if each["scenario"] == scenario}
     (epsilon,) = printed - {"inf"}
-    assert float(epsilon) == pytest.approx(accounting.epsilon({(probability, noise): rounds}, 1e-5), abs=0.006)
+    assert float(epsilon) == pytest.approx(accounting.epsilon({NoisySum(probability, noise): rounds}, 1e-5), abs=0.006)
 
 
 def test_what_phase_mnist_compares_is_trained_alike():
@@ -100,7 +101,7 @@ def test_the_table_of_ecg_has_every_method_with_its_seeds_and_a_true_epsilon():
 def test_the_epsilons_of_the_papers_ecg_settings_are_true():
     """Sampling rate 0.063, 1588 rounds, noise multiplier 5; its code makes that too small by the root of two."""
     for noise, words in ((5, "by the privacy-loss distribution"), (5 / 2**0.5, "square root of two")):
-        true = accounting.epsilon({(0.063, noise): 1588}, 4.95e-4)
+        true = accounting.epsilon({NoisySum(0.063, noise): 1588}, 4.95e-4)
         assert re.search(rf"{words} \| {true:.2f} \|", PAGE)
 
 

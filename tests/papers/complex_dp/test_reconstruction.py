@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from papers.complex_dp import tabulate_reconstruction as reconstruction
 from zetadp.base.epsilon import rounded_up
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 from zetadp.report.rendering import to_markdown
 from zetadp.tasks.reconstruction.task import Reconstruction
 
@@ -127,7 +128,7 @@ def test_a_patient_of_the_paper_has_a_multiple_of_a_slices_epsilon(monkeypatch):
     monkeypatch.setattr(reconstruction, "SLICES", 4)
     found = reconstruction.of_the_paper().set_index("noise")
     for noise, sigma in (("as stated", 1), ("as added", 0.5**0.5)):
-        fine = accounting.epsilon_group({(few.sampling_probability, sigma): few.rounds}, few.delta, 4)
+        fine = accounting.epsilon_group({NoisySum(few.sampling_probability, sigma): few.rounds}, few.delta, 4)
         # The coarse grid gives an upper bound.
         assert fine <= found.loc[noise, "per_patient"] <= 1.05 * fine
         assert found.loc[noise, "per_slice"] < found.loc[noise, "per_patient"] / 3

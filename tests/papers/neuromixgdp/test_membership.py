@@ -15,6 +15,7 @@ from zetadp.core.records import Records
 from zetadp.core.task import Classification
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 from zetadp.release.release import ReleaseSettings
 
 PEOPLE, ROWS, TRIALS, COMPONENTS, CLASSES, DELTA = 40, 40, 400, 6, 4, 1e-3
@@ -63,7 +64,7 @@ def attacked(active: float, sigma: float, alone: bool, folder, monkeypatch) -> t
         others = None if alone or active < 1 else own[1:][alike[1:]]
         attack = RowAttack(own[0], rate, degree, sigma * plan.clip, others)
         found.append(attack.scores(rows.view(TRIALS, -1, rows.shape[1])))
-    return found[0], found[1], {(rate, sigma): int(ROWS * active)}
+    return found[0], found[1], {NoisySum(rate, sigma): int(ROWS * active)}
 
 
 @pytest.mark.parametrize("active", [1.0, 0.25])

@@ -15,6 +15,7 @@ from papers.neuromixgdp.printed import (
     uniform_mu,
 )
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.kinds import NoisySum
 from zetadp.release.degree import BEST_RATIO, best_mixed
 
 
@@ -58,8 +59,8 @@ def test_the_papers_own_example():
     [(10, 3.781, 0.01535), (50, 3.289, 0.01316), (200, 2.860, 0.01120), (1000, 2.456, 0.00937)],
 )
 def test_epsilon_converges_slowly_in_the_rounds(rounds, epsilon, delta):
-    mechanisms = {(0.28631 / math.sqrt(rounds), 0.8441): rounds}
-    assert accounting.central_limit_mu(*next(iter(mechanisms)), rounds) == pytest.approx(0.5016, abs=6e-5)
+    mechanisms = {NoisySum(0.28631 / math.sqrt(rounds), 0.8441): rounds}
+    assert accounting.central_limit_mu(0.28631 / math.sqrt(rounds), 0.8441, rounds) == pytest.approx(0.5016, abs=6e-5)
     assert accounting.epsilon(mechanisms, DELTA, 2e-3) == pytest.approx(epsilon, abs=3e-3)
     assert accounting.epsilon(mechanisms, delta, 2e-3) == pytest.approx(1, abs=3e-3)
     assert gaussian.delta(1, 0.5016) == pytest.approx(0.00697, abs=6e-6)
@@ -70,7 +71,7 @@ def test_theorem_e5_as_corrected_and_as_printed():
     assert renyi_epsilon(*settings) == pytest.approx(2.715, abs=6e-4)
     assert renyi_epsilon(*settings, misprint=True) == pytest.approx(6.419, abs=6e-4)
     # It is valid, and the accountant's own Renyi figure converts the same divergence better.
-    assert renyi_epsilon(*settings) > accounting.epsilon_rdp({settings[:2]: N}, DELTA) > 2.06
+    assert renyi_epsilon(*settings) > accounting.epsilon_rdp({NoisySum(*settings[:2]): N}, DELTA) > 2.06
 
 
 @pytest.mark.parametrize("mixed", ROW_NOISE)
@@ -114,9 +115,9 @@ def test_hierarchical_sampling_costs_more_than_printed(epsilon, place):
 
 def test_the_mechanisms_differ_in_what_amplifies():
     sizes = PrintedRelease(1000, 10, 200, class_rate=0.05)
-    assert sizes.printed_mechanisms(2.0) == {(0.01, 2.0): 200}
-    ((rate, noise), rounds) = next(iter(sizes.mechanisms(2.0).items()))
-    assert (rate, noise, rounds) == (pytest.approx(0.2), 2.0, 10)
+    assert sizes.printed_mechanisms(2.0) == {NoisySum(0.01, 2.0): 200}
+    ((kind, rounds),) = sizes.mechanisms(2.0).items()
+    assert (kind.sampling_probability, kind.noise_multiplier, rounds) == (pytest.approx(0.2), 2.0, 10)
     assert sizes.nominal_mu(sizes.nominal_noise(0.7)) == pytest.approx(0.7)
     assert sizes.safe_mu(sizes.safe_noise(0.7)) == pytest.approx(0.7)
 

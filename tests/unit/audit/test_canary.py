@@ -7,9 +7,8 @@ from contributing import clipped_sums
 
 from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, canary_node, canary_stub, patient_gradient
 from zetadp.core.records import items_of
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 
 def contributions(stub, clip: float) -> np.ndarray:

@@ -22,8 +22,9 @@ from zetadp.audit.detection import (
     upper_limit,
 )
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.kinds import NoisySum
 
-SAMPLED = {(0.5, 2.0): 10}
+SAMPLED = {NoisySum(0.5, 2.0): 10}
 
 
 def scores(random: np.random.Generator, mu: float, trials: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +100,7 @@ def test_nan_is_no_score():
 def test_errors_under_full_participation_mean_the_epsilon_of_their_mu(alpha, misses):
     mu = mu_of_errors(alpha, misses)
     assert norm.cdf(norm.ppf(1 - alpha) - mu) == pytest.approx(misses)
-    found = epsilon_of_errors({(1.0, 3.0): 5}, 1e-3, alpha, misses)
+    found = epsilon_of_errors({NoisySum(1.0, 3.0): 5}, 1e-3, alpha, misses)
     assert found == pytest.approx(gaussian.epsilon(1e-3, mu), rel=1e-3)
 
 
@@ -115,7 +116,7 @@ def test_errors_on_the_claimed_curve_of_sampled_rounds_mean_the_claimed_epsilon(
 def test_results_pass_exactly_where_no_more_is_shown_than_claimed():
     errors = Errors(100, 100, 1000, 1000, 0.99)
     shown = mu_of_errors(errors.alpha_upper, errors.beta_upper)
-    once = {(1.0, 1.0): 1}
+    once = {NoisySum(1.0, 1.0): 1}
     result = result_of_mu("x", errors, shown, once)
     assert result.passed
     assert result.measured < result.estimate < result.highest
@@ -124,26 +125,26 @@ def test_results_pass_exactly_where_no_more_is_shown_than_claimed():
 
 
 def test_a_result_in_epsilon_orders_its_figures_and_names_its_delta():
-    result = result_of_epsilon("x", Errors(200, 600, 1000, 1000, 0.99), {(0.5, 1.0): 1}, 1e-3)
+    result = result_of_epsilon("x", Errors(200, 600, 1000, 1000, 0.99), {NoisySum(0.5, 1.0): 1}, 1e-3)
     assert result.measured < result.estimate < result.highest
-    assert result.claimed == accounting.epsilon({(0.5, 1.0): 1}, 1e-3)
+    assert result.claimed == accounting.epsilon({NoisySum(0.5, 1.0): 1}, 1e-3)
     assert (result.quantity, result.delta) == ("epsilon", 1e-3)
 
 
 def test_trials_for_a_curve_give_the_stated_power():
     faulty = (0.24, 0.5)
-    trials = trials_for_curve({(0.5, 1.0): 1}, faulty)
-    assert power_of({(0.5, 1.0): 1}, faulty, trials) == pytest.approx(0.99, abs=2e-3)
-    assert power_of({(0.5, 1.0): 1}, faulty, trials // 2) < 0.9
+    trials = trials_for_curve({NoisySum(0.5, 1.0): 1}, faulty)
+    assert power_of({NoisySum(0.5, 1.0): 1}, faulty, trials) == pytest.approx(0.99, abs=2e-3)
+    assert power_of({NoisySum(0.5, 1.0): 1}, faulty, trials // 2) < 0.9
     # By simulation, with the limits themselves against the curve.
     random = np.random.default_rng(6)
     found = 0
     for _ in range(40):
         errors = Errors(*map(int, random.binomial(trials, faulty)), trials, trials, 0.999)
-        found += errors.beta_upper < accounting.trade_off({(0.5, 1.0): 1}, [errors.alpha_upper])[0]
+        found += errors.beta_upper < accounting.trade_off({NoisySum(0.5, 1.0): 1}, [errors.alpha_upper])[0]
     assert found >= 37  # of 40; fewer have probability 1e-3
     with pytest.raises(ValueError, match="below the claimed"):
-        trials_for_curve({(0.5, 1.0): 1}, (0.4, 0.6))
+        trials_for_curve({NoisySum(0.5, 1.0): 1}, (0.4, 0.6))
 
 
 @pytest.mark.parametrize(

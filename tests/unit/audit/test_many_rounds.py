@@ -15,6 +15,7 @@ from zetadp.audit.many_rounds import error_rates, evidence, threshold_of, traini
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.mechanism import SampledGaussian
 
 PROBABILITY, ROUNDS = 0.9, 4
@@ -65,14 +66,14 @@ def test_evidence_of_much_noise_or_of_everybody_is_the_projection():
 def test_the_attack_can_refute_half_the_variance_of_large_plans(probability, sigma, rounds):
     trials = training_trials(probability, sigma, rounds)
     faulty = error_rates(probability, sigma, rounds, true_noise=sigma / math.sqrt(2))
-    assert power_of({(probability, sigma): rounds}, faulty, trials) > 0.98
+    assert power_of({NoisySum(probability, sigma): rounds}, faulty, trials) > 0.98
     # Hardly any noise is found as well: few draws say more than half of those that are expected.
     assert sum(error_rates(probability, sigma, rounds, true_noise=0.05)) < 0.1
 
 
 def test_honest_training_passes_and_shows_most_of_what_the_ledger_claims(tmp_path):
     result = audit_training(tmp_path, trials=TRIALS, clip=2.0, population=2, **HOW)
-    assert result.mechanisms == {(PROBABILITY, SIGMA): ROUNDS}
+    assert result.mechanisms == {NoisySum(PROBABILITY, SIGMA): ROUNDS}
     assert result.claimed == pytest.approx(accounting.epsilon(result.mechanisms, 1e-3))
     assert (result.errors.trials_in, result.errors.trials_out) == (TRIALS, TRIALS)
     assert result.passed

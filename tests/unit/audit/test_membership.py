@@ -21,6 +21,7 @@ from zetadp.core.training import train
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.mechanism import SampledGaussian
 
 DELTA = 1e-3
@@ -72,10 +73,10 @@ def test_every_training_is_one_trial(audit):
 def test_claims_are_what_the_ledgers_recorded(audit):
     claims = audit[1]
     sigma = arms(SMALL, DELTA)[0].noise_multiplier
-    assert dict(claims["server"].mechanisms) == {(0.5, sigma): SMALL.rounds}
+    assert dict(claims["server"].mechanisms) == {NoisySum(0.5, sigma): SMALL.rounds}
     # The reader has both nodes' noise against it.
-    ((probability, noise),) = dict(claims["reader"].mechanisms)
-    assert (probability, noise) == (0.5, pytest.approx(sigma * 2**0.5))
+    (kind,) = claims["reader"].mechanisms
+    assert (kind.sampling_probability, kind.noise_multiplier) == (0.5, pytest.approx(sigma * 2**0.5))
     assert claims["server"].epsilon == pytest.approx(SMALL.epsilon, rel=1e-3)
     assert claims["server"].epsilon <= SMALL.epsilon
     assert claims["reader"].epsilon == accounting.epsilon(claims["reader"].mechanisms, DELTA)
@@ -172,7 +173,7 @@ def test_networks_from_scratch_and_exact_noise_are_attacked_alike(noise):
     models = train_models(arm, settings, builder.TINY, RECORDS, members)
     assert models.confidence.shape == models.accuracy.shape == (2, 4)
     claim = claims_of(models.exposure, node_name(0), DELTA)["server"]
-    assert dict(claim.mechanisms) == {(0.5, 1.0): 2}
+    assert dict(claim.mechanisms) == {NoisySum(0.5, 1.0): 2}
 
 
 def test_trainings_leave_no_files_and_no_lines_in_the_log(tmp_path, monkeypatch, caplog):

@@ -13,6 +13,7 @@ from zetadp.audit.detection import trials_needed
 from zetadp.audit.one_round import one_round_rates
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.mechanism import SampledGaussian
 
 TRIALS = trials_needed(1, math.sqrt(2))
@@ -66,8 +67,8 @@ def test_honest_exact_noise_passes(tmp_path):
 
 def test_honest_sampling_passes_and_is_judged_by_its_own_curve(tmp_path):
     result = audit_one_round(tmp_path, trials=TRIALS, probability=0.5, population=2)
-    assert result.claimed == accounting.epsilon({(0.5, 1.0): 1}, 1e-3)
-    assert result.mechanisms == {(0.5, 1.0): 1}
+    assert result.claimed == accounting.epsilon({NoisySum(0.5, 1.0): 1}, 1e-3)
+    assert result.mechanisms == {NoisySum(0.5, 1.0): 1}
     assert 0.4 * result.claimed < result.measured < result.claimed
     expected = one_round_rates(0.5, 1.0)
     assert (result.errors.alpha, result.errors.beta) == pytest.approx(expected, abs=4 * math.sqrt(0.25 / TRIALS))

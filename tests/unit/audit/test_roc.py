@@ -8,9 +8,10 @@ from scipy.stats import beta, norm
 
 from zetadp.audit.membership import RATES, Claim, against, roc_band
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.kinds import NoisySum
 
-FULL = {(1.0, 2.0): 4}  # mu = 1
-SAMPLED = {(0.5, 1.0): 10}
+FULL = {NoisySum(1.0, 2.0): 4}  # mu = 1
+SAMPLED = {NoisySum(0.5, 1.0): 10}
 
 
 def normals(count: int, mu: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +99,7 @@ def test_epsilon_alone_allows_more_than_the_curve_and_touches_it(mechanisms):
 
 
 def test_no_noise_allows_everything():
-    claim = Claim({(1.0, 0.0): 1}, 1e-3)
+    claim = Claim({NoisySum(1.0, 0.0): 1}, 1e-3)
     assert (claim.power([0.01, 0.5]) == 1).all()
     assert (claim.power_by_epsilon([0.01, 0.5]) == 1).all()
 

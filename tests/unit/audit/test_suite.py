@@ -24,6 +24,7 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.privacy.kinds import NoisySum
 from zetadp.report.auditfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.rendering import to_markdown
@@ -38,10 +39,16 @@ TARGET = Target("training, federated at ε = 8, 20 rounds", 0.5, SIGMA, 20)
 def honest() -> tuple[Finding, ...]:
     errors, shared = Errors(450, 450, 1466, 1466, 0.999), Errors(120, 120, 300, 300, 0.999)
     return (
-        Finding(result_of_mu("one round, general canary", errors, 1.0, {(1.0, 1.0): 1}), "noise too small by √2", 0.99),
-        Finding(result_of_mu("difference of nodes", shared, 1.0, {(1.0, 1.0): 1}), "noise shared by nodes", None),
         Finding(
-            result_of_epsilon(TARGET.name, Errors(100, 100, 600, 600, 0.999), {(0.5, SIGMA): 20}, 1e-3),
+            result_of_mu("one round, general canary", errors, 1.0, {NoisySum(1.0, 1.0): 1}),
+            "noise too small by √2",
+            0.99,
+        ),
+        Finding(
+            result_of_mu("difference of nodes", shared, 1.0, {NoisySum(1.0, 1.0): 1}), "noise shared by nodes", None
+        ),
+        Finding(
+            result_of_epsilon(TARGET.name, Errors(100, 100, 600, 600, 0.999), {NoisySum(0.5, SIGMA): 20}, 1e-3),
             "noise too small by √2",
             0.9,
         ),
@@ -50,7 +57,10 @@ def honest() -> tuple[Finding, ...]:
 
 def refuted() -> tuple[Finding, ...]:
     first, *rest = honest()
-    return (replace(first, result=result_of_mu("bad", Errors(90, 90, 1466, 1466, 0.999), 1.0, {(1.0, 1.0): 1})), *rest)
+    return (
+        replace(first, result=result_of_mu("bad", Errors(90, 90, 1466, 1466, 0.999), 1.0, {NoisySum(1.0, 1.0): 1})),
+        *rest,
+    )
 
 
 def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in_every_one():

@@ -16,12 +16,12 @@ from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import Held, pipeline_task_of, task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.calibration import noise_of_plan, promise_of
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.statement import Terms, run_statement
 from zetadp.report.tables import collect, per_node, per_patient, table1

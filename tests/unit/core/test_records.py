@@ -11,18 +11,18 @@ from training_builder import records
 
 from zetadp.base.validation import UserError
 from zetadp.core.records import Node, Records, check_units, choose_items, gather, items_of, single_items
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.mechanism import Draw, SampledGaussian
 
 
 @dataclass
 class NoLedger:
-    def holds(self, event: Round) -> bool:
+    def holds(self, event: Event) -> bool:
         return True
 
 
 def node(own: list[list[int]], place: int = 0, seed: int = 1) -> Node:
-    event = Round.poisson("a", population=len(own), expected=1, noise_multiplier=0, clip=1)
+    event = Event.poisson("a", population=len(own), expected=1, noise_multiplier=0, clip=1)
     return Node(SampledGaussian(event, place, seed=seed, ledger=NoLedger()), own)
 
 

@@ -18,11 +18,10 @@ from zetadp.core.round import Phase, Site, do_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
-from zetadp.privacy.events import Round
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 SEED, CLIP = 11, 2.0
 
@@ -42,7 +41,7 @@ def ledger(path):
 def node(
     ledger: Ledger, own: list[list[int]], place: int = 0, *, expected: float, sigma: float = 0.0, each: int = CLASSES
 ) -> Node:
-    event = Round.poisson(f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=CLIP)
+    event = Event.poisson(f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=CLIP)
     return Node(SampledGaussian(event, place, seed=SEED, ledger=ledger), items_of(own, each))
 
 
@@ -218,7 +217,7 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
     grid = Grid.choose(CLIP, noise_multiplier=sigma, population=2, dimension=Layout.of(network(TINY)).dimension)
     own = [[[0], [1]], [[2], [3]]]
     events = [
-        Round.poisson(f"node-{place}", population=2, expected=2, noise_multiplier=sigma, clip=CLIP)
+        Event.poisson(f"node-{place}", population=2, expected=2, noise_multiplier=sigma, clip=CLIP)
         for place in range(len(own))
     ]
     return [
@@ -335,7 +334,7 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
         name = "-".join(map(str, members))
         with Ledger(tmp_path / f"{name}.jsonl") as ledger:
             ledger.start({})
-            mechanism = ExactSampledGaussian(Round.poisson("node", **constants), grid=grid, ledger=ledger)
+            mechanism = ExactSampledGaussian(Event.poisson("node", **constants), grid=grid, ledger=ledger)
             monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.array(members, dtype=np.int64))
             holder = Node(mechanism, items_of([[i] for i in range(population)], CLASSES))
             site = Site([holder], data, ledger, MessageStore(tmp_path / name, "x"), chunk=64)

@@ -20,6 +20,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.plan import Plan, RunName
+from zetadp.core.promise import promise_of
 from zetadp.core.records import Records
 from zetadp.core.round import Phase, do_round, images_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
@@ -27,10 +28,10 @@ from zetadp.core.training import Trained, TrainingFiles
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.account import Permission
-from zetadp.privacy.calibration import promise_of
-from zetadp.privacy.events import Direction, gaussian_bound
+from zetadp.privacy.directions import Direction, gaussian_bound
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.wording import plain_text
@@ -453,7 +454,7 @@ def test_noise_of_the_operating_system_differs_every_time_and_keeps_the_epsilon(
     (attempt,) = read_ledger(tmp_path / "a/ledger.jsonl")
     assert attempt.header["noise"] == "os"
     assert 1 <= attempt.header["grid_bits"] <= 31
-    assert {event.mechanism for event in attempt.events} == {(0.5, 0.7)}
+    assert {event.kind for event in attempt.events} == {NoisySum(0.5, 0.7)}
 
 
 @pytest.mark.parametrize("seconds", [0, 1e6])
@@ -741,7 +742,7 @@ def test_nodes_of_a_directed_training_send_unit_vectors_and_record_what_they_cos
     assert len(events) == SETTINGS.rounds * len(PLANS)
     dimension = sent[0].shape[1]
     for event in events:
-        assert event.mechanism == Direction(0.5, gaussian_bound(0.7, dimension), dimension)
+        assert event.kind == Direction(0.5, gaussian_bound(0.7, dimension), dimension)
     printed = last_statement(read_ledger(paths["ledger_path"]), name="x", epsilon="8", delta=1e-3, unit="patient")
     plan = plan_for(RUN, TINY, DIRECTED, PLANS)
     assert 0 < printed["epsilon"] <= promise_of(plan, "node-01").epsilon <= printed["epsilon_rdp"]
@@ -780,7 +781,7 @@ def test_a_plan_of_directions_is_read_as_it_was_written_and_one_of_sums_says_not
     [
         ({"noise": "os"}, {}, "no exact sampler"),
         ({"estimator": "class_means", "rounds": 1}, {}, "estimator class_means"),
-        ({}, {"threat": "secure_aggregation", "colluding": 1}, "sum of directions"),
+        ({}, {"threat": "secure_aggregation", "colluding": 1}, "cost of a sum"),
     ],
 )
 def test_directions_are_refused_where_they_cannot_be(wrong, of_plan, message):

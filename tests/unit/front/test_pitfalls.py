@@ -10,6 +10,7 @@ import pytest
 
 import zetadp
 from zetadp.privacy import accounting
+from zetadp.privacy.kinds import NoisySum
 
 PAGE = (Path(__file__).parents[3] / "docs/pitfalls.md").read_text(encoding="utf-8")
 SETTING = {"sampling_probability": 0.1, "delta": 1e-5}
@@ -24,7 +25,7 @@ def sigma(epsilon: float, rounds: int = 500) -> float:
 
 
 def of_persons(items: int) -> float:
-    return accounting.epsilon_group({(0.1, sigma(8)): 500}, 1e-5, items)
+    return accounting.epsilon_group({NoisySum(0.1, sigma(8)): 500}, 1e-5, items)
 
 
 FIGURES = {

@@ -15,6 +15,7 @@ import json
 import math
 import platform
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,12 @@ from zetadp.base.storage import write_text
 from zetadp.config.checked import SCHEMA, load_config, read_overlaid
 from zetadp.config.configured import plan_of, run_names
 from zetadp.core.plan import FORMAT, Plan
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.task import task_of
 from zetadp.nn.models import build
 from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
-from zetadp.privacy.calibration import noise_of_plan
-from zetadp.privacy.events import Direction
+from zetadp.privacy.events import KINDS
 from zetadp.privacy.exposure import Run, run_of, seen_by
 from zetadp.privacy.ledger import Attempt
 
@@ -78,16 +79,15 @@ def recorded(plan: Plan) -> Run:
     events = [event for node in plan.nodes for event in plan.events(node.name)]
     if plan.training.release != "gaussian" and math.isfinite(epsilon_value(plan.run.epsilon)):
         dimension = dimension_of(plan)
-        events = [event.as_direction(dimension) for event in events]
+        kinds = KINDS[plan.training.release]
+        events = [replace(event, kind=kinds.hiding(event.kind, dimension)) for event in events]
     return run_of("run", Attempt(plan.header(), events))
 
 
 def release(kind: Any, count: int) -> list[float]:
     """Return one kind of release as plain numbers."""
-    if isinstance(kind, Direction):
-        return [kind.sampling_probability, kind.concentration, kind.dimension, 1, count]
-    probability, level, units = (*kind, 1)[:3]
-    return [probability, level, 0, units, count]
+    level = kind.noise_multiplier if kind.gaussian else kind.concentration
+    return [kind.sampling_probability, level, kind.length or 0, kind.units, count]
 
 
 class Exposures(dict[str, int]):

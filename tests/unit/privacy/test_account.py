@@ -15,7 +15,8 @@ import pytest
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, register
 from zetadp.privacy.account import Permission, claim, cohort_runs, read_ledgers, runs_of_others, shared_records
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.secret import Secret
 
@@ -32,7 +33,7 @@ def train(path: Path, rounds: int = ROUNDS) -> None:
     with Ledger(path) as ledger:
         ledger.start(HEADER)
         for number in range(rounds):
-            ledger.record([Round("a", number, 40, 10.0, 0.25, 2.0, 1.0)])
+            ledger.record([Event("a", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
             ledger.note_sent(number, 0, "digest")
 
 
@@ -213,7 +214,7 @@ def _name_of_secret(folder: Path) -> str:
 
 def test_another_attempt_is_refused_with_the_total_that_it_leads_to(folder):
     path = folder / "first-8.jsonl"
-    costs = {runs: accounting.epsilon({(0.25, 2.0): ROUNDS * runs}, 1e-3) for runs in (1, 2, 3, 4)}
+    costs = {runs: accounting.epsilon({NoisySum(0.25, 2.0): ROUNDS * runs}, 1e-3) for runs in (1, 2, 3, 4)}
     with Ledger(path) as ledger, pytest.raises(UserError) as refused:
         Permission(1e-3).check(ledger, HEADER)
     for runs in (1, 2, 3, 4):
@@ -233,7 +234,7 @@ def test_an_attempt_that_released_nothing_does_not_count(tmp_path):
     with Ledger(tmp_path / "run.jsonl") as ledger:
         Permission(1e-3).check(ledger, HEADER)
         ledger.start(HEADER)
-        ledger.record([Round("a", 0, 40, 10.0, 0.25, 2.0, 1.0)])
+        ledger.record([Event("a", 0, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
         with pytest.raises(UserError, match="1 time"):
             Permission(1e-3).check(ledger, HEADER)
 

@@ -16,7 +16,8 @@ from scipy.stats import binom, norm
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.events import NodeHistory, Round, histories
+from zetadp.privacy.events import Event, NodeHistory, histories
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.threat import NodeRelease, effective_noise
 
 P = 24 / 44
@@ -25,8 +26,9 @@ PRINTED = {1: 42.567, 3: 17.157, 5: 11.420, 8: 7.956, 10: 6.736}
 
 
 def entry(node="a", number=0, sigma=2.0, **changes):
-    values = {"population": 44, "expected": 24.0, "sampling_probability": P, "clip": 1.0, **changes}
-    return Round(node=node, round=number, noise_multiplier=sigma, **values)
+    values = {"population": 44, "expected": 24.0, "clip": 1.0, **changes}
+    kind = NoisySum(values.pop("sampling_probability", P), sigma)
+    return Event(node=node, round=number, kind=kind, **values)
 
 
 def one_round_delta(epsilon, p, sigma):
@@ -50,12 +52,18 @@ def test_one_round_agrees_with_its_closed_form(p, sigma):
     for epsilon in (0.05, 0.3, 1.0):
         exact = one_round_delta(epsilon, p, sigma)
         if exact >= SMALLEST_DELTA:
-            found = accounting.epsilon_pld({(p, sigma): 1}, exact)
+            found = accounting.epsilon_pld({NoisySum(p, sigma): 1}, exact)
             assert epsilon * (1 - 1e-9) <= found <= epsilon * 1.002
 
 
 @pytest.mark.parametrize(
-    "mechanisms", [{(1.0, 4.0): 3}, {(P, 8.0): 20}, {(0.3, 2.0): 4, (1.0, 6.0): 2}, {(0.1, 3.0, 4): 5}]
+    "mechanisms",
+    [
+        {NoisySum(1.0, 4.0): 3},
+        {NoisySum(P, 8.0): 20},
+        {NoisySum(0.3, 2.0): 4, NoisySum(1.0, 6.0): 2},
+        {NoisySum(0.1, 3.0, 4): 5},
+    ],
 )
 def test_an_accountant_of_others_finds_the_same_of_what_is_exported(mechanisms):
     event = accounting.as_dp_event(mechanisms)
@@ -73,7 +81,7 @@ def test_two_different_rounds_agree_with_integration_in_the_plane(direction):
     upper, lower = (with_patient, without) if direction == "remove" else (without, with_patient)
     excess = np.outer(*upper) - math.e ** (0.4) * np.outer(*lower)
     exact = np.maximum(excess, 0).sum() * cell
-    found = accounting.epsilon_pld(dict.fromkeys(kinds, 1), exact)
+    found = accounting.epsilon_pld({NoisySum(*kind): 1 for kind in kinds}, exact)
     assert found >= 0.4 * (1 - 1e-6)
     if direction == "remove":  # the worse direction here
         assert found <= 0.4 * 1.002
@@ -81,7 +89,7 @@ def test_two_different_rounds_agree_with_integration_in_the_plane(direction):
 
 @pytest.mark.parametrize("epsilon", PRINTED)
 def test_federated_figures_agree_with_peers(epsilon):
-    assert accounting.epsilon_pld({(P, PRINTED[epsilon]): ROUNDS}, 1e-3) == pytest.approx(epsilon, rel=1e-3)
+    assert accounting.epsilon_pld({NoisySum(P, PRINTED[epsilon]): ROUNDS}, 1e-3) == pytest.approx(epsilon, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +110,8 @@ def test_published_noise_levels_lie_on_both_sides_of_their_targets(p, rounds, si
     tolerance = 2e-3 if rounds < 100_000 else 0.2
     for target, sigma in zip((1, 3, 5, 8, 10), sigmas, strict=True):
         unit = max(0.01, 1e-3 * sigma)
-        assert accounting.epsilon_pld({(p, sigma + unit): rounds}, 1e-3, tolerance=tolerance) < target
-        assert accounting.epsilon_pld({(p, sigma - unit): rounds}, 1e-3, tolerance=tolerance) > target
+        assert accounting.epsilon_pld({NoisySum(p, sigma + unit): rounds}, 1e-3, tolerance=tolerance) < target
+        assert accounting.epsilon_pld({NoisySum(p, sigma - unit): rounds}, 1e-3, tolerance=tolerance) > target
 
 
 @pytest.mark.parametrize(
@@ -113,9 +121,9 @@ def test_published_noise_levels_lie_on_both_sides_of_their_targets(p, rounds, si
 def test_renyi_figures_agree_with_peers_and_lie_above(p, rounds, sigmas, caplog):
     with caplog.at_level(logging.WARNING):
         for target, sigma in zip((1, 3, 5, 8, 10), sigmas, strict=True):
-            found = accounting.epsilon_rdp({(p, sigma): rounds}, 1e-3)
+            found = accounting.epsilon_rdp({NoisySum(p, sigma): rounds}, 1e-3)
             assert found == pytest.approx(target, rel=5e-3)
-            assert found > 1.05 * accounting.epsilon_pld({(p, sigma): rounds}, 1e-3, tolerance=0.02)
+            assert found > 1.05 * accounting.epsilon_pld({NoisySum(p, sigma): rounds}, 1e-3, tolerance=0.02)
     assert not caplog.records
 
 
@@ -131,8 +139,10 @@ def test_renyi_figures_agree_with_peers_and_lie_above(p, rounds, sigmas, caplog)
 )
 def test_renyi_figures_of_the_earlier_papers_settings(p, sigma, rounds, delta, as_claimed, as_added):
     """Its noise has half the variance in each part: a multiplier of sigma / sqrt(2)."""
-    assert accounting.epsilon_rdp({(p, sigma): rounds}, delta) == pytest.approx(as_claimed, abs=0.0051)
-    assert accounting.epsilon_rdp({(p, sigma / math.sqrt(2)): rounds}, delta) == pytest.approx(as_added, abs=0.0051)
+    assert accounting.epsilon_rdp({NoisySum(p, sigma): rounds}, delta) == pytest.approx(as_claimed, abs=0.0051)
+    assert accounting.epsilon_rdp({NoisySum(p, sigma / math.sqrt(2)): rounds}, delta) == pytest.approx(
+        as_added, abs=0.0051
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,19 +154,19 @@ def test_renyi_figures_of_the_earlier_papers_settings(p, sigma, rounds, delta, a
     ],
 )
 def test_half_variance_noise_gives_its_published_true_epsilons(claimed, p, sigma, expected):
-    assert accounting.epsilon_pld({(p, sigma): ROUNDS}, 1e-3) == pytest.approx(expected, rel=5e-3)
+    assert accounting.epsilon_pld({NoisySum(p, sigma): ROUNDS}, 1e-3) == pytest.approx(expected, rel=5e-3)
     assert sigma < claimed
 
 
 @pytest.mark.parametrize(("epsilon", "at_5", "at_6"), [(1, 1.51, 1.71), (8, 10.5, 11.6)])
 def test_smaller_deltas_give_their_published_epsilons(epsilon, at_5, at_6):
-    key = {(P, PRINTED[epsilon]): ROUNDS}
+    key = {NoisySum(P, PRINTED[epsilon]): ROUNDS}
     assert accounting.epsilon_pld(key, 1e-5) == pytest.approx(at_5, abs=0.06 if epsilon == 8 else 0.006)
     assert accounting.epsilon_pld(key, 1e-6) == pytest.approx(at_6, abs=0.06 if epsilon == 8 else 0.006)
 
 
 def test_ten_seeds_at_epsilon_one_compose_to_four():
-    seeds = [{(P, PRINTED[1]): ROUNDS}] * 10
+    seeds = [{NoisySum(P, PRINTED[1]): ROUNDS}] * 10
     assert accounting.epsilon(accounting.compose(*seeds), 1e-3) == pytest.approx(4.05, abs=0.006)
 
 
@@ -164,7 +174,7 @@ def test_ten_seeds_at_epsilon_one_compose_to_four():
     ("epsilon", "two", "six", "two_nodes"), [(1, 2.30, 9.3, 1.5), (3, 7.23, 33.8, 4.6), (8, 20.8, 116, 12.8)]
 )
 def test_several_records_of_one_person_give_their_published_epsilons(epsilon, two, six, two_nodes):
-    one = {(P, PRINTED[epsilon]): ROUNDS}
+    one = {NoisySum(P, PRINTED[epsilon]): ROUNDS}
     assert accounting.epsilon_group(one, 1e-3, 2) == pytest.approx(two, rel=3e-3)
     assert accounting.epsilon_group(one, 1e-3, 6, tolerance=0.02) == pytest.approx(six, rel=6e-3)
     assert accounting.epsilon_pld(accounting.compose(one, one), 1e-3) == pytest.approx(two_nodes, rel=0.01)
@@ -182,13 +192,13 @@ def test_known_draws_cost_their_published_epsilons(target, published):
 
     found = brentq(lambda epsilon: delta(epsilon) - 1e-3, 0.01, 60)
     assert found == pytest.approx(published, abs=0.007)
-    assert found > 1.4 * accounting.epsilon({(P, PRINTED[target]): ROUNDS}, 1e-3)
+    assert found > 1.4 * accounting.epsilon({NoisySum(P, PRINTED[target]): ROUNDS}, 1e-3)
 
 
 @pytest.mark.parametrize(("target", "sigma"), [(1, 380), (3, 153), (10, 60)])
 def test_eighty_images_of_one_patient_need_the_published_noise(target, sigma):
     """Every image drawn by itself; the first halving of so fine a grid already agrees with the last to four digits."""
-    found = accounting.epsilon_group({(24 / 3520, sigma): 73_333}, 1e-3, 80, tolerance=0.2)
+    found = accounting.epsilon_group({NoisySum(24 / 3520, sigma): 73_333}, 1e-3, 80, tolerance=0.2)
     assert found == pytest.approx(target, rel=5e-3)
 
 
@@ -201,78 +211,78 @@ def test_a_group_of_two_agrees_with_integration(epsilon):
     exact = max(
         np.trapezoid(np.maximum(a - math.exp(epsilon) * b, 0), x) for a, b in [(mixture, alone), (alone, mixture)]
     )
-    back = accounting.epsilon_group({(p, sigma): 1}, exact, 2)
+    back = accounting.epsilon_group({NoisySum(p, sigma): 1}, exact, 2)
     assert back == pytest.approx(epsilon, rel=2e-3)
 
 
 def test_one_record_is_a_group_of_one():
-    key = {(0.2, 1.3): 50}
+    key = {NoisySum(0.2, 1.3): 50}
     assert accounting.epsilon_group(key, 1e-4, 1) == accounting.epsilon_pld(key, 1e-4)
 
 
 def test_full_participation_is_exact_and_the_distribution_confirms_it():
-    key = {(1.0, 77.966): 900, (1.0, 60.0): 17}
+    key = {NoisySum(1.0, 77.966): 900, NoisySum(1.0, 60.0): 17}
     mu = math.sqrt(900 / 77.966**2 + 17 / 60**2)
     assert accounting.exact_mu(key) == pytest.approx(mu)
     exact = gaussian.epsilon(1e-3, mu)
     assert accounting.epsilon(key, 1e-3) == exact
     assert exact <= accounting.epsilon_pld(key, 1e-3) <= exact * 1.0005
     assert accounting.epsilon_group(key, 1e-3, 3) == pytest.approx(gaussian.epsilon(1e-3, 3 * mu))
-    assert accounting.epsilon({(1.0, 77.966): 917}, 1e-3) == pytest.approx(1, rel=2e-4)
+    assert accounting.epsilon({NoisySum(1.0, 77.966): 917}, 1e-3) == pytest.approx(1, rel=2e-4)
 
 
 def test_one_sampled_round_among_full_ones_is_not_exact():
-    key = {(1.0, 50.0): 10, (0.5, 50.0): 1}
+    key = {NoisySum(1.0, 50.0): 10, NoisySum(0.5, 50.0): 1}
     assert accounting.exact_mu(key) is None
     assert accounting.epsilon(key, 1e-3) == accounting.epsilon_pld(key, 1e-3)
 
 
 def test_the_grid_is_fine_enough():
     """A much finer grid lowers the figure by less than the promised 0.05 per cent."""
-    for key in ({(P, 42.567): ROUNDS}, {(24 / 484, 2.14): 10_083}, {(0.01, 0.6): 1000}):
+    for key in ({NoisySum(P, 42.567): ROUNDS}, {NoisySum(24 / 484, 2.14): 10_083}, {NoisySum(0.01, 0.6): 1000}):
         quoted = accounting.epsilon_pld(key, 1e-3)
         fine = accounting.epsilon_pld(key, 1e-3, tolerance=2e-5)
         assert fine <= quoted <= fine * 1.0005
 
 
 def test_a_coarse_figure_is_still_an_upper_bound():
-    key = {(P, 42.567): ROUNDS}
+    key = {NoisySum(P, 42.567): ROUNDS}
     assert accounting.epsilon_pld(key, 1e-3, tolerance=1.0) >= accounting.epsilon_pld(key, 1e-3)
 
 
 def test_more_of_anything_costs_more():
-    base = accounting.epsilon_pld({(0.3, 2.0): 100}, 1e-4)
-    assert accounting.epsilon_pld({(0.3, 2.0): 110}, 1e-4) > base
-    assert accounting.epsilon_pld({(0.33, 2.0): 100}, 1e-4) > base
-    assert accounting.epsilon_pld({(0.3, 1.9): 100}, 1e-4) > base
-    assert accounting.epsilon_pld({(0.3, 2.0): 100}, 1e-5) > base
-    assert accounting.epsilon_pld({(0.3, 2.0): 100, (0.01, 5.0): 20}, 1e-4) > base
+    base = accounting.epsilon_pld({NoisySum(0.3, 2.0): 100}, 1e-4)
+    assert accounting.epsilon_pld({NoisySum(0.3, 2.0): 110}, 1e-4) > base
+    assert accounting.epsilon_pld({NoisySum(0.33, 2.0): 100}, 1e-4) > base
+    assert accounting.epsilon_pld({NoisySum(0.3, 1.9): 100}, 1e-4) > base
+    assert accounting.epsilon_pld({NoisySum(0.3, 2.0): 100}, 1e-5) > base
+    assert accounting.epsilon_pld({NoisySum(0.3, 2.0): 100, NoisySum(0.01, 5.0): 20}, 1e-4) > base
 
 
 def test_the_central_limit_can_be_below_the_truth():
     """Why it is not a bound: at q = .01, sigma = .6 it reports a quarter less than the distribution does."""
     mu = accounting.central_limit_mu(0.01, 0.6, 1000)
     assert gaussian.epsilon(1e-5, mu) == pytest.approx(5.56, abs=0.006)
-    assert accounting.epsilon_pld({(0.01, 0.6): 1000}, 1e-5) == pytest.approx(7.43, abs=0.02)
+    assert accounting.epsilon_pld({NoisySum(0.01, 0.6): 1000}, 1e-5) == pytest.approx(7.43, abs=0.02)
 
 
 def test_the_central_limit_understates_the_earlier_papers_settings():
     mu = accounting.central_limit_mu(0.01, 1.1, 1000)
     assert gaussian.epsilon(1e-5, mu) == pytest.approx(1.38, abs=0.006)
-    assert accounting.epsilon_pld({(0.01, 1.1): 1000}, 1e-5) == pytest.approx(1.52, abs=0.006)
+    assert accounting.epsilon_pld({NoisySum(0.01, 1.1): 1000}, 1e-5) == pytest.approx(1.52, abs=0.006)
 
 
 def test_without_noise_there_is_no_guarantee():
-    key = {(P, 42.0): 916, (P, 0.0): 1}
+    key = {NoisySum(P, 42.0): 916, NoisySum(P, 0.0): 1}
     assert accounting.epsilon(key, 1e-3) == accounting.epsilon_rdp(key, 1e-3) == math.inf
-    assert accounting.epsilon_group(key, 1e-3, 2) == accounting.epsilon({(1.0, 0.0): 1}, 1e-3) == math.inf
-    assert accounting.trade_off(key, [0.1]) == accounting.trade_off({(1.0, 0.0): 1}, [0.1]) == [0.0]
+    assert accounting.epsilon_group(key, 1e-3, 2) == accounting.epsilon({NoisySum(1.0, 0.0): 1}, 1e-3) == math.inf
+    assert accounting.trade_off(key, [0.1]) == accounting.trade_off({NoisySum(1.0, 0.0): 1}, [0.1]) == [0.0]
 
 
 def test_next_to_no_noise_costs_next_to_everything_without_a_warning():
     """A patient drawn k times in full view costs k / (2 sigma^2) in the mean; here k is 500 of 917."""
-    found = accounting.epsilon({(P, 0.1): ROUNDS}, 1e-3)
-    assert 500 * 50 < found < accounting.epsilon_rdp({(P, 0.1): ROUNDS}, 1e-3)
+    found = accounting.epsilon({NoisySum(P, 0.1): ROUNDS}, 1e-3)
+    assert 500 * 50 < found < accounting.epsilon_rdp({NoisySum(P, 0.1): ROUNDS}, 1e-3)
 
 
 def test_nothing_released_costs_nothing():
@@ -284,7 +294,7 @@ def test_trade_off_bounds_the_best_test_of_one_round_closely():
     """Threshold tests are optimal for one round: their error must lie above the curve, and only just."""
     p, sigma = 0.5, 2.0
     alphas = [0.02, 0.1, 0.3, 0.6]
-    curve = accounting.trade_off({(p, sigma): 1}, alphas)
+    curve = accounting.trade_off({NoisySum(p, sigma): 1}, alphas)
     assert curve == sorted(curve, reverse=True)
     for alpha, bound in zip(alphas, curve, strict=True):
         threshold = norm.isf(alpha, scale=sigma)
@@ -297,26 +307,36 @@ def test_trade_off_of_many_rounds_is_close_to_its_limit():
     alphas = [0.01, 0.05, 0.1, 0.5, 0.9]
     mu = accounting.central_limit_mu(P, PRINTED[1], ROUNDS)
     limit = [gaussian.beta(alpha, mu) for alpha in alphas]
-    assert accounting.trade_off({(P, PRINTED[1]): ROUNDS}, alphas) == pytest.approx(limit, abs=2e-3)
+    assert accounting.trade_off({NoisySum(P, PRINTED[1]): ROUNDS}, alphas) == pytest.approx(limit, abs=2e-3)
 
 
 def test_rounds_and_counts_compose_alike():
     rounds = [entry(number=number) for number in range(3)]
-    assert accounting.compose(rounds) == accounting.compose({(P, 2.0): 1}, {(P, 2.0): 2}) == Counter({(P, 2.0): 3})
+    assert (
+        accounting.compose(rounds)
+        == accounting.compose({NoisySum(P, 2.0): 1}, {NoisySum(P, 2.0): 2})
+        == Counter({NoisySum(P, 2.0): 3})
+    )
 
 
 @pytest.mark.parametrize(
-    "key", [{(0.0, 1.0): 1}, {(1.1, 1.0): 1}, {(0.5, -1.0): 1}, {(0.5, math.inf): 1}, {(0.5, 1.0): -1}]
+    "values", [(0.0, 1.0), (1e-300, 1.0), (1.1, 1.0), (0.5, -1.0), (0.5, 1e-200), (0.5, math.inf), (0.5, math.nan)]
 )
-def test_impossible_rounds_are_refused(key):
-    with pytest.raises(ValueError, match="sampling probability"):
-        accounting.epsilon_pld(key, 1e-3)
+def test_impossible_kinds_are_refused(values):
+    with pytest.raises(UserError, match="Expected"):
+        NoisySum(*values)
+
+
+@pytest.mark.parametrize("count", [-1, 10**15])
+def test_impossible_numbers_of_releases_are_refused(count):
+    with pytest.raises(UserError, match="releases"):
+        accounting.epsilon({NoisySum(0.5, 1.0): count}, 1e-3)
 
 
 @pytest.mark.parametrize("delta", [0, 1e-12, 1, math.nan])
 def test_a_delta_beyond_the_accuracy_of_the_accountant_is_refused(delta):
     with pytest.raises(ValueError, match="delta"):
-        accounting.epsilon_pld({(0.5, 1.0): 1}, delta)
+        accounting.epsilon_pld({NoisySum(0.5, 1.0): 1}, delta)
 
 
 # Audiences
@@ -330,7 +350,7 @@ def test_audiences_of_eleven_nodes_have_their_published_epsilons(epsilon, node, 
     assert effective_noise(nodes, 3, "server") == PRINTED[epsilon]
     for audience, published in (("node", node), ("reader", reader)):
         noise = effective_noise(nodes, 3, audience)
-        assert accounting.epsilon_pld({(P, noise): ROUNDS}, 1e-3) == pytest.approx(published, abs=0.006)
+        assert accounting.epsilon_pld({NoisySum(P, noise): ROUNDS}, 1e-3) == pytest.approx(published, abs=0.006)
 
 
 def test_effective_noise_is_that_of_the_average_in_units_of_one_clip():
@@ -369,17 +389,17 @@ def test_an_unclipped_node_hides_nobody_and_is_hidden_by_nobody():
 
 def test_a_round_survives_json():
     for record in (entry(), entry(sigma=0.0, clip=math.inf)):
-        assert Round.from_json(record.to_json()) == record
+        assert Event.from_json(record.to_json()) == record
 
 
 def test_a_damaged_ledger_entry_is_named():
     content = entry().to_json()
     with pytest.raises(UserError, match="'clip'"):
-        Round.from_json({key: value for key, value in content.items() if key != "clip"})
-    with pytest.raises(UserError, match="sampling_probability"):
-        Round.from_json({**content, "sampling_probability": 1.5})
+        Event.from_json({key: value for key, value in content.items() if key != "clip"})
+    with pytest.raises(UserError, match="sampling probability"):
+        Event.from_json({**content, "kind": {**content["kind"], "sampling_probability": 1.5}})
     with pytest.raises(UserError, match="expected"):
-        Round.from_json({**content, "expected": 45})
+        Event.from_json({**content, "expected": 45})
 
 
 @pytest.mark.parametrize(
@@ -387,7 +407,7 @@ def test_a_damaged_ledger_entry_is_named():
     [{"number": -1}, {"sigma": -1.0}, {"sigma": math.inf}, {"expected": 45.0}, {"clip": 0.0}, {"clip": math.inf}],
 )
 def test_impossible_entries_are_refused(changes):
-    with pytest.raises(ValueError, match="Expected"):
+    with pytest.raises((UserError, ValueError), match="Expected"):
         entry(**changes)
 
 
@@ -395,8 +415,8 @@ def test_histories_count_replays_and_missing_nodes():
     rounds = [entry(node, number) for number in range(4) for node in "ab"]
     rounds += [entry("a", 1), entry("a", 4)]  # round 1 sent twice by a; round 4 never came from b
     found = histories(rounds)
-    assert found["a"] == NodeHistory(44, 24.0, 1.0, {(P, 2.0): 6}, 5, {(P, 2.0): 3})
-    assert found["b"] == NodeHistory(44, 24.0, 1.0, {(P, 2.0): 4}, 4, {(P, 2.0): 1})
+    assert found["a"] == NodeHistory(44, 24.0, 1.0, {NoisySum(P, 2.0): 6}, 5, {NoisySum(P, 2.0): 3})
+    assert found["b"] == NodeHistory(44, 24.0, 1.0, {NoisySum(P, 2.0): 4}, 4, {NoisySum(P, 2.0): 1})
     assert found["a"].releases == 6
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from zetadp.core.plan import FORMAT
+from zetadp.core.promise import noise_of_plan
 from zetadp.privacy import accounting
-from zetadp.privacy.calibration import noise_of_plan
-from zetadp.privacy.events import Direction
+from zetadp.privacy.directions import Direction
+from zetadp.privacy.kinds import NoisySum
 
 BASELINE = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("baseline.py"))))
 STORED = json.loads(BASELINE.FILE.read_text())
@@ -38,10 +39,8 @@ def exposure_of(releases: list[list[float]]) -> Counter[Any]:
     """Return releases as an accountant takes them. Where kinds have other classes, change only this function."""
     found: Counter[Any] = Counter()
     for probability, level, dimension, units, count in releases:
-        if dimension:
-            found[Direction(probability, level, dimension)] += count
-        else:
-            found[(probability, level, units) if units > 1 else (probability, level)] += count
+        kind = Direction(probability, level, dimension) if dimension else NoisySum(probability, level, units)
+        found[kind] += count
     return found
 
 

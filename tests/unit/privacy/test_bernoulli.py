@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from zetadp.privacy.exact_mechanism import bernoulli_mask
+from zetadp.privacy.mechanism import bernoulli_mask
 
 SHARE = Fraction(24, 44)
 

@@ -21,21 +21,22 @@ from zetadp.cli.commands import main
 from zetadp.privacy import accounting
 from zetadp.privacy.account import claim
 from zetadp.privacy.chain import Link
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 
 A = pytest.mark.xfail(strict=True, reason="kind A: what was spent is not counted")
 B = pytest.mark.xfail(strict=True, reason="kind B: what is said does not follow from the ledger")
 
 DELTA, ROUNDS, SIGMA = 1e-3, 20, 2.0
-EVENT = Round.poisson("n", population=10, expected=10, noise_multiplier=SIGMA, clip=1.0)
+EVENT = Event.poisson("n", population=10, expected=10, noise_multiplier=SIGMA, clip=1.0)
 HEADER = {
     "noise": "os",
     "training": {"rounds": ROUNDS, "clip": 1.0},
     "run": {"epsilon": "8"},
     "nodes": [{"name": "n", "population": 10, "expected": 10, "noise_multiplier": SIGMA}],
 }
-COST = accounting.epsilon({(1.0, SIGMA): ROUNDS}, DELTA)
+COST = accounting.epsilon({NoisySum(1.0, SIGMA): ROUNDS}, DELTA)
 
 
 def record(path: Path, rounds: int = ROUNDS) -> None:
@@ -182,6 +183,8 @@ from dataclasses import replace
 from pathlib import Path
 from test_book import EVENT, HEADER
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.kinds import NoisySum
 ledger = Ledger(Path(sys.argv[1]))
 ledger.start(HEADER)
 for number in range({ROUNDS - 5}):
@@ -305,7 +308,7 @@ def test_attempts_that_were_chosen_after_results_are_summed_by_a_filter(tmp_path
     """Whether there was a second run was decided when the first one's models were known."""
     record(tmp_path / "a.jsonl")
     record(tmp_path / "b.jsonl")
-    total = {(1.0, SIGMA): 2 * ROUNDS}
+    total = {NoisySum(1.0, SIGMA): 2 * ROUNDS}
     assert main(["ledger", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["private_rows"]["epsilon"] == pytest.approx(accounting.epsilon_rdp(total, DELTA), rel=1e-6)

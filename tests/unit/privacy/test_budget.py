@@ -15,7 +15,8 @@ from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.budget import Cap, CapError, planned, spent, total
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 
 DELTA, ROUNDS = 1e-3, 4
@@ -25,11 +26,11 @@ HEADER = {
     "training": {"rounds": ROUNDS, "clip": 1.0},
     "nodes": [{"name": "a", "population": 40, "expected": 10.0, "noise_multiplier": 2.0}],
 }
-COST = [accounting.epsilon({(0.25, 2.0): rounds}, DELTA) if rounds else 0.0 for rounds in range(3 * ROUNDS + 1)]
+COST = [accounting.epsilon({NoisySum(0.25, 2.0): rounds}, DELTA) if rounds else 0.0 for rounds in range(3 * ROUNDS + 1)]
 
 
-def event(number: int) -> Round:
-    return Round("a", number, 40, 10.0, 0.25, 2.0, 1.0)
+def event(number: int) -> Event:
+    return Event("a", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))
 
 
 def run(path, cap: Cap, rounds: int = ROUNDS) -> None:
@@ -141,7 +142,7 @@ SETTINGS = TrainingSettings(rounds=3, images_per_patient=4, noise="os")
 
 
 def test_a_training_refuses_before_anything_is_released_and_after_a_restart(tmp_path):
-    cost = accounting.epsilon({(1.0, 4.0): 3}, DELTA)
+    cost = accounting.epsilon({NoisySum(1.0, 4.0): 3}, DELTA)
     cap = Cap(1.001 * cost, DELTA)
 
     def train(name: str, cap: Cap | None, **more: object) -> None:

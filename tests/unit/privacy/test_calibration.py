@@ -9,6 +9,7 @@ import pytest
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.calibration import noise_for_epsilon, noise_for_nodes, rounds_for
+from zetadp.privacy.kinds import NoisySum
 
 P = 24 / 44
 
@@ -24,8 +25,8 @@ P = 24 / 44
 def test_the_noise_meets_its_target_and_a_little_less_does_not(p, rounds, sigmas):
     for target, published in sigmas.items():
         sigma = noise_for_epsilon(target, 1e-3, p, rounds)
-        assert accounting.epsilon({(p, sigma): rounds}, 1e-3) <= target
-        assert accounting.epsilon({(p, sigma * 0.9995): rounds}, 1e-3) > target
+        assert accounting.epsilon({NoisySum(p, sigma): rounds}, 1e-3) <= target
+        assert accounting.epsilon({NoisySum(p, sigma * 0.9995): rounds}, 1e-3) > target
         assert float(f"{sigma:.5g}") == sigma
         if published:
             assert sigma == pytest.approx(published, rel=2e-3)
@@ -43,7 +44,7 @@ def test_full_participation_is_calibrated_exactly():
 @pytest.mark.parametrize(("target", "rounds"), [(1e-3, 917), (1000.0, 917), (0.5, 1)])
 def test_the_ends_of_the_range_are_reachable(target, rounds):
     sigma = noise_for_epsilon(target, 1e-3, P, rounds)
-    assert 0.98 * target < accounting.epsilon({(P, sigma): rounds}, 1e-3) <= target
+    assert 0.98 * target < accounting.epsilon({NoisySum(P, sigma): rounds}, 1e-3) <= target
 
 
 def test_infinity_needs_no_noise():
@@ -72,7 +73,7 @@ def test_a_delta_that_needs_no_noise_is_refused():
 def test_the_node_that_draws_most_often_decides():
     probabilities = [24 / 45, 24 / 44, 24 / 46]
     common = noise_for_nodes(3, 1e-3, probabilities, 100)
-    costs = [accounting.epsilon({(p, common): 100}, 1e-3) for p in probabilities]
+    costs = [accounting.epsilon({NoisySum(p, common): 100}, 1e-3) for p in probabilities]
     assert max(costs) == costs[1] == pytest.approx(3, rel=1e-3)
     assert max(costs) <= 3
 
@@ -82,8 +83,8 @@ def test_the_node_that_draws_most_often_decides():
 )
 def test_rounds_are_the_most_that_fit(target, p, sigma):
     rounds = rounds_for(target, 1e-3, p, sigma)
-    assert accounting.epsilon({(p, sigma): rounds}, 1e-3) <= target
-    assert accounting.epsilon({(p, sigma): rounds + 1}, 1e-3) > target
+    assert accounting.epsilon({NoisySum(p, sigma): rounds}, 1e-3) <= target
+    assert accounting.epsilon({NoisySum(p, sigma): rounds + 1}, 1e-3) > target
 
 
 def test_no_round_fits_where_one_is_too_many():

@@ -24,11 +24,10 @@ from scipy.special import ndtr
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.exact import rounded_normal
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
 from zetadp.privacy.grid import Grid
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 SIGMA, CLIP, POPULATION, EXPECTED = 42.57, 1.0, 44, 24
 P = EXPECTED / POPULATION
@@ -51,7 +50,7 @@ def mechanism(
     source: str, place: int = 0, *, dimension: int = SIZE, seed: int = SEED, **changes: float
 ) -> SampledGaussian:
     constants = {"population": POPULATION, "expected": EXPECTED, "noise_multiplier": SIGMA, "clip": CLIP} | changes
-    event = Round.poisson(f"node-{place}", **constants)
+    event = Event.poisson(f"node-{place}", **constants)
     if source == "os":
         sizes = {"population": int(constants["population"]), "dimension": dimension}
         grid = Grid.choose(constants["clip"], noise_multiplier=constants["noise_multiplier"], **sizes)
@@ -222,11 +221,11 @@ def test_a_resumed_process_continues_the_noise_and_the_draws_of_an_uninterrupted
     """Streams are named by seed, node and round: what was drawn before plays no part."""
     code = f"""
 import torch
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.mechanism import SampledGaussian
 class Everything:
     def holds(self, *_): return True
-event = Round.poisson("node-1", population={POPULATION}, expected={EXPECTED}, noise_multiplier={SIGMA}, clip={CLIP})
+event = Event.poisson("node-1", population={POPULATION}, expected={EXPECTED}, noise_multiplier={SIGMA}, clip={CLIP})
 one = SampledGaussian(event, 1, seed={SEED}, ledger=Everything())
 for number in (3, 4):
     draw = one.draw(number)

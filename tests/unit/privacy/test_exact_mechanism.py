@@ -9,9 +9,9 @@ from contributing import clipped_sums
 from training_builder import NETWORKS, TINY, network, patients
 
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.events import Round
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.mechanism import ExactSampledGaussian
 
 CLIP, SIGMA, EXPECTED, DIMENSION = 2.0, 1.7, 3.0, 60_000
 GRID = Grid.choose(CLIP, noise_multiplier=SIGMA, population=8, dimension=DIMENSION)
@@ -23,13 +23,13 @@ class Recorded:
 
     everything: bool = True
 
-    def holds(self, event: Round, times: int = 1) -> bool:
+    def holds(self, event: Event, times: int = 1) -> bool:
         return self.everything
 
 
-def event(**changes: float) -> Round:
+def event(**changes: float) -> Event:
     constants = {"population": 8, "expected": EXPECTED, "noise_multiplier": SIGMA, "clip": CLIP}
-    return Round.poisson("a", **(constants | changes))
+    return Event.poisson("a", **(constants | changes))
 
 
 def mechanism(ledger: Recorded | None = None, *, population: int = 8) -> ExactSampledGaussian:

@@ -6,21 +6,24 @@ import resource
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 import zetadp.privacy.ledger
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import declared, recorded_runs
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import Terms, run_statement
 
 
-def event(number: int, node: str = "a", **changes: float) -> Round:
+def event(number: int, node: str = "a", **changes: float) -> Event:
     constants = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
-    return Round(node, number, sampling_probability=constants["expected"] / constants["population"], **constants)
+    count = constants.pop("count", 1)
+    return replace(Event.poisson(node, **constants), round=number, count=count)
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def path(tmp_path):
     return tmp_path / "ledgers" / "run.jsonl"
 
 
-def written(path, rounds: int = 4) -> list[Round]:
+def written(path, rounds: int = 4) -> list[Event]:
     """Write a ledger of one attempt and two nodes, and return its events."""
     events = []
     with Ledger(path) as ledger:
@@ -70,7 +73,7 @@ def test_rows_that_are_sent_together_are_one_entry_with_a_count(path):
     (run,) = recorded_runs(path)
     history = run.nodes["a"]
     assert (history.rounds, history.releases) == (1, 500)
-    kind = (24 / 44, 1.5)
+    kind = NoisySum(24 / 44, 1.5)
     # Two more rounds are declared, each of as many rows.
     assert declared(history, run.declared_rounds) == {kind: 1500}
     assert accounting.compose([rows]) == {kind: 500}

@@ -13,21 +13,22 @@ import zetadp.core.records
 import zetadp.privacy.mechanism
 from zetadp.base.randomness import Purpose
 from zetadp.core.records import Node, choose_items, items_of
-from zetadp.directions.bessel import mean_cosine, order_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
 from zetadp.nn.parameters import Layout
-from zetadp.privacy.events import Round
-from zetadp.privacy.exact_mechanism import ExactSampledGaussian
+from zetadp.privacy.bessel import mean_cosine, order_of
+from zetadp.privacy.directions import Direction
+from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 
 class HoldsEverything:
     """Stands for a ledger where the order of record and release is not the subject."""
 
-    def holds(self, event: Round, times: int = 1) -> bool:
+    def holds(self, event: Event, times: int = 1) -> bool:
         return True
 
 
@@ -35,8 +36,9 @@ def mechanism(
     place: int = 0, *, seed: int = 5, ledger: object = None, dimension: int = 0, **changes: float
 ) -> SampledGaussian:
     settings = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
-    event = Round.poisson(f"node-{place}", **settings)
-    event = event.as_direction(dimension) if dimension else event
+    event = Event.poisson(f"node-{place}", **settings)
+    if dimension:
+        event = replace(event, kind=Direction.hiding(event.kind, dimension))
     return SampledGaussian(event, place, seed=seed, ledger=ledger or HoldsEverything())
 
 
@@ -185,7 +187,7 @@ def test_noise_is_added_to_the_sum_and_leaves_it_unchanged():
 
 def test_the_event_says_what_was_done():
     event = mechanism(1).draw(7).event
-    assert event == Round("node-1", 7, 44, 24, 24 / 44, 1.5, 2.0)
+    assert event == Event("node-1", 7, 44, 24, 2.0, NoisySum(24 / 44, 1.5))
 
 
 def test_nothing_is_released_before_its_event_is_recorded(tmp_path):
@@ -229,7 +231,7 @@ def test_expected_patients_beyond_the_population_are_refused(expected):
         mechanism(expected=expected)
 
 
-@pytest.mark.parametrize("change", [{"sampling_probability": 0.5}, {"count": 2}, {"expected": 12.0}])
+@pytest.mark.parametrize("change", [{"kind": NoisySum(0.5, 1.5)}, {"count": 2}, {"expected": 12.0}])
 def test_an_event_that_says_another_chance_than_is_drawn_with_is_refused(change):
     event = replace(mechanism().event, **change)
     with pytest.raises(ValueError, match="drawn for with the chance"):
@@ -251,7 +253,7 @@ def directed(**changes: float) -> SampledGaussian:
 
 def test_a_direction_is_sent_whose_cosine_with_the_sum_has_the_stated_mean_however_long_the_sum():
     one = directed()
-    kappa = one.event.concentration
+    kappa = one.event.kind.concentration
     centre = torch.randn(DIMENSION, generator=torch.Generator().manual_seed(3))
     sent = torch.stack([one.release(one.draw(n), centre * 10.0 ** (n % 7 - 3)) for n in range(2000)]).double()
     assert torch.allclose(sent.norm(dim=1), torch.ones(2000).double(), atol=1e-6)
@@ -267,7 +269,7 @@ def test_a_round_without_patients_sends_a_direction_round_a_fixed_one():
     one = directed(population=1, expected=0.5)
     sent = torch.stack([one.release(one.draw(n), torch.zeros(DIMENSION)) for n in range(500)]).double()
     assert torch.allclose(sent.norm(dim=1), torch.ones(500).double(), atol=1e-6)
-    mean = float(mean_cosine(order_of(DIMENSION), one.event.concentration))
+    mean = float(mean_cosine(order_of(DIMENSION), one.event.kind.concentration))
     assert float(sent[:, 0].mean()) == pytest.approx(mean, abs=5 / math.sqrt(500 * DIMENSION))
     assert float(sent[:, 1:].mean(dim=0).abs().max()) < 6 / math.sqrt(500 * DIMENSION)
 
@@ -280,7 +282,7 @@ def test_a_direction_of_another_dimension_than_was_recorded_is_not_sent():
 
 def test_nothing_but_one_sum_with_seeded_noise_can_be_a_direction():
     event = directed().event
-    with pytest.raises(ValueError, match="one sum"):
+    with pytest.raises(ValueError, match="several rows"):
         SampledGaussian(replace(event, count=2), 0, seed=1, ledger=HoldsEverything(), rows=2)
     grid = Grid.choose(event.clip, noise_multiplier=event.noise_multiplier, population=44, dimension=DIMENSION)
     with pytest.raises(ValueError, match="Gaussian"):

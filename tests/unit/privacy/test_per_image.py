@@ -14,10 +14,11 @@ import zetadp.core.round
 from zetadp.base.validation import UserError
 from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
-from zetadp.privacy import accounting, gaussian
+from zetadp.privacy import accounting, gaussian, kinds
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.events import Round, histories
+from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import Terms, run_statement, total_statement
 from zetadp.privacy.wording import plain_text
@@ -27,7 +28,7 @@ DELTA, IMAGES = 1e-3, 20
 
 def run(p, sigma, rounds=4, *, images=IMAGES, patients=5, name="images"):
     population = patients * (images or 1)
-    events = [Round("node-01", number, population, p * population, p, sigma, 1.0) for number in range(rounds)]
+    events = [Event("node-01", number, population, p * population, 1.0, NoisySum(p, sigma)) for number in range(rounds)]
     return Run(name, histories(events), rounds, images=images)
 
 
@@ -76,6 +77,7 @@ def fresh():
     def forget():
         accounting._epsilon.cache_clear()
         accounting._composed.cache_clear()
+        kinds._drawn.cache_clear()
 
     forget()
     yield forget
@@ -86,18 +88,18 @@ def fresh():
 def test_what_is_left_out_of_many_images_is_charged(monkeypatch, fresh, left_out):
     """Leaving out far more must never lower the bound; here it would, by 0.6 %, were it not charged to delta."""
     monkeypatch.setattr(accounting, "_ROUGH", accounting.TOLERANCE)
-    exact = accounting.epsilon_group({(0.05, 2.0): 3}, DELTA, 30)
-    monkeypatch.setattr(accounting, "_LEFT_OUT", left_out)
+    exact = accounting.epsilon_group({NoisySum(0.05, 2.0): 3}, DELTA, 30)
+    monkeypatch.setattr(kinds, "_LEFT_OUT", left_out)
     fresh()
-    assert accounting.epsilon_group({(0.05, 2.0): 3}, DELTA, 30) > exact
+    assert accounting.epsilon_group({NoisySum(0.05, 2.0): 3}, DELTA, 30) > exact
 
 
 def test_many_images_of_everybody_have_the_closed_form_and_compose():
-    kind = {(1.0, 30.0): 4}
+    kind = {NoisySum(1.0, 30.0): 4}
     assert accounting.epsilon_group(kind, DELTA, IMAGES) == pytest.approx(
         gaussian.epsilon(DELTA, IMAGES * math.sqrt(4) / 30.0), rel=1e-12
     )
-    both = {(1.0, 30.0, IMAGES): 4, (1.0, 5.0): 4}
+    both = {NoisySum(1.0, 30.0, IMAGES): 4, NoisySum(1.0, 5.0): 4}
     mu = math.sqrt(4 * (IMAGES / 30.0) ** 2 + 4 / 5.0**2)
     assert accounting.epsilon(both, DELTA) == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-12)
     assert accounting.epsilon_rdp(both, DELTA) >= accounting.epsilon(both, DELTA)
@@ -177,7 +179,7 @@ def test_a_node_that_does_not_hold_all_declared_images_is_refused(tmp_path):
 def test_sums_do_not_make_a_patient_of_many_images_cheaper():
     population = 5 * IMAGES
     events = [
-        Round(f"node-{node}", number, population, 0.05 * population, 0.05, 2.0, 1.0)
+        Event(f"node-{node}", number, population, 0.05 * population, 1.0, NoisySum(0.05, 2.0))
         for number in range(4)
         for node in range(4)
     ]
@@ -196,7 +198,7 @@ def test_without_noise_no_figure_of_a_patient_is_called_true():
 @pytest.mark.parametrize("sigma", [0.67885, 1.0373, 3.0359, 6.0718])
 def test_units_that_are_always_drawn_compose_with_rounds_of_others(units, sigma):
     """Noise at which the accountant's own search for a mixture of one component fails."""
-    always = {(1.0, sigma, units): 3}
+    always = {NoisySum(1.0, sigma, units): 3}
     exact = gaussian.epsilon(DELTA, units * math.sqrt(3) / sigma)
-    found = accounting.epsilon({**always, (1e-9, 50.0): 1}, DELTA, tolerance=0.02)
+    found = accounting.epsilon({**always, NoisySum(1e-9, 50.0): 1}, DELTA, tolerance=0.02)
     assert exact * (1 - 1e-9) <= found <= 1.03 * exact

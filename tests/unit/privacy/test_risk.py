@@ -14,9 +14,10 @@ from browser import show
 from scipy.stats import norm
 
 from zetadp.cli.commands import main
-from zetadp.directions.capacity import gaussian_capacity
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
+from zetadp.privacy.gaussian import capacity as gaussian_capacity
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.risk import CANDIDATES, Risk
 from zetadp.report.riskpage import Evidence, headline, risk_figure, write_risk
@@ -32,10 +33,10 @@ def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
             ledger.start(
                 {"run": {"epsilon": "8"}, "training": {"rounds": rounds, "clip": 1.0}, "noise": noise, **of_images}
             )
-            first = Round.poisson("clinic", population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
+            first = Event.poisson("clinic", population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
             ledger.record([first])
             for number in range(1, rounds):
-                ledger.record([Round(**{**first.to_json(), "round": number})])
+                ledger.record([replace(first, round=number)])
     return folder / f"{name}.jsonl"
 
 
@@ -85,12 +86,12 @@ def test_each_figure_is_for_the_node_where_it_is_worst(tmp_path):
         ledger.start({"run": {"epsilon": "1"}, "training": {"rounds": 1, "clip": 1.0}, "noise": "os"})
         ledger.record(
             [
-                Round.poisson(name, population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
+                Event.poisson(name, population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
                 for name, (expected, sigma) in kinds.items()
             ]
         )
     risk = Risk.of(tmp_path / "ledger.jsonl", delta=1e-3)
-    alone = [{(expected / 10, sigma): 1} for expected, sigma in kinds.values()]
+    alone = [{NoisySum(expected / 10, sigma): 1} for expected, sigma in kinds.values()]
     costs = {delta: [accounting.epsilon(each, delta) for each in alone] for delta in (1e-3, 1e-6)}
     assert costs[1e-3][0] > costs[1e-3][1]
     assert costs[1e-6][0] < costs[1e-6][1]

@@ -9,8 +9,9 @@ import pytest
 
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
-from zetadp.privacy.events import Round, histories
+from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import Terms, run_statement, total_statement
 from zetadp.privacy.wording import plain_text
 
@@ -20,7 +21,9 @@ NODES = tuple(f"node-{index:02d}" for index in range(11))
 
 def rounds_of(sigma, rounds, nodes=NODES, p=P, population=44):
     clip = 1.0 if sigma else math.inf
-    return [Round(node, number, population, 24.0, p, sigma, clip) for number in range(rounds) for node in nodes]
+    return [
+        Event(node, number, population, 24.0, clip, NoisySum(p, sigma)) for number in range(rounds) for node in nodes
+    ]
 
 
 def federated(name="run", sigma=42.567, rounds=917, declared=917, nodes=NODES):
@@ -108,7 +111,7 @@ def test_a_patient_needs_no_figures_for_several_records():
 
 def test_the_curve_is_that_of_the_accountant(printed):
     curve = printed["trade_off"]
-    assert curve["misses"] == accounting.trade_off({(P, 42.567): 917}, curve["false_alarms"])
+    assert curve["misses"] == accounting.trade_off({NoisySum(P, 42.567): 917}, curve["false_alarms"])
 
 
 def test_stopping_early_lowers_nothing_and_going_on_raises():
@@ -125,8 +128,8 @@ def test_stopping_early_lowers_nothing_and_going_on_raises():
 def test_a_noise_schedule_is_topped_up_and_credited_at_its_least_noise():
     loud, quiet = rounds_of(4.0, 3, ["a", "b"]), rounds_of(8.0, 6, ["a", "b"])[6:]
     found = state(Run("schedule", histories([*loud, *quiet]), 10))
-    assert found["epsilon"] == accounting.epsilon({(P, 4.0): 7, (P, 8.0): 3}, 1e-3)
-    reader = {(P, math.hypot(4, 4)): 7, (P, math.hypot(8, 4)): 3}
+    assert found["epsilon"] == accounting.epsilon({NoisySum(P, 4.0): 7, NoisySum(P, 8.0): 3}, 1e-3)
+    reader = {NoisySum(P, math.hypot(4, 4)): 7, NoisySum(P, math.hypot(8, 4)): 3}
     assert found["audiences"]["reader"]["epsilon"] == pytest.approx(accounting.epsilon(reader, 1e-3), rel=1e-6)
 
 
@@ -134,10 +137,10 @@ def test_a_replay_counts_twice_and_is_never_hidden_by_other_nodes():
     rounds = rounds_of(2.0, 5, NODES[:3])
     replayed = Run("replayed", histories([*rounds, rounds[-1]]), 5)
     found = state(replayed)
-    assert found["epsilon"] == accounting.epsilon({(P, 2.0): 6}, 1e-3)
+    assert found["epsilon"] == accounting.epsilon({NoisySum(P, 2.0): 6}, 1e-3)
     assert found["rounds"]["replayed"] == 1
     hidden = 2.0 * math.sqrt(3)
-    expected = accounting.epsilon({(P, hidden): 4, (P, 2.0): 2}, 1e-3)
+    expected = accounting.epsilon({NoisySum(P, hidden): 4, NoisySum(P, 2.0): 2}, 1e-3)
     assert found["audiences"]["reader"]["epsilon"] == pytest.approx(expected, rel=1e-6)
 
 
@@ -154,7 +157,7 @@ def test_weights_decide_how_well_nodes_hide_each_other():
     heavy = state(run, weights={"a": 10.0, "b": 1.0, "c": 1.0})["audiences"]["reader"]["epsilon"]
     alone = state(run)["audiences"]["server"]["epsilon"]
     assert equal < heavy < alone
-    assert heavy == pytest.approx(accounting.epsilon({(P, 3.0 * math.sqrt(1.02)): 20}, 1e-3), rel=1e-6)
+    assert heavy == pytest.approx(accounting.epsilon({NoisySum(P, 3.0 * math.sqrt(1.02)): 20}, 1e-3), rel=1e-6)
 
 
 def test_one_hospital_alone_has_no_other_node():
@@ -184,7 +187,7 @@ def test_a_run_without_noise_claims_nothing():
 
 
 def test_one_round_without_noise_voids_the_run():
-    rounds = [*rounds_of(40.0, 10, ["a"]), Round("a", 10, 44, 24.0, P, 0.0, 1.0)]
+    rounds = [*rounds_of(40.0, 10, ["a"]), Event("a", 10, 44, 24.0, 1.0, NoisySum(P, 0.0))]
     assert state(Run("leaky", histories(rounds), 11))["guarantee"] == "none"
 
 
@@ -271,7 +274,7 @@ def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
     unequal = Run("unequal", histories([*rounds_of(4.0, 10, ["a"]), *rounds_of(8.0, 10, ["b"])]), 10)
     central = Run("central", histories(rounds_of(3.0, 10, ["central"], 24 / 484, 484)), 10)
     with_curve = total([equal, central])["private_rows"]["trade_off"]
-    expected = accounting.trade_off({(P, 4.0): 10, (24 / 484, 3.0): 10}, with_curve["false_alarms"])
+    expected = accounting.trade_off({NoisySum(P, 4.0): 10, NoisySum(24 / 484, 3.0): 10}, with_curve["false_alarms"])
     assert with_curve["misses"] == pytest.approx(expected)
     assert total([unequal, unequal])["private_rows"]["trade_off"] is not None
     # Nodes of the same names and sizes that hold other patients.
@@ -280,7 +283,7 @@ def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
     found = total([unequal, central])
     assert found["private_rows"]["trade_off"] is None
     assert "Any attack that looks" not in plain_text(found)
-    worst = {(P, 4.0): 10, (24 / 484, 3.0): 10}
+    worst = {NoisySum(P, 4.0): 10, NoisySum(24 / 484, 3.0): 10}
     assert [row["epsilon"] for row in found["private_rows"]["smaller_deltas"]] == pytest.approx(
         [accounting.epsilon(worst, delta) for delta in (1e-5, 1e-6)]
     )
@@ -296,7 +299,7 @@ def test_one_release_without_noise_makes_the_total_none(how):
     assert found["all_rows"]["guarantee"] == found["guarantee"] == "none"
     assert found["all_rows"]["epsilon"] == "inf"
     assert found["all_rows"]["without_noise"] == [how]
-    assert found["private_rows"]["epsilon"] == accounting.epsilon({(P, 42.567): 20}, 1e-3)
+    assert found["private_rows"]["epsilon"] == accounting.epsilon({NoisySum(P, 42.567): 20}, 1e-3)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert f"no guarantee, because these had no noise: {how}" in plain_text(found)
 
@@ -306,8 +309,8 @@ def test_totals_add_up_node_by_node():
     second = Run("2", histories([*rounds_of(6.0, 10, ["a"]), *rounds_of(5.0, 10, ["b"])]), 10)
     found = total([first, second])["private_rows"]
     expected = {
-        "a": accounting.epsilon({(P, 4.0): 10, (P, 6.0): 10}, 1e-3),
-        "b": accounting.epsilon({(P, 8.0): 10, (P, 5.0): 10}, 1e-3),
+        "a": accounting.epsilon({NoisySum(P, 4.0): 10, NoisySum(P, 6.0): 10}, 1e-3),
+        "b": accounting.epsilon({NoisySum(P, 8.0): 10, NoisySum(P, 5.0): 10}, 1e-3),
     }
     assert found["nodes"] == expected
     assert found["epsilon"] == max(expected.values())
@@ -318,7 +321,7 @@ def test_a_central_run_adds_to_the_federated_one():
     spread = federated(sigma=6.0, rounds=10, declared=10, nodes=("a", "b"))
     central = Run("central", histories(rounds_of(3.0, 10, ["central"], 24 / 484, 484)), 10)
     found = total([spread, central])["private_rows"]
-    expected = accounting.epsilon({(P, 6.0): 10, (24 / 484, 3.0): 10}, 1e-3)
+    expected = accounting.epsilon({NoisySum(P, 6.0): 10, NoisySum(24 / 484, 3.0): 10}, 1e-3)
     assert set(found["nodes"]) == {"a", "b", "central"}
     assert list(found["nodes"].values()) == pytest.approx([expected] * 3)
 

@@ -13,12 +13,14 @@ from scipy.stats import norm
 
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.calibration import noise_for_epsilon, noise_for_sum, noise_of_plan
-from zetadp.privacy.events import Round, histories
+from zetadp.privacy.calibration import noise_for_epsilon, noise_for_sum
+from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of, seen_by
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Attempt, Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.privacy.statement import Terms, run_statement, total_statement
@@ -33,7 +35,7 @@ ROUNDS, TARGET = 20, 8.0
 
 def rounds_of(nodes, sigma, rounds, clip=1.0):
     return [
-        Round(f"node-{place}", number, size, expected, expected / size, sigma, clip)
+        Event(f"node-{place}", number, size, expected, clip, NoisySum(expected / size, sigma))
         for number in range(rounds)
         for place, (size, expected) in enumerate(nodes)
     ]
@@ -60,7 +62,7 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
         ledger.start({})
         messages = []
         for place, (size, expected) in enumerate(UNEQUAL):
-            event = Round.poisson(
+            event = Event.poisson(
                 f"node-{place}", population=size, expected=expected, noise_multiplier=sigma, clip=clip
             )
             mechanism = SampledGaussian(event, place, seed=5, ledger=ledger)
@@ -75,9 +77,9 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
         others = sorted((p for p in range(4) if p != place), key=lambda p: found[p].std())
         honest = [place, *others[: 3 - colluding]]
         left = found[honest].sum(axis=0).std()
-        ((_, noise),) = seen[f"node-{place}"]
+        (kind,) = seen[f"node-{place}"]
         # Four standard errors of a standard deviation of so many draws.
-        assert noise == pytest.approx(left / (clip / expected / 4), rel=4 / math.sqrt(2 * dimension))
+        assert kind.noise_multiplier == pytest.approx(left / (clip / expected / 4), rel=4 / math.sqrt(2 * dimension))
 
 
 def test_epsilon_against_sums_is_that_of_two_densities_compared_by_integration():
@@ -173,7 +175,7 @@ def test_a_statement_says_what_is_assumed_and_what_holds_without():
     # Also noise that nobody can repeat leaves the messages open.
     assert state(run([(44, 44.0)] * 11, 2.0), noise_source="os")["guarantee"] == "simulated"
     assert "One trusted holder has all data" in plain_text(
-        state(Run("c", histories([Round("central", 0, 4, 4.0, 1.0, 2.0, 1.0)]), 1))
+        state(Run("c", histories([Event("central", 0, 4, 4.0, 1.0, NoisySum(1.0, 2.0))]), 1))
     )
     assert "Neither the server" in plain_text(state(run([(4, 4.0)] * 2, 2.0, colluding=None)))
 

@@ -18,11 +18,11 @@ from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.cli.commands import main
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import save_model
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records, single_items
 from zetadp.core.settings import DIRECTION, GAUSSIAN, TrainingSettings
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.chain import START, Link, follow
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import account_run, last_statement
@@ -139,7 +139,7 @@ def test_a_ledger_with_more_noise_is_found_though_its_chain_is_made_anew(run):
     for link in follow(lines):
         entry = json.loads(json.dumps(link.entry))
         for release in entry.get("releases", ()):
-            release["noise_multiplier"] *= 2
+            release["kind"]["noise_multiplier"] *= 2
         again = Link.after(head, entry)
         head = again.head
         forged.append(again.text)

@@ -82,7 +82,7 @@ def test_the_file_says_what_it_is_and_what_it_costs(folder):
         "The release was (8, 1e-05)-differentially private for each training patient"
     )
     assert "against anyone who has the rows" in statement["statement"]
-    assert statement["epsilon"] == accounting.epsilon({event.mechanism: event.count}, 1e-5)
+    assert statement["epsilon"] == accounting.epsilon({event.kind: event.count}, 1e-5)
     assert statement["epsilon"] <= 8
 
 

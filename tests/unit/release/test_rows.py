@@ -13,13 +13,14 @@ from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan, RunName
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Node, Records
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.exposure import declared_run, run_of
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import Terms, run_statement
 
@@ -140,9 +141,9 @@ def test_the_ledger_counts_the_rows_that_a_unit_can_be_in(kind, tmp_path):
     (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
     rows, rate = (3, 4 * DEGREE / SIZES[0]) if kind == "open" else (ROWS, DEGREE / SIZES[0])
     assert [event.count for event in attempt.events] == [rows, rows]
-    assert of.mechanisms("node-0") == {(rate, 3.0): rows}
+    assert of.mechanisms("node-0") == {NoisySum(rate, 3.0): rows}
     happened = run_of("rows", attempt)
-    assert happened.nodes["node-0"].mechanisms == {(rate, 3.0): rows}
+    assert happened.nodes["node-0"].mechanisms == {NoisySum(rate, 3.0): rows}
     assert declared_run("rows", attempt.header).nodes == happened.nodes
 
 
@@ -157,13 +158,13 @@ def test_no_audience_is_told_that_other_nodes_hide_a_row(tmp_path):
     )
     figures = {each["epsilon"] for each in statement["audiences"].values() if each is not None}
     assert figures == {statement["epsilon"]}
-    assert statement["epsilon"] == accounting.epsilon({(DEGREE / SIZES[0], 3.0): ROWS}, of.delta)
+    assert statement["epsilon"] == accounting.epsilon({NoisySum(DEGREE / SIZES[0], 3.0): ROWS}, of.delta)
 
 
 def test_noise_is_calibrated_for_the_rows_of_one_unit():
     of = plan("open", epsilon="2")
     sigma = noise_of_plan(of)
-    assert 1.9 < accounting.epsilon({(4 * DEGREE / SIZES[0], sigma): 3}, of.delta) <= 2
+    assert 1.9 < accounting.epsilon({NoisySum(4 * DEGREE / SIZES[0], sigma): 3}, of.delta) <= 2
     assert noise_of_plan(plan("labelled", epsilon="2")) != sigma
 
 

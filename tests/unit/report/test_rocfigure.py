@@ -5,10 +5,11 @@ import pytest
 
 from zetadp.audit.membership import Attack, Claim, against, roc_band
 from zetadp.audit.membership_models import Arm
+from zetadp.privacy.kinds import NoisySum
 from zetadp.report.auditfigure import LEAST_RATE, _empirical, membership_roc
 from zetadp.report.figurestyle import save_svg
 
-CLAIMS = {"reader": Claim({(1.0, 2.0): 1}, 1e-3), "server": Claim({(1.0, 1.0): 1}, 1e-3)}
+CLAIMS = {"reader": Claim({NoisySum(1.0, 2.0): 1}, 1e-3), "server": Claim({NoisySum(1.0, 1.0): 1}, 1e-3)}
 
 
 def attack(name: str, mu: float, trials: int = 300) -> Attack:

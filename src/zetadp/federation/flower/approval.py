@@ -16,11 +16,11 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import NodeConstants, Plan
+from zetadp.core.promise import promise_of
 from zetadp.federation.flower.certificates import check_signature, read_node_key, signature
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy import accounting
-from zetadp.privacy.calibration import promise_of
 from zetadp.privacy.risk import Risk, percent_up
 
 SHORTEST = 12

@@ -32,7 +32,7 @@ from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, Wr
 from zetadp.federation.flower.settings import Patience
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger, read_ledger
 
 logger = logging.getLogger(__name__)
@@ -342,7 +342,7 @@ class Coordinator:
             raise UserError(self._stopped(reply.round, f"{reply.name} sent an update that its ledger does not hold"))
         return update
 
-    def _releases(self, name: str, attempt: str) -> list[Round]:
+    def _releases(self, name: str, attempt: str) -> list[Event]:
         return [event for event in self.mirrors[name].of_attempt(attempt) if event.node == name]
 
     def _account(self, ledger: Ledger, number: int) -> None:

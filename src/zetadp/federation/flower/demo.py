@@ -11,6 +11,7 @@ from zetadp.backbone.start import shipped_backbone, with_public
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.federation.flower.approval import approve, invitation
 from zetadp.federation.flower.certificates import Credentials, make_credentials
@@ -21,7 +22,6 @@ from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, write_dataset_json, write_patients
-from zetadp.privacy.calibration import noise_of_plan
 from zetadp.privacy.statement import account_run
 
 HOSPITALS, PATIENTS, WATCHED = 3, 12, 6

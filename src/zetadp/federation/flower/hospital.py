@@ -28,6 +28,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
+from zetadp.core.promise import check_promise
 from zetadp.core.records import Node, Records, check_owners, check_units, single_items, whole_positions
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
@@ -46,7 +47,6 @@ from zetadp.federation.flower.settings import HospitalSettings, ledger_of
 from zetadp.mri.dataset import pick_device
 from zetadp.privacy import accounting
 from zetadp.privacy.budget import CapError
-from zetadp.privacy.calibration import check_promise
 from zetadp.privacy.ledger import Ledger, read_ledger
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
+from zetadp.core.promise import promise_of
 from zetadp.federation.flower.approval import SHORTEST, invitation
 from zetadp.federation.flower.certificates import checked_server, fingerprint
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.privacy.calibration import promise_of
 
 TEMPLATES = Path(__file__).parents[1] / "kits"
 PAGE = "READ_ME_FIRST.md"

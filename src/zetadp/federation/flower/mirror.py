@@ -10,7 +10,7 @@ from pathlib import Path
 from zetadp.base.storage import make_folder, read_json, sync_folder, write_json
 from zetadp.base.validation import UserError
 from zetadp.privacy.chain import START, BrokenChainError
-from zetadp.privacy.events import Round
+from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Attempt, take_lines
 
 IDENTITIES = "identities.json"
@@ -90,11 +90,11 @@ class Mirror:
             ) from error
 
     @property
-    def releases(self) -> list[Round]:
+    def releases(self) -> list[Event]:
         """Every release in the ledger, of all attempts."""
         return [event for attempt in self.attempts for event in attempt.releases()]
 
-    def of_attempt(self, identity: str) -> list[Round]:
+    def of_attempt(self, identity: str) -> list[Event]:
         """Return the releases that the node has recorded for the server's present attempt, in their order."""
         if not self.attempts or self.attempts[-1].header.get("federation") != identity:
             return []

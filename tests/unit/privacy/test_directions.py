@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from papers.directions.accounting import epsilon
-from zetadp.directions.bessel import log_growth, order_of
-from zetadp.directions.loss import loss_distribution
+from zetadp.privacy import accounting
+from zetadp.privacy.bessel import log_growth, order_of
+from zetadp.privacy.directions import Direction
 
 
 def test_the_distribution_of_one_release_is_a_distribution():
-    pair = loss_distribution(0.2, 5.0, 30, 2.0**-6)
+    pair = Direction(0.2, 5.0, 30).losses(2.0**-6)
     for epsilon_, largest in ((-40.0, 1 + 1e-12), (0.0, 0.2)):
         assert 0 < pair.get_delta_for_epsilon(epsilon_) <= largest
 
@@ -44,4 +44,6 @@ def test_opposite_centres_are_the_worst_pair_at_every_epsilon(concentration, dim
     # This calculation and the accountant agree on the worst pair.
     delta = float(worst[4])
     if delta > 1e-8:
-        assert epsilon({(1.0, concentration, dimension): 1}, delta) == pytest.approx(float(figures[4]), rel=1e-3)
+        assert accounting.epsilon({Direction(1.0, concentration, dimension): 1}, delta) == pytest.approx(
+            float(figures[4]), rel=1e-3
+        )

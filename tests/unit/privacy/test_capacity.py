@@ -7,7 +7,8 @@ import pytest
 from direction_figures import CAPACITY, DIMENSION, GAUSSIAN_CAPACITY
 from scipy.special import gammaln
 
-from zetadp.directions.capacity import direction_capacity, gaussian_capacity, run_capacity
+from zetadp.privacy.directions import capacity as direction_capacity
+from zetadp.privacy.gaussian import capacity as gaussian_capacity
 
 RADII = (1, 3**0.5, 3, 128, 384)
 
@@ -60,11 +61,6 @@ def test_the_sum_agrees_with_the_integral(noise, radius, dimension):
 
 def test_only_radius_over_noise_counts():
     assert gaussian_capacity(0.5, 3, 50) == pytest.approx(gaussian_capacity(0.5 / 128, 3 / 128, 50), rel=1e-12)
-
-
-def test_capacities_of_a_run_add_up():
-    assert run_capacity([(24.5, 100), (1.5, 2)]) == 2453
-    assert run_capacity([]) == 0
 
 
 def test_impossible_arguments_are_refused():

@@ -8,7 +8,7 @@ from direction_figures import BESSEL, DIMENSION, RENYI
 from scipy.special import gammaln, ive
 
 from papers.directions.renyi import divergence
-from zetadp.directions.bessel import log_bessel, log_growth, mean_cosine, order_of
+from zetadp.privacy.bessel import log_bessel, log_growth, mean_cosine, order_of
 
 
 @pytest.mark.parametrize("place", BESSEL)

@@ -1,4 +1,4 @@
-"""The effect of random sampling on privacy losses and Renyi moments, computed without overflow."""
+"""Renyi moments of a unit that is drawn at random, computed without overflow."""
 
 from __future__ import annotations
 
@@ -6,21 +6,6 @@ import math
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
-
-
-def sampled_loss(loss: np.ndarray, probability: float) -> np.ndarray:
-    r"""Return :math:`\log(1 - q + q e^x)`: the privacy loss of a unit that is drawn with probability q.
-
-    Parameters
-    ----------
-    loss
-        Losses x of a unit that is always drawn, of any shape.
-    probability
-        Chance q that the unit is drawn, above zero.
-    """
-    if probability == 1:
-        return loss
-    return np.asarray(np.logaddexp(math.log1p(-probability), math.log(probability) + loss))
 
 
 def sampled_moment(order: int, probability: float, exponents: np.ndarray) -> float:

@@ -1,10 +1,11 @@
-r"""Draw from the von Mises-Fisher distribution, in millions of dimensions.
+r"""Noise from a seeded generator: it is reproducible, and it protects nobody.
 
-The rejection sampler of Ulrich (1984, doi:10.2307/2347441) with Wood's correction (1994, doi:10.1080/03610919408813161)
-draws the cosine between centre and output. The rest of the output is a uniform direction orthogonal to the centre. The
-distribution is exact up to the rounding of floating-point numbers. **Rounding can reveal people**: the low-order bits
-of an output depend on the centre, for every random generator. This sampler therefore only simulates the mechanism. Its
-epsilon holds for the ideal mechanism, not for these outputs.
+Gaussian noise is added to a sum, or a direction is drawn from the von Mises-Fisher distribution, in millions of
+dimensions. The rejection sampler of Ulrich (1984, doi:10.2307/2347441) with Wood's correction (1994,
+doi:10.1080/03610919408813161) draws the cosine between centre and output. The rest of the output is a uniform direction
+orthogonal to the centre. The distribution is exact up to the rounding of floating-point numbers. **Rounding can reveal
+people**: the low-order bits of an output depend on the centre, for every random generator. This sampler therefore only
+simulates the mechanism. Its epsilon holds for the ideal mechanism, not for these outputs.
 
 A complex vector counts as a real vector of twice the length. Its real orthogonal complement contains :math:`j x`, where
 x is the centre. Removing the whole complex projection :math:`(x^H w) x` would leave that coordinate without noise.
@@ -13,19 +14,17 @@ x is the centre. Removing the whole complex projection :math:`(x^H w) x` would l
 from __future__ import annotations
 
 import math
-import os
 from typing import Protocol
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
-from zetadp.privacy.byte_source import ByteSource, random_words
+from zetadp.base.transfer import to_device
 
 
 class Draws(Protocol):
-    """A source of random numbers: a NumPy generator such as `zetadp.base.randomness.stream`, or `SystemDraws`."""
+    """A source of random numbers: a NumPy generator such as `zetadp.base.randomness.stream`."""
 
     def random(self, size: int, /) -> np.ndarray:
         """Return uniform numbers from 0 to 1."""
@@ -37,40 +36,30 @@ class Draws(Protocol):
         """Return numbers of a beta distribution."""
 
 
-class SystemDraws:
-    """Random numbers from the operating system's generator, which nobody can predict or repeat.
+def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator: np.random.Generator) -> Tensor:
+    """Return a clipped sum with Gaussian noise, divided by the expected number of units.
 
-    They are rounded to floating-point numbers, so this source does not make the sampler private (see the module).
+    On a CPU the computation uses NumPy, which releases Python's lock and needs one thread. Several nodes can then run
+    in parallel (`zetadp.core.round`).
+
+    Parameters
+    ----------
+    clipped_sum
+        Flat and real, float32, shape (dimension,).
+    deviation
+        Standard deviation of the noise in each real component.
+    expected
+        The divisor, a public constant.
+    generator
+        Generator of the noise. A seeded generator protects nobody.
     """
-
-    def __init__(self, source: ByteSource = os.urandom) -> None:
-        self._source = source
-
-    def random(self, size: int, /) -> np.ndarray:
-        """Return uniform numbers strictly between 0 and 1, with 52 random bits each."""
-        return np.asarray(((random_words(self._source, size) >> np.uint64(12)) + 0.5) * 2.0**-52)
-
-    def standard_normal(self, size: int, /) -> np.ndarray:
-        """Return normal numbers, by the inverse of their distribution function."""
-        return np.asarray(ndtri(self.random(size)))
-
-    def beta(self, a: float, b: float, size: int, /) -> np.ndarray:
-        """Return numbers of a beta distribution with a and b of at least 1, from two gamma distributions."""
-        first, second = self._gamma(a, size), self._gamma(b, size)
-        return np.asarray(first / (first + second))
-
-    def _gamma(self, shape: float, size: int) -> np.ndarray:
-        """Return numbers of a gamma distribution (Marsaglia and Tsang 2000, doi:10.1145/358407.358414)."""
-        found = np.empty(size)
-        left, d = np.arange(size), shape - 1 / 3
-        while len(left):
-            x, u = self.standard_normal(len(left)), self.random(len(left))
-            v = np.maximum(1 + x / math.sqrt(9 * d), 0) ** 3
-            with np.errstate(divide="ignore"):
-                taken = np.log(u) < x * x / 2 + d - d * v + d * np.log(v)
-            found[left[taken]] = d * v[taken]
-            left = left[~taken]
-        return found
+    noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
+    noise *= np.float32(deviation)
+    if clipped_sum.device.type != "cpu":
+        return (clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)) / expected
+    noise += clipped_sum.numpy()
+    noise /= np.float32(expected)
+    return torch.from_numpy(noise)
 
 
 def draw_direction(centre: Tensor, concentration: float, draws: Draws) -> Tensor:
@@ -89,7 +78,7 @@ def draw_direction(centre: Tensor, concentration: float, draws: Draws) -> Tensor
     Returns
     -------
     A unit vector of the same shape, type and device. Its mean cosine with the centre is
-    `zetadp.directions.bessel.mean_cosine`.
+    `zetadp.privacy.bessel.mean_cosine`.
 
     Raises
     ------

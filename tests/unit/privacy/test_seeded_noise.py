@@ -10,10 +10,10 @@ import torch
 from scipy.stats import kstest
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.directions import sampler
-from zetadp.directions.bessel import mean_cosine, order_of
-from zetadp.directions.cosine import cosine_law
-from zetadp.directions.sampler import SystemDraws, draw_cosines, draw_direction
+from zetadp.privacy import seeded_noise
+from zetadp.privacy.bessel import mean_cosine, order_of
+from zetadp.privacy.directions import cosine_law
+from zetadp.privacy.seeded_noise import draw_cosines, draw_direction
 
 SIGMAS = 5
 """Standard errors that a mean may be off: a false alarm in two million."""
@@ -23,14 +23,13 @@ def draws(place: int = 0) -> np.random.Generator:
     return stream(0, Purpose.NOISE, place)
 
 
-@pytest.mark.parametrize("system", [False, True])
 @pytest.mark.parametrize(
     ("dimension", "concentration"),
     [(3, 2), (64, 30), (13_700, 25), (13_700, 500), (13_700, 5000), (1_000_000, 500), (10, 0)],
 )
-def test_moments_of_the_cosine(dimension, concentration, system):
+def test_moments_of_the_cosine(dimension, concentration):
     count = 100_000
-    found = draw_cosines(concentration, dimension, count, SystemDraws() if system else draws())
+    found = draw_cosines(concentration, dimension, count, draws())
     mean = float(mean_cosine(order_of(dimension), concentration))
     variance = 1 - mean**2 - (dimension - 1) * mean / concentration if concentration else 1 / dimension
     assert abs(found.mean() - mean) < SIGMAS * math.sqrt(variance / count)
@@ -38,11 +37,10 @@ def test_moments_of_the_cosine(dimension, concentration, system):
     assert abs(found.var() / variance - 1) < SIGMAS * math.sqrt(2.5 / count)
 
 
-@pytest.mark.parametrize("system", [False, True])
-def test_the_cosine_has_the_law_that_is_accounted_for(system):
+def test_the_cosine_has_the_law_that_is_accounted_for():
     law = cosine_law(30, 64)
     below = np.concatenate([[0], np.exp(law.towards).sum(axis=1).cumsum()])
-    found = draw_cosines(30, 64, 50_000, SystemDraws() if system else draws())
+    found = draw_cosines(30, 64, 50_000, draws())
     assert kstest(found, lambda t: np.interp(t, law.edges, below)).pvalue > 1e-6
 
 
@@ -81,7 +79,7 @@ def test_without_the_whole_complex_product_the_imaginary_part_has_no_noise(monke
         w, x = w.view(np.complex128), x.view(np.complex128)
         return (w - np.vdot(x, w) * x).view(np.float64)
 
-    monkeypatch.setattr(sampler, "_orthogonal", wrong)
+    monkeypatch.setattr(seeded_noise, "_orthogonal", wrong)
     with pytest.raises(AssertionError):
         check_parts(complex_centre(8), 20.0, 2000)
 
@@ -135,21 +133,6 @@ def test_a_million_coordinates():
     drawn = draw_direction(centre, 50_000.0, draws())
     mean = float(mean_cosine(order_of(1_000_000), 50_000.0))
     assert float((drawn.double() @ centre.double()) / 1000) == pytest.approx(mean, abs=SIGMAS / 1000)
-
-
-def test_draws_of_the_system_do_not_repeat():
-    centre = torch.ones(10)
-    assert not torch.equal(draw_direction(centre, 1.0, SystemDraws()), draw_direction(centre, 1.0, SystemDraws()))
-    uniform = SystemDraws().random(10_000)
-    assert 0 < uniform.min() < 1e-2
-    assert 0.99 < uniform.max() < 1
-
-
-def test_the_ends_of_the_systems_draws_are_inside():
-    for byte in (b"\0", b"\xff"):
-        ends = SystemDraws(lambda count, byte=byte: byte * count)
-        assert 0 < ends.random(1)[0] < 1
-        assert math.isfinite(ends.standard_normal(1)[0])
 
 
 @pytest.mark.parametrize(("size", "concentration"), [(2, 1.0), (5, -1.0), (5, math.inf)])

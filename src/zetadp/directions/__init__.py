@@ -1,1 +1,0 @@
-"""The von Mises-Fisher mechanism, which perturbs the direction of a gradient: privacy and Bayes' capacity."""
