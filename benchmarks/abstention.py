@@ -23,10 +23,10 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from zetadp.backbone.start import shipped_backbone
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_stack, write_text
 from zetadp.base.tensors import tensors_digest
+from zetadp.core.start import shipped_backbone
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.fourier import to_kspace
 from zetadp.mri.volumes import read_centre_slices

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from papers.experiments import Experiment, declared_by, ended, write_joined
-from zetadp.backbone.start import shipped_backbone
 from zetadp.config.configured import network_of
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
+from zetadp.core.start import shipped_backbone
 from zetadp.federation.partition import read_partition
 from zetadp.mri.dataset import load_role, to_records
 from zetadp.nn.backbone import load_backbone

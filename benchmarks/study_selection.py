@@ -15,8 +15,8 @@ from itertools import product
 import torch
 
 from benchmarks.head_selection import ALL, ONE_PROTOCOL, REPETITIONS, SHAPES, TRAINED, arguments, searched
-from zetadp.backbone.start import shipped_backbone
 from zetadp.base.storage import write_text
+from zetadp.core.start import shipped_backbone
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import SLICE, STUDY, NetworkSettings
 from zetadp.report.provenance import origin, seeds_shown

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from zetadp.backbone.axes import unit
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import written_whole
+from zetadp.tasks.encoder import unit
 from zetadp.tasks.phase_mnist.digits import FASHION, MNIST, fetch_digits, read_digits
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
-from zetadp.tasks.phase_mnist.scattering import normalised, scattering
+from zetadp.tasks.scattering import normalised, scattering_of_images
 
 if TYPE_CHECKING:
     from zetadp.tasks.phase_mnist.digits import Part
@@ -88,7 +88,7 @@ def _rows(coefficients: np.ndarray | None, start: int) -> torch.Tensor | None:
 def _features(kind: str, found: np.ndarray, coefficients: torch.Tensor | None) -> torch.Tensor:
     pixels = torch.from_numpy(found.astype(np.float32) / 255)
     if kind == "scattering":
-        values = normalised(scattering(pixels))
+        values = normalised(scattering_of_images(pixels))
         return values / values.shape[1] ** 0.5  # every group has variance one, or less where an image is empty
     if kind == "pixels" or coefficients is None:
         return unit(pixels.flatten(1))

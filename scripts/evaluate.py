@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from zetadp.backbone.start import public_start
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.evaluation import outputs_of, predict, watched
 from zetadp.core.pretrained import load_model
+from zetadp.core.start import public_start
 from zetadp.core.task import PipelineTask
 from zetadp.federation.partition import read_partition
 from zetadp.mri.dataset import pick_device

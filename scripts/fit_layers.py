@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.backbone.readout import read_all_layers, read_public
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
+from zetadp.tasks.brain_sequences.readout import read_all_layers, read_public
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,13 +4,13 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.backbone.pretraining import PretrainingSettings, PublicImages, pretrain
-from zetadp.backbone.readout import read_public
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.augmentation import AugmentationSettings
 from zetadp.mri.dataset import pick_device
 from zetadp.nn.models import NetworkSettings
+from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, PublicImages, pretrain
+from zetadp.tasks.brain_sequences.readout import read_public
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.backbone.start import starting_weights, with_public
 from zetadp.base.memory import keep_freed_memory
 from zetadp.base.storage import content_hash, read_json, written_whole
 from zetadp.base.workflow import run
@@ -15,6 +14,7 @@ from zetadp.core.pretrained import save_model
 from zetadp.core.progress import announced_tick, wait_for_tick
 from zetadp.core.records import single_items
 from zetadp.core.settings import Performance
+from zetadp.core.start import starting_weights, with_public
 from zetadp.core.task import Held, pipeline_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.partition import read_partition

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from zetadp.backbone.start import shipped_backbone
 from zetadp.base.tensors import save_tensors
 from zetadp.core.pretrained import BACKBONE, model_content
+from zetadp.core.start import shipped_backbone
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
 

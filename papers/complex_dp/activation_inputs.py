@@ -18,10 +18,10 @@ from zetadp.mri.fourier import to_kspace
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.mri.whitening import whiten
 from zetadp.phantom.cohort import PhantomSettings, simulate_patient
+from zetadp.tasks.scattering import centred
 from zetadp.tasks.speech_commands.clips import capped, read_clips
-from zetadp.tasks.speech_commands.scattering import centred
 from zetadp.tasks.speech_commands.simulated import Variation, simulated_words
-from zetadp.tasks.speech_commands.word_network import log_mel
+from zetadp.tasks.speech_commands.spectra import log_mel
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -42,7 +42,7 @@ from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.speech_commands.discrimination import macro_auc
+from zetadp.tasks.roc import macro_area
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -176,7 +176,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
     outputs = outputs_of(model, items.inputs[test_on])
     labels = items.labels[test_on]
     if comparison.metric == "AUC":
-        score = float(macro_auc(labels, outputs.softmax(dim=1).double().numpy())[0])
+        score = float(macro_area(labels, outputs.softmax(dim=1).double().numpy())[0])
     else:
         score = float((outputs.argmax(dim=1).numpy() == labels).mean())
     return {"spent": spent, "score": 100 * score}

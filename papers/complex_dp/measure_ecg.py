@@ -29,6 +29,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.config.configured import plan_of
 from zetadp.core.evaluation import outputs_of
+from zetadp.core.metrics import LEVEL, percentile_interval
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records
@@ -41,10 +42,11 @@ from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
 from zetadp.tasks.ecg.collection import seen
 from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
-from zetadp.tasks.ecg.ranking import LEVEL, area, interval, of_patients, replicates
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import FOLDS
 from zetadp.tasks.ecg.signals import SpectrumSettings, spectrum
+from zetadp.tasks.ecg.task import of_patients, replicates
+from zetadp.tasks.roc import area
 
 DELTA = 4.95e-4
 EPSILON = 1.76
@@ -230,7 +232,7 @@ def row(training: Training, method: str) -> dict[str, Any]:
         lowest.append(100 * min(areas))
         drawn.append(100 * resampled)
         print(f"{method}, seed {seed}: {means[-1]:.2f}", flush=True)
-    low, high = interval(np.mean(drawn, axis=0))
+    low, high = percentile_interval(np.mean(drawn, axis=0))
     if min(means) == 100:
         low = 100 * lowest_of_all_right(patients)
     found = {"method": method, "seeds": len(seeds), "mean": np.mean(means), "std": math.nan}

@@ -43,7 +43,7 @@ from zetadp.mri.volumes import read_centre_slices
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
-from zetadp.tasks.reconstruction.slices import Slices
+from zetadp.tasks.reconstruction.slices import undersampled
 from zetadp.tasks.reconstruction.volumes import KspaceVolume
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ def measured_slice(file: Path, size: int) -> KspaceVolume:
 
 def tested_of(volumes: Iterable[KspaceVolume], task: Reconstruction) -> Tested:
     """Leave out lines of volumes by the masks of their names, as for every private patient."""
-    own = Slices.of((("test", volume) for volume in volumes), task.masks(), task.size)
-    rows = {str(who): group.index.to_numpy() for who, group in own.table.groupby("patient")}
-    return Tested(task, own.kspace, own.targets, rows)
+    own = undersampled((("test", volume) for volume in volumes), task.masks(), task.size)
+    rows = {str(who): places for who, places in own.names.groupby("patient").indices.items()}
+    return Tested(task, own.arrays["kspace"], own.arrays["targets"], rows)
 
 
 def trained_images(experiment: Experiment, tested: Tested) -> dict[tuple[str, str], list[np.ndarray]]:

@@ -41,21 +41,24 @@ def requirements(environment: str) -> list[str]:
 
 
 def stages() -> dict[str, list[str]]:
-    """Return the scripts that run in each environment, as the rules say."""
+    """Return the scripts that run in each environment, as the rules say; for the script of stages, their modules."""
     found: dict[str, list[str]] = {name: [] for name in ENVIRONMENTS}
     for path in [*sorted((ROOT / "workflow/rules").glob("*.smk")), *RULES_OF_TASKS]:
         for text in re.split(r"^ *(?=rule \w+:$)", path.read_text(), flags=re.MULTILINE)[1:]:
             if "script:" not in text:  # a target, which only names files
                 continue
             environment = re.search(r'conda:\n +"[./]+/envs/(\w+)\.yaml"', text)[1]
-            found[environment].append(re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', text)[1])
+            script = re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', text)[1]
+            found[environment].append(re.search(r'stage="([\w.]+):', text)[1] if script == "stage" else script)
     return found
 
 
 def imported(script: str) -> set[str]:
-    """Return the PyPI names of the packages that a script and the modules of this package it reaches import."""
-    tasks = [f"zetadp.tasks.{path.stem}" for path in RULES_OF_TASKS] if script in WITH_TASK else []
-    files = code_of(f"scripts/{script}.py", *tasks, root=ROOT)
+    """Return the PyPI names of the packages that a script, or a stage's module, and all that it reaches import."""
+    named = [f"zetadp.tasks.{path.stem}" for path in RULES_OF_TASKS] if script in WITH_TASK else []
+    if "." in script:
+        script, named = "stage", [script]
+    files = code_of(f"scripts/{script}.py", *named, root=ROOT)
     modules = {name.split(".")[0] for file in files for name in imports_of(ROOT / file)}
     to_pypi = {module: name for name, module in IMPORTED_AS.items()}
     return {to_pypi.get(name, name) for name in modules - sys.stdlib_module_names - NOT_OF_STAGES}

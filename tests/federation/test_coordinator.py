@@ -11,13 +11,13 @@ import torch
 from federation.sites import OFTEN, SIZE, DirectLine, assembly, make_hospital, make_plan, random_records
 from training_builder import NETWORKS, backbone
 
-from zetadp.backbone.start import starting_weights, with_public
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
+from zetadp.core.start import starting_weights, with_public
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode

@@ -21,11 +21,11 @@ from federation.namespace import PACKAGES, alone_in_the_world
 from federation.sites import OFTEN, TINY, make_plan
 from training_builder import backbone
 
-from zetadp.backbone.start import backbone_of, starting_weights, with_public
 from zetadp.base.tensors import load_tensors
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import BACKBONE
 from zetadp.core.records import Records
+from zetadp.core.start import backbone_of, starting_weights, with_public
 from zetadp.core.task import site_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.flower.protocol import size_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import pytest
 from environments.declared import WITH_TASK
 
 import zetadp.base.workflow
+from zetadp.base.workflow import TRIGGERS
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
@@ -38,29 +40,54 @@ class Rule(NamedTuple):
         found = set(re.findall(r"\{\{(\w+)\}\}", outputs))
         return found | (OF_A_RUN if "RUN_WILDCARDS" in outputs else set())
 
+    @property
+    def script(self) -> str:
+        return re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', self.text)[1]
 
-def rules() -> dict[str, Rule]:
-    """Return the rules that run a script, by the script's name."""
-    found = {}
+    @property
+    def stage(self) -> str:
+        """The function of the library that the rule runs, as its parameter names it."""
+        found = re.search(r'stage="([\w.]+:[\w.]+)"', self.text)
+        return found[1] if found else ""
+
+
+def rules() -> list[Rule]:
+    """Return the rules that run a script."""
+    found = []
     for path in sorted((ROOT / "workflow/rules").rglob("*.smk")):
         for text in re.split(r"^ *(?=(?:use )?rule \w+(?::| as .*)$)", path.read_text(), flags=re.MULTILINE)[1:]:
-            if "script:" not in text or text.startswith("use "):  # a target, or a variant of another rule
-                continue
-            name = re.match(r"rule (\w+):", text)[1]
-            script = re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', text)[1]
-            assert script not in found, f"two rules run {script}"
-            found[script] = Rule(name, text + "\n")
+            if "script:" in text and not text.startswith("use "):  # no target, and no variant of another rule
+                found.append(Rule(re.match(r"rule (\w+):", text)[1], text + "\n"))
     return found
 
 
 RULES = rules()
+OWN = {rule.name: rule for rule in RULES if rule.script != "stage"}
 
 
-def test_every_script_has_a_rule_of_its_name_and_every_rule_a_script():
-    assert {script: rule.name for script, rule in RULES.items()} == {path.stem: path.stem for path in SCRIPTS}
+def test_every_script_has_a_rule_of_its_name_and_every_rule_a_script_or_a_stage():
+    assert sorted(rule.script for rule in OWN.values()) == sorted(OWN)
+    assert sorted([*OWN, "stage"]) == [path.stem for path in SCRIPTS]
+    assert all(bool(rule.stage) == (rule.script == "stage") for rule in RULES)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def agree(rule: Rule, main: Callable[..., None], code: str) -> None:
+    """Check that a rule gives a function what it takes, and runs again when its code changes."""
+    parameters = inspect.signature(main).parameters
+    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters.values())
+    given = [name for directive in ("input", "output", "params") for name in rule.names(directive)]
+    assert len(given) == len(set(given)), "one name for two things"
+    given = set(given) - set(TRIGGERS)
+    needed = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+    assert given <= set(parameters)
+    assert needed <= given | rule.wildcards | {"threads", *rule.names("resources")}
+    assert re.search(rf"code=code_of\({code}\),", rule.text)
+    # What can run on a GPU asks for one, or two such jobs would share it.
+    assert ("device" in given) == ("gpu=gpus()" in rule.text)
+    assert rule.text.count("conda:") == rule.text.count(" log:") == 1
+
+
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if path.stem != "stage"], ids=lambda path: path.stem)
 def test_rule_and_main_agree(script, monkeypatch):
     seen = []
     monkeypatch.setattr(zetadp.base.workflow, "run", lambda *given: seen.append(given))
@@ -68,18 +95,17 @@ def test_rule_and_main_agree(script, monkeypatch):
     module = runpy.run_path(str(script), init_globals={"snakemake": injected}, run_name="__main__")
     # The seam gets this script's main and what Snakemake injected, once.
     assert seen == [(module["main"], injected)]
-
-    rule = RULES[script.stem]
-    parameters = inspect.signature(module["main"]).parameters
-    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters.values())
-    given = [name for directive in ("input", "output", "params") for name in rule.names(directive)]
-    assert len(given) == len(set(given)), "one name for two things"
-    given = set(given) - set(zetadp.base.workflow.TRIGGERS)
-    needed = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
-    assert given <= set(parameters)
-    assert needed <= given | rule.wildcards | {"threads", *rule.names("resources")}
-    assert re.search(rf'code=code_of\("scripts/{script.name}"(, TASK_CODE)?\),', rule.text)
+    rule = OWN[script.stem]
+    agree(rule, module["main"], rf'"scripts/{script.name}"(, TASK_CODE)?')
     assert ("TASK_CODE" in rule.text) == (script.stem in WITH_TASK)
-    # What can run on a GPU asks for one, or two such jobs would share it.
-    assert ("device" in given) == ("gpu=gpus()" in rule.text)
-    assert rule.text.count("conda:") == rule.text.count(" log:") == 1
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.stage], ids=lambda rule: rule.name)
+def test_rule_and_stage_agree(rule, monkeypatch):
+    seen = []
+    monkeypatch.setattr(zetadp.base.workflow, "run", lambda *given: seen.append(given))
+    injected = SimpleNamespace(params=SimpleNamespace(stage=rule.stage))
+    runpy.run_path(str(ROOT / "scripts/stage.py"), init_globals={"snakemake": injected}, run_name="__main__")
+    [(main, given)] = seen
+    assert given is injected
+    agree(rule, main, rf'\s*"scripts/stage.py", "{re.escape(rule.stage.partition(":")[0])}",?\s*')

@@ -19,7 +19,6 @@ from contributing import clipped_sums
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from zetadp.backbone.pretraining import PretrainingSettings, _step
 from zetadp.config.checked import load_config
 from zetadp.config.configured import images_of_a_patient, network_of, training_of
 from zetadp.core.evaluation import outputs_of, watched_on_device
@@ -35,6 +34,7 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
+from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, _step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,10 +32,10 @@ from scipy.stats import norm
 from torch import Tensor
 
 from zetadp.audit.inversion import whitened_kspace
-from zetadp.backbone.start import record_features, starting_weights
 from zetadp.base.randomness import Purpose, stream
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
+from zetadp.core.start import record_features, starting_weights
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import PublicSettings, simulate_public_patient

@@ -13,6 +13,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from functools import cache
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ from zetadp.base.validation import UserError
 
 PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
-TRIGGERS = ("code", "brought")
-"""Parameters that make a job run again when code or a user's files change, and that no script takes."""
+TRIGGERS = ("code", "brought", "stage")
+"""Parameters that no script takes: code and a user's files make a job run again, and a stage names its function."""
 
 
 def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (injected by Snakemake)
@@ -65,6 +67,13 @@ def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (in
             "Out of memory in rule %s: give it more (mem_mb) or fewer jobs at once.", snakemake.rule
         )
         sys.exit(1)
+
+
+def stage_named(name: str) -> Callable[..., None]:
+    """Return a function of the library by its name, such as ``zetadp.tasks.ecg.encoder:BeatEncoder.make``."""
+    module, _, function = name.partition(":")
+    found: Callable[..., None] = attrgetter(function)(import_module(module))
+    return found
 
 
 class _LogFile(logging.FileHandler):

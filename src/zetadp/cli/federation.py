@@ -139,12 +139,12 @@ def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
 
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
-    from zetadp.backbone.start import shipped_backbone, with_public
     from zetadp.base.epsilon import epsilon_label
     from zetadp.config.checked import SCHEMA, load_config
     from zetadp.config.configured import needs_backbone, plan_of, run_names, threat_of
     from zetadp.core.plan import RunName
     from zetadp.core.promise import noise_of_plan
+    from zetadp.core.start import shipped_backbone, with_public
     from zetadp.nn.backbone import load_backbone
 
     config = load_config(content, SCHEMA)

@@ -122,13 +122,26 @@ def accuracy_interval(
     count = len(right)
     if count < 2:
         return float("nan"), float("nan")
-    # How often each patient is drawn: (replicate, patient). Sums over a resample are then one matrix product.
-    times = generator.multinomial(count, np.full(count, 1 / count), size=replicates).astype(float)
+    times = resamples(count, generator, replicates)
     drawn_right, drawn_images = times @ right.reshape(count, -1), times @ images.reshape(count, -1)
     # If runs have different patients, a resample can miss every patient of a run. That run is then left out.
     accuracy = np.divide(drawn_right, drawn_images, out=np.full_like(drawn_right, np.nan), where=drawn_images > 0)
-    tail = (1 - level) / 2
-    low, high = np.nanquantile(np.nanmean(accuracy, axis=1), [tail, 1 - tail])
+    return percentile_interval(np.nanmean(accuracy, axis=1), level)
+
+
+def resamples(count: int, generator: np.random.Generator, replicates: int = REPLICATES) -> np.ndarray:
+    """Return how often each unit is in each bootstrap resample, shape (replicate, unit).
+
+    With counts, a statistic of all resamples is one matrix product. `scipy.stats.bootstrap` indexes each resample.
+    """
+    return generator.multinomial(count, np.full(count, 1 / count), size=replicates).astype(float)
+
+
+def percentile_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
+    """Return the ends of the percentile interval of a statistic's resamples. NaN are left out; ends of none are NaN."""
+    if np.isnan(values).all():
+        return float("nan"), float("nan")
+    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

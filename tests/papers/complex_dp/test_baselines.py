@@ -6,9 +6,8 @@ import numpy as np
 
 from papers.complex_dp.baselines import compressed_sensing, zero_filled
 from zetadp.mri.fourier import to_kspace
-from zetadp.tasks.reconstruction.examinations import Examinations
-from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.quality import nmse
+from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 from zetadp.tasks.reconstruction.simulated import examination
 
 RANDOM = np.random.default_rng(0)

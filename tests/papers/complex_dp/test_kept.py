@@ -12,11 +12,11 @@ import pytest
 from papers.complex_dp import measure_ecg
 from papers.experiments import configuration
 from papers.join import declared_joins
-from zetadp.backbone.axes import WHITENING
 from zetadp.config.configured import run_names
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.tasks.ecg.encoder import BeatEncoderSettings
+from zetadp.tasks.encoder import WHITENING
 
 FOLDER = Path(__file__).parents[3] / "papers/complex_dp"
 PAGE = (FOLDER / "README.md").read_text()

@@ -16,8 +16,10 @@ def words(figure) -> list[str]:
 
 
 def test_every_rule_with_a_script_is_in_exactly_one_stage():
-    scripts = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
-    assert sorted(rule for stage in STAGES for rule in stage.rules) == scripts
+    texts = "".join(path.read_text() for path in (ROOT / "workflow/rules").rglob("*.smk"))
+    rules = re.split(r"^ *(?=(?:use )?rule \w+)", texts, flags=re.MULTILINE)[1:]
+    names = [re.match(r"rule (\w+):", text)[1] for text in rules if text.startswith("rule") and "script:" in text]
+    assert sorted(rule for stage in STAGES for rule in stage.rules) == sorted(names)
 
 
 def test_the_picture_shows_the_stages_of_these_rules_alone():

@@ -14,28 +14,11 @@ INPUTS = {
 OF_TASK = []
 
 
-def ecg_files():
-    """Return the table of a folder of recordings in a list, so that another table reads the folder again."""
-    folder = config["cohort"]["folder"]
-    tables = ("REFERENCE.csv", "ptbxl_database.csv", "labels.csv")
-    return (
-        [
-            file
-            for file in (Path(folder or "", name) for name in tables)
-            if file.is_file()
-        ]
-        if folder
-        else []
-    )
-
-
 rule collect_ecgs:
-    input:
-        files=ecg_files(),
     output:
-        spectrum=INPUTS["spectrum"][0],
-        signal=INPUTS["signal"][0],
-        beats=BEATS,
+        spectrum_file=INPUTS["spectrum"][0],
+        signal_file=INPUTS["signal"][0],
+        beats_file=BEATS,
         table=INDEX,
     log:
         "logs/collect_ecgs.log",
@@ -46,16 +29,17 @@ rule collect_ecgs:
         runtime="2h",
     params:
         brought=brought("*.csv", "**/*.npz", "**/*.mat", "**/*.hea", "**/*.dat"),
-        choice={
+        settings={
             name: getattr(ECG, name)
             for name in ("fold", "form", "left_out", "population", "spectrum")
         },
         folder=config["cohort"]["folder"],
         seed=config["cohort"]["simulated"]["seed"],
         sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
-        code=code_of("scripts/collect_ecgs.py"),
+        stage="zetadp.tasks.ecg.collection:write_collection",
+        code=code_of("scripts/stage.py", "zetadp.tasks.ecg.collection"),
     script:
-        "../../../scripts/collect_ecgs.py"
+        "../../../scripts/stage.py"
 
 
 rule fit_ecg_encoder:
@@ -72,9 +56,10 @@ rule fit_ecg_encoder:
         runtime="1h",
     params:
         settings=dict(ECG.encoder),
-        code=code_of("scripts/fit_ecg_encoder.py"),
+        stage="zetadp.tasks.ecg.encoder:BeatEncoder.make",
+        code=code_of("scripts/stage.py", "zetadp.tasks.ecg.encoder"),
     script:
-        "../../../scripts/fit_ecg_encoder.py"
+        "../../../scripts/stage.py"
 
 
 rule encode_ecgs:
@@ -91,6 +76,7 @@ rule encode_ecgs:
         mem_mb=4000,
         runtime="30m",
     params:
-        code=code_of("scripts/encode_ecgs.py"),
+        stage="zetadp.tasks.ecg.encoder:BeatEncoder.encode",
+        code=code_of("scripts/stage.py", "zetadp.tasks.ecg.encoder"),
     script:
-        "../../../scripts/encode_ecgs.py"
+        "../../../scripts/stage.py"

@@ -30,9 +30,10 @@ if config["cohort"]["source"] == "download":
         conda:
             "../../../envs/data.yaml"
         params:
-            code=code_of("scripts/fetch_digits.py"),
+            stage="zetadp.tasks.phase_mnist.digits:fetch_mnist",
+            code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.digits"),
         script:
-            "../../../scripts/fetch_digits.py"
+            "../../../scripts/stage.py"
 
 
 rule pair_digits:
@@ -52,9 +53,10 @@ rule pair_digits:
         composite=PHASE_MNIST.composite,
         seed=PHASE_MNIST.seed,
         sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
-        code=code_of("scripts/pair_digits.py"),
+        stage="zetadp.tasks.phase_mnist.pairs:pair_digits",
+        code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.pairs"),
     script:
-        "../../../scripts/pair_digits.py"
+        "../../../scripts/stage.py"
 
 
 rule fit_encoder:
@@ -71,9 +73,10 @@ rule fit_encoder:
         runtime="2h",
     params:
         settings=dict(PHASE_MNIST.encoder),
-        code=code_of("scripts/fit_encoder.py"),
+        stage="zetadp.tasks.phase_mnist.encoder:DigitEncoder.make",
+        code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.encoder"),
     script:
-        "../../../scripts/fit_encoder.py"
+        "../../../scripts/stage.py"
 
 
 rule encode_digits:
@@ -92,6 +95,7 @@ rule encode_digits:
         runtime="2h",
     params:
         composite=PHASE_MNIST.composite,
-        code=code_of("scripts/encode_digits.py"),
+        stage="zetadp.tasks.phase_mnist.encoder:DigitEncoder.encode",
+        code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.encoder"),
     script:
-        "../../../scripts/encode_digits.py"
+        "../../../scripts/stage.py"

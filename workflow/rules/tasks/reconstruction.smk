@@ -36,9 +36,10 @@ if SIMULATED:
             },
             seed=config["cohort"]["simulated"]["seed"],
             sizes=PATIENTS,
-            code=code_of("scripts/simulate_volumes.py"),
+            stage="zetadp.tasks.reconstruction.simulated:simulate_volumes",
+            code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.simulated"),
         script:
-            "../../../scripts/simulate_volumes.py"
+            "../../../scripts/stage.py"
 
 
 rule undersample:
@@ -59,9 +60,10 @@ rule undersample:
         mask=dict(RECONSTRUCTION.mask),
         size=RECONSTRUCTION.size,
         sizes=PATIENTS,
-        code=code_of("scripts/undersample.py"),
+        stage="zetadp.tasks.reconstruction.slices:undersample",
+        code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.slices"),
     script:
-        "../../../scripts/undersample.py"
+        "../../../scripts/stage.py"
 
 
 rule fit_public_networks:
@@ -80,6 +82,7 @@ rule fit_public_networks:
         settings=dict(RECONSTRUCTION.public),
         mask=dict(RECONSTRUCTION.mask),
         size=RECONSTRUCTION.size,
-        code=code_of("scripts/fit_public_networks.py"),
+        stage="zetadp.tasks.reconstruction.pretraining:make",
+        code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.pretraining"),
     script:
-        "../../../scripts/fit_public_networks.py"
+        "../../../scripts/stage.py"

@@ -35,9 +35,10 @@ if config["cohort"]["source"] == "download":
         conda:
             "../../../envs/data.yaml"
         params:
-            code=code_of("scripts/fetch_speech.py"),
+            stage="zetadp.tasks.speech_commands.clips:fetch_archive",
+            code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.clips"),
         script:
-            "../../../scripts/fetch_speech.py"
+            "../../../scripts/stage.py"
 
 
 rule index_clips:
@@ -58,9 +59,10 @@ rule index_clips:
         unit=SPEECH.unit,
         clips_of_a_speaker=SPEECH.clips_of_a_speaker,
         sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
-        code=code_of("scripts/index_clips.py"),
+        stage="zetadp.tasks.speech_commands.clips:index_clips",
+        code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.clips"),
     script:
-        "../../../scripts/index_clips.py"
+        "../../../scripts/stage.py"
 
 
 rule transform_clips:
@@ -77,9 +79,10 @@ rule transform_clips:
         mem_mb=8000,
         runtime="30m",
     params:
-        code=code_of("scripts/transform_clips.py"),
+        stage="zetadp.tasks.speech_commands.spectra:transform_clips",
+        code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.spectra"),
     script:
-        "../../../scripts/transform_clips.py"
+        "../../../scripts/stage.py"
 
 
 rule fit_word_encoder:
@@ -96,9 +99,10 @@ rule fit_word_encoder:
         runtime="2h",
     params:
         settings=dict(SPEECH.encoder),
-        code=code_of("scripts/fit_word_encoder.py"),
+        stage="zetadp.tasks.speech_commands.encoder:WordEncoder.make",
+        code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.encoder"),
     script:
-        "../../../scripts/fit_word_encoder.py"
+        "../../../scripts/stage.py"
 
 
 rule encode_clips:
@@ -116,9 +120,10 @@ rule encode_clips:
         mem_mb=8000,
         runtime="2h",
     params:
-        code=code_of("scripts/encode_clips.py"),
+        stage="zetadp.tasks.speech_commands.encoder:WordEncoder.encode",
+        code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.encoder"),
     script:
-        "../../../scripts/encode_clips.py"
+        "../../../scripts/stage.py"
 
 
 # What a training costs a speaker: of clips by group privacy, at the declared largest number of a speaker.

@@ -7,12 +7,12 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from zetadp.backbone.start import shipped_backbone, with_public
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.core.start import shipped_backbone, with_public
 from zetadp.federation.flower.approval import approve, invitation
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation

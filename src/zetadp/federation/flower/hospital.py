@@ -21,7 +21,6 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from zetadp.backbone.start import backbone_of, starting_weights
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
@@ -32,6 +31,7 @@ from zetadp.core.promise import check_promise
 from zetadp.core.records import Node, Records, check_owners, check_units, single_items, whole_positions
 from zetadp.core.round import Site, do_round
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
+from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import is_packaged, site_task_of, task_of
 from zetadp.federation.flower.approval import check_approval
 from zetadp.federation.flower.protocol import (

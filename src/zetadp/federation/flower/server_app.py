@@ -15,12 +15,12 @@ import torch
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from zetadp.backbone.start import backbone_of, starting_weights
 from zetadp.base.storage import written_whole
 from zetadp.base.validation import shown
 from zetadp.core.pretrained import save_model
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
+from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained, TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator

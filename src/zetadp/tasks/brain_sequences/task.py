@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.backbone.start import record_features
 from zetadp.base.storage import ImageStack, read_stack, write_stack
 from zetadp.base.validation import UserError, positive
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
+from zetadp.core.start import record_features
 from zetadp.core.task import Classification, Held, Words
 from zetadp.mri.dataset import as_given, load_role, to_records
 from zetadp.mri.decathlon import SEQUENCES, read_task

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from zetadp.base.tables import write_table
 from zetadp.base.validation import UserError, check_distinct
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import fold_of
-from zetadp.tasks.ecg.signals import SpectrumSettings, beginning, spectrum, usual_beat
+from zetadp.tasks.ecg.signals import AXES, SpectrumSettings, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.tasks.ecg.values import write_values
+from zetadp.tasks.items import Items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from zetadp.tasks.ecg.recordings import Recording
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,13 +97,31 @@ class Collection:
     signals: np.ndarray
     beats: np.ndarray
 
-    def write(self, spectra: Path, signals: Path, beats: Path) -> None:
-        """Write one HDF5 file each for spectra, signals and beats. Features are computed from the beats."""
-        names = self.table["record"].tolist()
-        rows = self.signals[:, None, None]
-        write_values(spectra, spectrum(rows), self.labels, names, "mV")
-        write_values(signals, rows, self.labels, names, "mV")
-        write_values(beats, self.beats, self.labels, names, "deviations of the lead")
+    def items(self, values: np.ndarray) -> Items:
+        """Return some values of the recordings as items."""
+        return Items({"values": values, "labels": self.labels}, self.table[["record"]])
+
+
+def write_collection(
+    *,
+    spectrum_file: Path,
+    signal_file: Path,
+    beats_file: Path,
+    table: Path,
+    settings: dict[str, Any],
+    folder: str | None,
+    seed: int,
+    sizes: dict[str, int],
+) -> None:
+    """Write spectra, signals and usual beats of a cohort, and its table with one row and one hash per recording."""
+    found = collect(Cohort(Path(folder) if folder else None, seed, sizes["train"], sizes["test"]), Choice(**settings))
+    rows = found.signals[:, None, None]
+    found.items(spectrum(rows)).write(spectrum_file, AXES, "mV")
+    found.items(rows).write(signal_file, AXES, "mV")
+    found.items(found.beats).write(beats_file, ("recording", "lead", "sample"), "deviations of the lead")
+    hashes = [hashlib.sha256(each.tobytes()).hexdigest() for each in found.beats]
+    write_table(table, found.table.assign(sha256=hashes))
+    logger.info("%d recordings of %d patients", len(found.table), found.table["patient"].nunique())
 
 
 def collect(cohort: Cohort, choice: Choice) -> Collection:

@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from zetadp.backbone.axes import fit_axes
-from zetadp.backbone.encoder import Learning, PublicEncoder, new
-from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, positive
 from zetadp.tasks.ecg.recordings import LEADS
-from zetadp.tasks.ecg.signals import BEAT, usual_beat
+from zetadp.tasks.ecg.signals import AXES, BEAT, usual_beat
 from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
+from zetadp.tasks.encoder import EncoderSettings, ItemNetwork, PublicEncoder
+from zetadp.tasks.items import Items
 
 if TYPE_CHECKING:
-    from zetadp.backbone.axes import Extract
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from zetadp.tasks.ecg.simulated import SimulatedPatient
+    from zetadp.tasks.encoder import Extract
 
 logger = logging.getLogger(__name__)
 
-WIDTHS = (24, 32, 48)
-HIDDEN = 64
 BATCH = 64
 RATE = 3e-3
 SMOOTHING = 0.1
@@ -38,7 +37,7 @@ LONGEST_SHIFT = 3
 
 
 @dataclass(frozen=True)
-class BeatEncoderSettings:
+class BeatEncoderSettings(EncoderSettings):
     """Settings of an encoder.
 
     Attributes
@@ -49,8 +48,6 @@ class BeatEncoderSettings:
         Number of passes over these patients. Each pass alters the beats at random.
     components
         Number of principal components of the hidden layer in the features.
-    seed
-        Seed of patients, weights and alterations.
 
     Raises
     ------
@@ -61,38 +58,32 @@ class BeatEncoderSettings:
     patients: int = 2000
     epochs: int = 12
     components: int = 8
-    seed: int = 0
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of components of the hidden layer."""
+        return (self.components,)
 
     def __post_init__(self) -> None:
         """Check every setting."""
         positive(patients=self.patients, epochs=self.epochs, components=self.components)
-        if self.patients < BATCH or self.components > HIDDEN:
+        if self.patients < BATCH or self.components > BeatNetwork.hidden_units:
             raise UserError(
-                f"Expected task.settings.encoder.patients to be at least {BATCH} and components at most {HIDDEN}, "
-                f"found {self.patients} and {self.components}."
+                f"Expected task.settings.encoder.patients to be at least {BATCH} and components at most "
+                f"{BeatNetwork.hidden_units}, found {self.patients} and {self.components}."
             )
 
 
-class BeatNetwork(nn.Module):
-    """Three convolutions, each with normalisation within the beat and pooling, then a hidden layer and a head."""
+class BeatNetwork(ItemNetwork):
+    """A network on beats of shape (beat, lead, sample): score of LBBB, length of QRS, directions of QRS and T wave."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        for before, width in pairwise((len(LEADS), *WIDTHS)):
-            layers += [nn.Conv1d(before, width, 5, padding=2), nn.GroupNorm(4, width), nn.ReLU(), nn.MaxPool1d(2)]
-        self.blocks = nn.Sequential(*layers)
-        self.hidden = nn.Linear(WIDTHS[-1] * (BEAT // 8), HIDDEN)
-        self.head = nn.Linear(HIDDEN, 2 + 6)
-
-    def features(self, beats: Tensor) -> Tensor:
-        """Return the hidden layer, shape (beat, `HIDDEN`), for beats of shape (beat, lead, sample)."""
-        return functional.relu(self.hidden(self.blocks(beats).flatten(1)))
-
-    def forward(self, beats: Tensor) -> Tensor:
-        """Return the score of LBBB, the length of QRS, and the directions of QRS and T wave, shape (beat, 8)."""
-        found: Tensor = self.head(self.features(beats))
-        return found
+    channels = len(LEADS)
+    axes = 1
+    widths = (24, 32, 48)
+    kernel = 5
+    flat = 48 * (BEAT // 8)
+    hidden_units = 64
+    outputs = 2 + 6
 
 
 class BeatEncoder(PublicEncoder[BeatEncoderSettings, BeatNetwork]):
@@ -107,23 +98,39 @@ class BeatEncoder(PublicEncoder[BeatEncoderSettings, BeatNetwork]):
         return (network.features,)
 
     @classmethod
-    def fit(cls, settings: BeatEncoderSettings) -> BeatEncoder:
-        """Train the network and find the principal axes, on simulated patients alone."""
+    def learned(cls, settings: BeatEncoderSettings) -> tuple[BeatNetwork, Tensor]:
+        """Return a network trained on simulated patients, and their beats."""
         beats, targets = public_beats(settings.patients, settings.seed)
-        network = _fit_network(beats, targets, settings)
-        return cls(settings, network, (fit_axes(network.features, beats, settings.components),))
+        logger.info("learning from %d simulated patients", settings.patients)
+        steps = len(beats) // BATCH
+
+        def losses(network: BeatNetwork, random: np.random.Generator) -> Iterator[Tensor]:
+            for _ in range(settings.epochs):
+                order = torch.from_numpy(random.permutation(len(beats))[: steps * BATCH])
+                for batch in order.split(BATCH):  # type: ignore[no-untyped-call]
+                    found, wanted = network(_altered(beats[batch], random)), targets[batch]
+                    smoothed = wanted[:, 0] * (1 - SMOOTHING) + SMOOTHING / 2
+                    loss = functional.binary_cross_entropy_with_logits(found[:, 0], smoothed)
+                    yield loss + functional.mse_loss(found[:, 1:], wanted[:, 1:])
+
+        return BeatNetwork.learned(settings.seed, RATE, settings.epochs * steps, losses), beats
 
     def features(self, beats: np.ndarray) -> np.ndarray:
-        """Return features of norm one, float32, shape (beat, component), for beats of shape (beat, lead, sample).
-
-        The features of a beat depend on this beat alone.
-        """
-        return np.asarray(self.joined(torch.from_numpy(beats), self.settings.components).numpy())
+        """Return features of norm one, float32, shape (beat, component), for beats of shape (beat, lead, sample)."""
+        return np.asarray(self.joined(torch.from_numpy(beats)).numpy())
 
     @torch.no_grad()
     def scores(self, beats: np.ndarray) -> np.ndarray:
         """Return the public network's own score of LBBB, without any private training, shape (beat,)."""
         return np.asarray(self.network(torch.from_numpy(beats))[:, 0].numpy())
+
+    @classmethod
+    def encode(cls, *, beats: Path, encoder: Path, features: Path) -> None:
+        """Write complex features of every recording, each computed from the recording's own usual beat alone."""
+        found = Items.read(beats)
+        values = cls.load(encoder).features(found.arrays["values"])[:, None, None].astype(np.complex64)
+        Items({**found.arrays, "values": values}, found.names).write(features, AXES, "1")
+        logger.info("computed the features of %d recordings", len(values))
 
 
 def public_beats(patients: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -156,24 +163,6 @@ def _waves_of(patient: SimulatedPatient) -> np.ndarray:
         directions.append(seen / np.linalg.norm(seen))
     length = (patient.qrs_seconds - 0.11) / 0.05
     return np.concatenate(([patient.label, length], *directions)).astype(np.float32)
-
-
-def _fit_network(beats: Tensor, targets: Tensor, settings: BeatEncoderSettings) -> BeatNetwork:
-    random = stream(settings.seed, Purpose.WEIGHTS)
-    network = new(BeatNetwork, random)
-    steps = len(beats) // BATCH
-    learning = Learning(network, RATE, settings.epochs * steps)
-    for number in range(settings.epochs):
-        order = torch.from_numpy(random.permutation(len(beats))[: steps * BATCH])
-        for batch in order.split(BATCH):  # type: ignore[no-untyped-call]
-            found, wanted = network(_altered(beats[batch], random)), targets[batch]
-            loss = functional.binary_cross_entropy_with_logits(
-                found[:, 0], wanted[:, 0] * (1 - SMOOTHING) + SMOOTHING / 2
-            )
-            loss = loss + functional.mse_loss(found[:, 1:], wanted[:, 1:])
-            learning.step(loss)
-        logger.info("epoch %d of %d, loss %.3f", number + 1, settings.epochs, loss.item())
-    return network.eval().requires_grad_(requires_grad=False)
 
 
 def _altered(beats: Tensor, random: np.random.Generator) -> Tensor:

@@ -18,6 +18,8 @@ from zetadp.tasks.ecg.recordings import LEADS
 if TYPE_CHECKING:
     from zetadp.tasks.ecg.recordings import Recording
 
+AXES = ("recording", "channel", "row", "value")
+"""Axes of the inputs of networks."""
 BEAT_RATE = 100
 """Sampling rate of the usual beat, in samples per second."""
 BEFORE, AFTER = 25, 45

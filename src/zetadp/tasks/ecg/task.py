@@ -10,12 +10,13 @@ import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range, one_of
-from zetadp.core.metrics import bootstrapped
-from zetadp.core.task import Held, Words, places_of
-from zetadp.tasks.ecg.ranking import REPLICATES, area, interval, of_patients, placements, replicates
+from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
+from zetadp.core.task import Held, Words
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS
 from zetadp.tasks.ecg.simulated import POPULATIONS
-from zetadp.tasks.ecg.values import read_values
+from zetadp.tasks.items import Items
+from zetadp.tasks.loading import held
+from zetadp.tasks.roc import area, areas, placements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +85,7 @@ class Ecg:
         return functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the share of each item (`zetadp.tasks.ecg.ranking.placements`). The mean of the shares is the area."""
+        """Return the share of each item (`zetadp.tasks.roc.placements`). The mean of the shares is the area."""
         import torch
 
         found = placements(outputs[:, 0].cpu().double().numpy(), targets.cpu().numpy() > THRESHOLD)
@@ -118,11 +119,10 @@ class Ecg:
         scores, labels = patients["score"].to_numpy(), patients["label"].to_numpy(dtype=bool)
         shares = placements(scores, labels)
         drawn = replicates(scores, labels, stream(0, Purpose.BOOTSTRAP))
-        low, high = interval(drawn)
-        value = area(scores, labels)
+        low, high = percentile_interval(drawn)
         return {
             "metric": self.metric,
-            self.metric: value,
+            self.metric: area(scores, labels),
             f"{self.metric}_interval": bootstrapped(low, high, "patients of each label", REPLICATES),
             "replicates": [round(float(each), 6) for each in drawn],
             "items_called": "recordings",
@@ -135,8 +135,6 @@ class Ecg:
 
     def _at_threshold(self, labels: np.ndarray, said: np.ndarray) -> dict[str, Any]:
         """Return accuracy and confusion of patients at the threshold."""
-        from zetadp.core.metrics import of_confusion
-
         confusion = np.zeros((len(LABELS), len(LABELS)), dtype=np.int64)
         np.add.at(confusion, (labels.astype(int), said.astype(int)), 1)
         return {
@@ -148,16 +146,12 @@ class Ecg:
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
         """Return the recordings with one role (`zetadp.core.task.PipelineTask.load`)."""
-        import torch
-
-        from zetadp.core.records import Records
-
         (file,) = files
-        values, labels, names = read_values(file)
-        rows = partition[partition["role"] == role].reset_index(drop=True)
-        places = places_of(rows["record"], names, "recordings", file)
-        inputs, targets = torch.from_numpy(values[places]), torch.from_numpy(labels[places].astype(np.float32))
-        return Held(Records(inputs, targets).to(device), rows)
+
+        def take(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return arrays["values"][places], arrays["labels"][places].astype(np.float32)
+
+        return held(Items.read(file), partition, role, device, take)
 
     def backbone(self, file: Path, device: torch.device) -> None:
         """Return None. The encoder only computes features, and no training starts from it."""
@@ -177,6 +171,44 @@ class Ecg:
             usage="from zetadp.core.pretrained import load_model",
             limits=("A test bed for methods: not for the diagnosis of anybody.",),
         )
+
+
+def of_patients(patients: pd.Series, scores: pd.Series, labels: pd.Series) -> pd.DataFrame:
+    """Return the mean score and the label of each patient, sorted by name.
+
+    Parameters
+    ----------
+    patients, scores, labels
+        Patient, score and label of each item. All items of a patient have one label.
+
+    Returns
+    -------
+    Table with the patients as index and columns ``score`` and ``label``.
+    """
+    table = pd.DataFrame({"patient": patients.astype(str), "score": scores, "label": labels})
+    return table.groupby("patient").agg(score=("score", "mean"), label=("label", "first"))
+
+
+def replicates(scores: np.ndarray, labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return the areas in bootstrap resamples of patients. The patients of each label are resampled separately.
+
+    Parameters
+    ----------
+    scores, labels
+        Score of each patient, and whether the patient is ill, shape (patient,).
+    random
+        Generator of the resamples. Equal generators give equal resamples if the labels are equal.
+
+    Returns
+    -------
+    Shape (resample,). All values are NaN if one of the labels is missing.
+    """
+    labels = np.asarray(labels, dtype=bool)
+    times = np.zeros((REPLICATES, len(labels)))
+    for group in (labels, ~labels):
+        if group.any():
+            times[:, group] = resamples(int(group.sum()), random)
+    return areas(scores, labels, times)
 
 
 task = Ecg

@@ -136,6 +136,11 @@ def fetch_digits(folder: Path, source: Source = MNIST, *, mirror: str | None = N
         _content(folder, source, part, kind)
 
 
+def fetch_mnist(*, files: list[Path]) -> None:
+    """Download the missing files of MNIST into the folder of the named files, and verify all."""
+    fetch_digits(files[0].parent)
+
+
 def _places(folder: Path, file: File) -> tuple[Path, Path]:
     return folder / file.name, folder / f"{file.name}.gz"
 

@@ -7,15 +7,27 @@ indices that depends on labels and a public seed alone.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tables import write_table
+from zetadp.base.validation import UserError
+from zetadp.tasks.items import Items
+from zetadp.tasks.phase_mnist.digits import read_digits
+from zetadp.tasks.phase_mnist.task import inputs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zetadp.tasks.phase_mnist.digits import Part
+
+logger = logging.getLogger(__name__)
 
 LARGEST = 9
 PARTS: tuple[Part, ...] = ("train", "test")
@@ -92,3 +104,34 @@ def disjoint_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
     order = random.permutation(sum(map(len, real)))
     chosen = np.concatenate(real)[order]
     return Pairs(chosen, np.concatenate(imaginary)[order], labels[chosen].astype(np.int64))
+
+
+def pair_digits(
+    *, files: list[Path], examples: Path, table: Path, composite: str, seed: int, sizes: dict[str, int]
+) -> None:
+    """Write the examples of both parts, and one row for each: patient, record, part, scanner, sha256."""
+    images: list[np.ndarray] = []
+    made, names = [], []
+    for part in PARTS:
+        own_images, labels = read_digits(files[0].parent, part)
+        # Test pairs are always drawn in the same way, so that accuracies can be compared.
+        pairs = (disjoint_pairs if composite == "once" and part == "train" else drawn_pairs)(labels, part, seed)
+        count = sizes[part]
+        if count > len(pairs.labels):
+            raise UserError(
+                f"Expected cohort.{part}_patients to be at most {len(pairs.labels)} for composite {composite}, found "
+                f"{count}."
+            )
+        before = sum(len(each) for each in images)
+        made.append((pairs.real[:count] + before, pairs.imaginary[:count] + before, pairs.labels[:count]))
+        names += [(f"{part}-{number:05d}", part) for number in range(count)]
+        images.append(own_images)
+    real, imaginary, labels = (np.concatenate(parts) for parts in zip(*made, strict=True))
+    arrays = {"images": np.concatenate(images), "real": real, "imaginary": imaginary, "labels": labels}
+    rows = pd.DataFrame(names, columns=["record", "part"])
+    Items(arrays, rows[["record"]]).write(examples, ("image", "row", "column"), "grey")
+    values, _ = inputs(arrays, np.arange(len(rows)), plain=composite == "none")
+    hashes = [hashlib.sha256(value.tobytes()).hexdigest() for value in values]
+    rows = rows.assign(patient=rows["record"], scanner="", sha256=hashes)
+    write_table(table, rows[["patient", "record", "part", "scanner", "sha256"]])
+    logger.info("made %d examples", len(rows))

@@ -7,20 +7,22 @@ for a writer. If imaginary parts are drawn with replacement, an image can be in 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from zetadp.base.storage import read_arrays, write_arrays
 from zetadp.base.validation import in_range, one_of
-from zetadp.core.task import Classification, Held, Words, places_of
+from zetadp.core.task import Classification, Held, Words
+from zetadp.tasks.items import Items
+from zetadp.tasks.loading import held, values_and_labels
 from zetadp.tasks.phase_mnist.digits import SIDE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import pandas as pd
     import torch
 
 COMPOSITES = ("drawn", "once", "none")
@@ -63,22 +65,12 @@ class PhaseMnist(Classification):
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
         """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""
-        import torch  # takes seconds, and every start of the workflow makes a task
-
-        from zetadp.core.records import Records
-
         (file,) = files
-        rows = partition[partition["role"] == role].reset_index(drop=True)
         # The task's workflow rules name the file of features, so the name shows what the file contains.
         if file.name == FEATURES:
-            values, labels, names = _read(file, "values", "labels")
-            places = places_of(rows["record"], names, "examples", file)
-            inputs = values[places]
-        else:
-            examples = read_examples(file)
-            places = places_of(rows["record"], examples.names, "examples", file)
-            inputs, labels = examples.values(places, plain=self.composite == "none"), examples.labels
-        return Held(Records(torch.from_numpy(inputs), torch.from_numpy(labels[places])).to(device), rows)
+            return held(Items.read(file), partition, role, device, values_and_labels)
+        examples = Items.read(file, ("images", "real", "imaginary", "labels"))
+        return held(examples, partition, role, device, partial(inputs, plain=self.composite == "none"))
 
     def backbone(self, file: Path, device: torch.device) -> None:
         """Return None. The encoder only computes features, and no training starts from it."""
@@ -102,95 +94,26 @@ class PhaseMnist(Classification):
         )
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Examples, stored as positions of their images, so that each image is in memory only once.
-
-    Attributes
-    ----------
-    images
-        Images of MNIST, uint8, shape (image, 28, 28).
-    real, imaginary
-        Positions of each example's two images, shape (example,).
-    labels
-        Digit of each example, which is the digit of its real part, shape (example,).
-    names
-        Name of each example.
-    """
-
-    images: np.ndarray
-    real: np.ndarray
-    imaginary: np.ndarray
-    labels: np.ndarray
-    names: tuple[str, ...]
-
-    @classmethod
-    def joined(cls, one: Examples, other: Examples) -> Examples:
-        """Join the examples of two parts, one part after the other."""
-        moved = len(one.images)
-        return cls(
-            np.concatenate((one.images, other.images)),
-            np.concatenate((one.real, other.real + moved)),
-            np.concatenate((one.imaginary, other.imaginary + moved)),
-            np.concatenate((one.labels, other.labels)),
-            one.names + other.names,
-        )
-
-    def values(self, places: np.ndarray, *, plain: bool) -> np.ndarray:
-        """Return examples, shape (example, 1, 28, 28), with parts in [0, 1].
-
-        Parameters
-        ----------
-        places
-            Positions of the examples.
-        plain
-            Whether to return the real parts alone, as float32. Otherwise the result is complex64.
-        """
-        real = self.images[self.real[places], None].astype(np.float32) / 255
-        if plain:
-            return real
-        found = np.empty(real.shape, dtype=np.complex64)
-        found.real, found.imag = real, self.images[self.imaginary[places], None].astype(np.float32) / 255
-        return found
-
-    def write(self, path: Path) -> None:
-        """Write the examples to HDF5."""
-        arrays = {"images": self.images, "real": self.real, "imaginary": self.imaginary, "labels": self.labels}
-        write_arrays(path, arrays, {"records": self.names}, {"axes": ["image", "row", "column"], "units": "grey"}, {})
-
-
-def read_examples(path: Path) -> Examples:
-    """Read examples that `Examples.write` wrote.
-
-    Raises
-    ------
-    UserError
-        If the file is missing or damaged, or has other contents.
-    """
-    images, real, imaginary, labels, names = _read(path, "images", "real", "imaginary", "labels")
-    return Examples(images, real, imaginary, labels, names)
-
-
-def write_features(path: Path, values: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
-    """Write public features of examples to HDF5.
+def inputs(arrays: Mapping[str, np.ndarray], places: np.ndarray, *, plain: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs of shape (example, 1, 28, 28) with parts in [0, 1], and labels.
 
     Parameters
     ----------
-    path
-        The file.
-    values
-        complex64, shape (example, 1, 1, component).
-    labels, names
-        Digit and name of each example.
+    arrays
+        ``images`` (uint8, shape (image, 28, 28)), ``real`` and ``imaginary`` (positions of each example's two images),
+        and ``labels`` (digit of the real part). So each image is in memory only once.
+    places
+        Positions of the examples.
+    plain
+        Whether to return the real parts alone, as float32. Otherwise the inputs are complex64.
     """
-    axes = {"axes": ["example", "channel", "row", "component"], "units": "1"}
-    write_arrays(path, {"values": values, "labels": labels}, {"records": names}, axes, {})
-
-
-def _read(path: Path, *arrays: str) -> tuple[Any, ...]:
-    """Read arrays of a file by name, and the names of its examples."""
-    found, (names,) = read_arrays(path, "examples", arrays, ("records",))
-    return (*found, names)
+    images, labels = arrays["images"], arrays["labels"][places]
+    real = images[arrays["real"][places], None].astype(np.float32) / 255
+    if plain:
+        return real, labels
+    found = np.empty(real.shape, dtype=np.complex64)
+    found.real, found.imag = real, images[arrays["imaginary"][places], None].astype(np.float32) / 255
+    return found, labels
 
 
 task = PhaseMnist

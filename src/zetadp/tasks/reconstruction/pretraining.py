@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.backbone.encoder import Learning
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import settings_of
 from zetadp.nn.models import build
-from zetadp.tasks.reconstruction.examinations import Examinations
-from zetadp.tasks.reconstruction.public import PublicNetworks, PublicNetworkSettings
+from zetadp.tasks.encoder import learn
+from zetadp.tasks.reconstruction.public import PublicNetworks
+from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import examination
 
 if TYPE_CHECKING:
-    from zetadp.tasks.reconstruction.masks import MaskSettings
+    from collections.abc import Iterator
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,11 @@ def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> Publ
     return PublicNetworks(settings, found)
 
 
+def make(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size: int) -> None:
+    """Train public networks with settings from the configuration, and write them."""
+    fit(settings_of(PublicNetworkSettings, settings, "public"), MaskSettings(**mask), size).save(networks)
+
+
 def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, Tensor]:
     """Return complete k-space (complex64) and targets (float32) of all public patients, shape (slice, size, size)."""
     common = replace(Examinations(**settings.examinations), size=size)
@@ -60,14 +67,14 @@ def _fitted(
     random = stream(settings.seed, Purpose.PRETRAINING)
     model = build(settings.network(family), 1, kspace.shape[-1], random)
     steps = len(kspace) // settings.batch
-    learning = Learning(model, settings.learning_rate, settings.passes * steps)
-    for turn in range(settings.passes):
-        total = 0.0
-        for chosen in random.permutation(len(kspace))[: steps * settings.batch].reshape(steps, -1):
-            lines = np.stack([masks.draw(kspace.shape[-1], random) for _ in chosen])
-            seen = kspace[chosen] * torch.from_numpy(lines)[:, None]
-            loss = (model(seen[:, None]) - target[chosen]).abs().mean()
-            learning.step(loss)
-            total += float(loss.detach())
-        logger.info("%s, pass %d of %d: loss %.4f", family, turn + 1, settings.passes, total / steps)
+    logger.info("training %s", family)
+
+    def losses() -> Iterator[Tensor]:
+        for _ in range(settings.passes):
+            for chosen in random.permutation(len(kspace))[: steps * settings.batch].reshape(steps, -1):
+                lines = np.stack([masks.draw(kspace.shape[-1], random) for _ in chosen])
+                seen = kspace[chosen] * torch.from_numpy(lines)[:, None]
+                yield (model(seen[:, None]) - target[chosen]).abs().mean()
+
+    learn(model, settings.learning_rate, settings.passes * steps, losses())
     return {name: value.detach() for name, value in model.state_dict().items()}

@@ -2,75 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Self
 
 from zetadp.base.tensors import load_tensors, save_tensors
-from zetadp.base.validation import UserError, one_of, positive
-from zetadp.nn.settings import NetworkSettings
+from zetadp.base.validation import UserError
+from zetadp.tasks.reconstruction.settings import FAMILIES, PublicNetworkSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     import torch
     from torch import Tensor
 
-FAMILIES = ("unet", "real_unet")
+    from zetadp.nn.settings import NetworkSettings
+
 SHAPE = ("widths", "convolutions", "activation")
 """Settings that a network must share with the public network from which it starts."""
-
-
-@dataclass(frozen=True)
-class PublicNetworkSettings:
-    """Settings of the public networks and of their training.
-
-    Attributes
-    ----------
-    families
-        Families of the networks, from `FAMILIES`.
-    widths, convolutions, activation
-        Same as in `zetadp.nn.settings.NetworkSettings`.
-    patients
-        Number of public patients.
-    passes
-        Number of passes over all slices. Each pass draws new masks.
-    batch
-        Slices per step.
-    learning_rate
-        Highest learning rate of AdamW.
-    seed
-        Seed of patients, masks and starting weights.
-    examinations
-        Settings of the public patients (`zetadp.tasks.reconstruction.examinations.Examinations`).
-
-    Raises
-    ------
-    ValueError
-        If a family is unknown or a number is not positive.
-    """
-
-    families: Sequence[str] = ("unet",)
-    widths: Sequence[int] = (8, 16, 32)
-    convolutions: int = 1
-    activation: str = "crelu"
-    patients: int = 100
-    passes: int = 12
-    batch: int = 8
-    learning_rate: float = 3e-3
-    seed: int = 1000
-    examinations: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        for family in self.families:
-            one_of(FAMILIES, families=family)
-        positive(patients=self.patients, passes=self.passes, batch=self.batch, learning_rate=self.learning_rate)
-
-    def network(self, family: str) -> NetworkSettings:
-        """Return the settings of a public network."""
-        shape = {"widths": tuple(self.widths), "convolutions": self.convolutions, "activation": self.activation}
-        return NetworkSettings(family, **shape)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

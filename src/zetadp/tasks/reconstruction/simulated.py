@@ -6,12 +6,14 @@ are magnitudes. An examination here holds the data that a scanner measures: k-sp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import folder_written_whole
 from zetadp.base.validation import UserError, one_of
 from zetadp.mri.fourier import to_kspace
 from zetadp.phantom.deformation import smooth_field
@@ -19,13 +21,16 @@ from zetadp.phantom.grid import VoxelGrid
 from zetadp.phantom.populations import POPULATIONS
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.phantom.tissues import draw_tissues
-from zetadp.tasks.reconstruction.volumes import KspaceVolume
+from zetadp.tasks.reconstruction.settings import Examinations
+from zetadp.tasks.reconstruction.volumes import PARTS, KspaceVolume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from zetadp.phantom.tissues import Tissues
-    from zetadp.tasks.reconstruction.examinations import Examinations
+
+logger = logging.getLogger(__name__)
 
 PLACE = 11
 """Number that separates the random streams of these patients from those of other simulated cohorts."""
@@ -118,7 +123,7 @@ def _oversampled(images: np.ndarray) -> np.ndarray:
     return np.pad(images, ((0, 0), (rows // 2, rows - rows // 2), (0, 0)))
 
 
-def examinations(common: Examinations, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, KspaceVolume]]:
+def cohort(common: Examinations, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, KspaceVolume]]:
     """Simulate the patients of a cohort.
 
     Parameters
@@ -137,3 +142,13 @@ def examinations(common: Examinations, seed: int, sizes: Mapping[str, int]) -> I
         for _ in range(count):
             yield part, examination(common, seed, number)
             number += 1
+
+
+def simulate_volumes(*, volumes: Path, examinations: dict[str, Any], seed: int, sizes: dict[str, int]) -> None:
+    """Write a folder in the layout of fastMRI, with one HDF5 file for each patient."""
+    with folder_written_whole(volumes) as temporary:
+        for name in PARTS.values():
+            (temporary / name).mkdir(parents=True)
+        for part, volume in cohort(Examinations(**examinations), seed, sizes):
+            volume.write(temporary / PARTS[part])
+    logger.info("%d examinations", sum(sizes.values()))

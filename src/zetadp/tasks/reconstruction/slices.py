@@ -2,118 +2,107 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from zetadp.base.storage import read_arrays, write_arrays
+from zetadp.base.tables import write_table
 from zetadp.base.validation import UserError, check_distinct
+from zetadp.tasks.items import Items
+from zetadp.tasks.reconstruction.settings import MaskSettings
+from zetadp.tasks.reconstruction.volumes import read_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from zetadp.tasks.reconstruction.masks import MaskSettings
     from zetadp.tasks.reconstruction.volumes import KspaceVolume
 
-COLUMNS = ("patient", "record", "part")
+logger = logging.getLogger(__name__)
 
 
-class Slices(NamedTuple):
-    """All slices of a cohort.
+def undersampled(volumes: Iterable[tuple[str, KspaceVolume]], masks: MaskSettings, size: int) -> Items:
+    """Undersample volumes. The mask of a volume depends on its name alone.
 
-    Attributes
+    Parameters
     ----------
-    table
-        One row per slice: patient, record (the volume), part (train or test), slice.
-    kspace
-        complex64, shape (slice, ky, kx), in units of the volume's largest intensity; missing lines are zero.
-    targets
-        float32, shape (slice, row, column), in the same units.
+    volumes
+        Part (train or test) and volume of each examination.
+    masks
+        Settings of the masks.
+    size
+        Rows and columns to which slices are cut.
+
+    Returns
+    -------
+    All slices. Arrays are ``kspace`` (complex64, shape (slice, ky, kx), in units of the volume's largest intensity,
+    missing lines zero), ``targets`` (float32, shape (slice, row, column), in the same units) and ``slice`` (number of
+    the slice in its volume). Names are patient, record (the volume) and part.
+
+    Raises
+    ------
+    UserError
+        If a volume is smaller than `size`.
     """
+    rows, seen, wanted = [], [], []
+    for part, volume in volumes:
+        kspace, target = volume.slices(size)
+        seen.append(kspace * masks.of_volume(volume.name, size))
+        wanted.append(target)
+        rows += [(volume.patient, volume.name, part, number) for number in range(len(kspace))]
+    table = pd.DataFrame(rows, columns=["patient", "record", "part", "slice"])
+    arrays = {"kspace": np.concatenate(seen), "targets": np.concatenate(wanted), "slice": table["slice"].to_numpy()}
+    return Items(arrays, table.drop(columns="slice"))
 
-    table: pd.DataFrame
-    kspace: np.ndarray
-    targets: np.ndarray
 
-    @classmethod
-    def of(cls, volumes: Iterable[tuple[str, KspaceVolume]], masks: MaskSettings, size: int) -> Self:
-        """Undersample volumes. The mask of a volume depends on its name alone.
+def check_cohort(names: pd.DataFrame, declared: Mapping[str, int]) -> pd.DataFrame:
+    """Return a table with one row per volume, and check it against the declared cohort.
 
-        Parameters
-        ----------
-        volumes
-            Part (train or test) and volume of each examination.
-        masks
-            Settings of the masks.
-        size
-            Rows and columns to which slices are cut.
+    Parameters
+    ----------
+    names
+        Patient, record and part of each slice.
+    declared
+        Declared number of patients in each part.
 
-        Raises
-        ------
-        UserError
-            If a volume is smaller than `size`.
-        """
-        rows: list[tuple[str, str, str, int]] = []
-        seen, wanted = [], []
-        for part, volume in volumes:
-            kspace, target = volume.slices(size)
-            seen.append(kspace * masks.of_volume(volume.name, size))
-            wanted.append(target)
-            rows += [(volume.patient, volume.name, part, number) for number in range(len(kspace))]
-        table = pd.DataFrame(rows, columns=[*COLUMNS, "slice"])
-        return cls(table, np.concatenate(seen), np.concatenate(wanted))
-
-    def cohort(self, declared: Mapping[str, int]) -> pd.DataFrame:
-        """Return a table with one row per volume, and check it against the declared cohort.
-
-        Parameters
-        ----------
-        declared
-            Declared number of patients in each part.
-
-        Raises
-        ------
-        UserError
-            If a volume's name occurs twice, a patient is in both parts, or a number of patients differs from the
-            declared number.
-        """
-        found = self.table[list(COLUMNS)].drop_duplicates(ignore_index=True)
-        check_distinct(found["patient"], "the patient_id of the files")
-        twice = found["record"][found["record"].duplicated()]
-        if len(twice):
-            raise UserError(f"Expected each volume to have its own name, found {twice.iloc[0]} twice.")
-        both = found.groupby("patient")["part"].nunique()
-        if (both > 1).any():
+    Raises
+    ------
+    UserError
+        If a volume's name occurs twice, two patients' names look the same, a patient is in both parts, or a number of
+        patients differs from the declared number.
+    """
+    found = names.drop_duplicates(ignore_index=True)
+    check_distinct(found["patient"], "the patient_id of the files")
+    twice = found["record"][found["record"].duplicated()]
+    if len(twice):
+        raise UserError(f"Expected each volume to have its own name, found {twice.iloc[0]} twice.")
+    both = found.groupby("patient")["part"].nunique()
+    if (both > 1).any():
+        raise UserError(
+            f"Expected each patient in one part, found {both.idxmax()} in both. Move that patient's files to one "
+            "folder."
+        )
+    for part, wanted in declared.items():
+        patients = found["patient"][found["part"] == part].nunique()
+        if patients != wanted:
             raise UserError(
-                f"Expected each patient in one part, found {both.idxmax()} in both. Move that patient's files to one "
-                "folder."
+                f"Expected cohort.{part}_patients to be the number of patients in the files, {patients}, found "
+                f"{wanted}. Declare {patients}: the guarantee uses this number as a public constant."
             )
-        for part, wanted in declared.items():
-            patients = found["patient"][found["part"] == part].nunique()
-            if patients != wanted:
-                raise UserError(
-                    f"Expected cohort.{part}_patients to be the number of patients in the files, {patients}, found "
-                    f"{wanted}. Declare {patients}: the guarantee uses this number as a public constant."
-                )
-        return found
+    return found
 
-    def write(self, path: Path) -> None:
-        """Write the slices to HDF5."""
-        arrays = {"kspace": self.kspace, "targets": self.targets, "slice": self.table["slice"].to_numpy()}
-        names = {column: tuple(self.table[column]) for column in COLUMNS}
-        about = {"axes": ["slice", "ky", "kx"], "units": "largest intensity of the volume"}
-        write_arrays(path, arrays, names, about, {})
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what `write` wrote.
-
-        Raises
-        ------
-        UserError
-            If the file is missing or damaged, or does not contain slices.
-        """
-        (kspace, targets, numbers), names = read_arrays(path, "slices", ("kspace", "targets", "slice"), COLUMNS)
-        return cls(pd.DataFrame(dict(zip(COLUMNS, names, strict=True))).assign(slice=numbers), kspace, targets)
+def undersample(
+    *, volumes: Path, slices: Path, table: Path, mask: dict[str, Any], size: int, sizes: dict[str, int]
+) -> None:
+    """Write the slices, and one row for each volume: patient, record, part, scanner, sha256."""
+    found = undersampled(read_folder(volumes), MaskSettings(**mask), size)
+    index = check_cohort(found.names, sizes)
+    places = found.names.groupby("record").indices
+    hashes = [hashlib.sha256(found.arrays["kspace"][places[name]].tobytes()).hexdigest() for name in index["record"]]
+    found.write(slices, ("slice", "ky", "kx"), "largest intensity of the volume")
+    write_table(table, index.assign(scanner="", sha256=hashes))
+    logger.info("%d slices of %d patients", len(found.names), index["patient"].nunique())

@@ -6,7 +6,7 @@ which is clipped once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +15,10 @@ import pandas as pd
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range, settings_of
 from zetadp.core.metrics import accuracy_interval, bootstrapped
-from zetadp.core.task import Held, Words, places_of
-from zetadp.tasks.reconstruction.examinations import Examinations
-from zetadp.tasks.reconstruction.masks import MaskSettings
-from zetadp.tasks.reconstruction.slices import Slices
+from zetadp.core.task import Held, Words
+from zetadp.tasks.items import Items
+from zetadp.tasks.loading import held
+from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,11 +39,11 @@ class Reconstruction:
     size
         Rows and columns of a slice. Larger slices are cut to their middle.
     mask
-        Settings of the masks (`zetadp.tasks.reconstruction.masks.MaskSettings`).
+        Settings of the masks (`zetadp.tasks.reconstruction.settings.MaskSettings`).
     examinations
-        Settings of simulated patients (`zetadp.tasks.reconstruction.examinations.Examinations`).
+        Settings of simulated patients (`zetadp.tasks.reconstruction.settings.Examinations`).
     public
-        Settings of the public networks (`zetadp.tasks.reconstruction.public.PublicNetworkSettings`).
+        Settings of the public networks (`zetadp.tasks.reconstruction.settings.PublicNetworkSettings`).
 
     Raises
     ------
@@ -147,17 +147,14 @@ class Reconstruction:
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
         """Return the slices of the volumes with one role (`zetadp.core.task.PipelineTask.load`)."""
-        import torch
-
-        from zetadp.core.records import Records
-
         (file,) = files
-        own = Slices.read(file)
-        rows = partition[partition["role"] == role].reset_index(drop=True)
-        chosen = places_of(rows["record"], own.table["record"], "volumes", file)
-        items = own.table.loc[chosen, ["record", "slice"]].merge(rows, on="record", how="left", validate="many_to_one")
-        inputs, targets = torch.from_numpy(own.kspace[chosen][:, None]), torch.from_numpy(own.targets[chosen])
-        return Held(Records(inputs, targets).to(device), items.assign(volume=items["record"]))
+        items = Items.read(file, ("kspace", "targets", "slice"))
+
+        def take(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return arrays["kspace"][places][:, None], arrays["targets"][places]
+
+        numbered = items.names.assign(slice=items.arrays["slice"], volume=items.names["record"])
+        return held(replace(items, names=numbered), partition, role, device, take)
 
     def backbone(self, file: Path, device: torch.device) -> PublicNetworks:
         """Return the public networks."""

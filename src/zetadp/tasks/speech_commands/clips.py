@@ -14,18 +14,19 @@ import wave
 from collections import Counter
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
-from zetadp.base.tables import is_hidden, visible
+from zetadp.base.tables import is_hidden, visible, write_table
 from zetadp.base.validation import UserError
 from zetadp.mri.download import download
+from zetadp.tasks.items import Items
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,11 @@ class Clips:
     labels: np.ndarray
     speakers: np.ndarray
     names: np.ndarray
+
+    def items(self) -> Items:
+        """Return the clips as items, whose values are the waves."""
+        names = pd.DataFrame({"clip": self.names, "speaker": self.speakers})
+        return Items({"values": self.waves, "labels": self.labels}, names)
 
     def part(self, wanted: np.ndarray) -> Clips:
         """Select clips by positions or by a boolean mask."""
@@ -144,12 +150,69 @@ def capped(clips: Clips, most: int) -> Clips:
     return clips.part(np.sort(np.array(kept, dtype=np.int64)))
 
 
-def fetch_archive(target: Path, *, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
+def index_clips(
+    *, clips: Path, table: Path, source: Path, unit: str, clips_of_a_speaker: int, sizes: dict[str, int]
+) -> None:
+    """Write the clips in use, and one row for each unit: patient, record, part, scanner, sha256."""
+    found = chosen(read_clips(source), clips_of_a_speaker)
+    rows = index(found, unit, sizes)
+    found.items().write(clips, ("clip", "sample"), "1")
+    write_table(table, rows)
+    logger.info("%d clips in %d units", len(found.names), len(rows))
+
+
+def chosen(clips: Clips, most: int) -> Clips:
+    """Return all clips of test speakers, and at most a given number of clips of every training speaker."""
+    tested = np.array([is_tested(speaker) for speaker in clips.speakers])
+    train = capped(clips.part(~tested), most)
+    return clips.part(np.isin(clips.names, [*train.names, *clips.names[tested]]))
+
+
+def index(clips: Clips, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
+    """Return the index of a cohort: one row per unit.
+
+    Parameters
+    ----------
+    clips
+        The clips in use.
+    unit
+        ``clip`` or ``speaker``.
+    sizes
+        Declared number of units in each part, ``train`` and ``test``.
+
+    Returns
+    -------
+    Table with columns ``patient``, ``record`` (both name the unit), ``part``, ``scanner`` (empty) and ``sha256`` (of
+    the unit's samples).
+
+    Raises
+    ------
+    UserError
+        If a number of units differs from the declared number.
+    """
+    owners = clips.names if unit == "clip" else clips.speakers
+    rows = []
+    for owner in np.unique(owners):
+        own = clips.part(owners == owner)
+        part = "test" if is_tested(str(own.speakers[0])) else "train"
+        digest = hashlib.sha256(own.waves.tobytes()).hexdigest()
+        rows.append({"patient": owner, "record": owner, "part": part, "scanner": "", "sha256": digest})
+    found = pd.DataFrame(rows)
+    counts = found["part"].value_counts()
+    wrong = [part for part in ("train", "test") if counts.get(part, 0) != sizes[part]]
+    if wrong:
+        wanted = " and ".join(f"cohort.{part}_patients to be {counts.get(part, 0)}" for part in wrong)
+        declared = " and ".join(str(sizes[part]) for part in wrong)
+        raise UserError(f"Expected {wanted}, the number of {unit}s in the clips, found {declared}.")
+    return found
+
+
+def fetch_archive(*, archive: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
     """Download the official archive (2.4 GB) and verify it. An interrupted download is resumed.
 
     Parameters
     ----------
-    target
+    archive
         Where the archive goes.
     url, md5
         Address and checksum of the archive. The default checksum is the one that torchaudio publishes.
@@ -159,7 +222,7 @@ def fetch_archive(target: Path, *, url: str = OFFICIAL_URL, md5: str = OFFICIAL_
     UserError
         If the archive cannot be downloaded or has another checksum.
     """
-    download(url, target, md5)
+    download(url, archive, md5)
 
 
 def _files(source: Path) -> Iterator[tuple[str, str, bytes]]:

@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from zetadp.backbone.axes import fit_axes
-from zetadp.backbone.encoder import PublicEncoder
 from zetadp.base.validation import UserError, positive
-from zetadp.tasks.speech_commands.scattering import scattering
+from zetadp.tasks.encoder import ItemNetwork, PublicEncoder, ScatteringEncoderSettings
+from zetadp.tasks.items import Items
+from zetadp.tasks.scattering import scattering_of_sounds
+from zetadp.tasks.speech_commands.clips import WORDS
 from zetadp.tasks.speech_commands.simulated import simulated_words
-from zetadp.tasks.speech_commands.word_network import CHUNK, WordNetwork, fit_word_network, log_mel
+from zetadp.tasks.speech_commands.spectra import BANDS, log_mel
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Iterator
+    from pathlib import Path
 
-    from zetadp.backbone.axes import Extract
     from zetadp.nn.settings import NetworkSettings
+    from zetadp.tasks.encoder import Extract
+
+logger = logging.getLogger(__name__)
+
+BATCH = 64
+RATE = 3e-3
+SMOOTHING = 0.05
+CHUNK = 10 * BATCH
+"""Number of words that are simulated together."""
 
 
 @dataclass(frozen=True)
-class WordEncoderSettings:
-    """Settings of an encoder.
+class WordEncoderSettings(ScatteringEncoderSettings):
+    """Settings of an encoder, whose components must be an even number together.
 
     Attributes
     ----------
     words
         Number of simulated words that train the network, a multiple of 640.
     passes
-        Number of passes over these words.
-    axes_from
-        Number of further simulated words from which the principal axes are computed.
-    scattering, learned
-        Number of real components from the scattering coefficients, and from the network's hidden layer. Their sum must
-        be even.
-    seed
-        Seed of words and weights.
+        Number of passes over these words. In each pass, words are shifted in time and pitch, and parts of them are
+        hidden.
 
     Raises
     ------
@@ -51,63 +58,89 @@ class WordEncoderSettings:
     axes_from: int = 3200
     scattering: int = 136
     learned: int = 64
-    seed: int = 0
 
     def __post_init__(self) -> None:
         """Check every setting."""
+        super().__post_init__()
         positive(words=self.words, passes=self.passes)
-        positive(axes_from=self.axes_from, scattering=self.scattering, learned=self.learned)
         if self.words % CHUNK:
             raise UserError(f"Expected task.settings.encoder.words to be a multiple of {CHUNK}, found {self.words}.")
-        if (self.scattering + self.learned) % 2:
+        if sum(self.counts) % 2:
             raise UserError("Expected task.settings.encoder.scattering and learned to be an even number together.")
+
+
+class WordNetwork(ItemNetwork):
+    """A network that classifies clips as `log_mel` returns them."""
+
+    widths = (16, 32, 64, 64)
+    flat = 64 * (BANDS // 8) * 4
+    hidden_units = 128
+    outputs = len(WORDS)
+
+    def pooled(self, found: Tensor) -> Tensor:
+        """Return maxima over each third of the clip, which show the order of sounds, and over the whole clip."""
+        thirds = functional.adaptive_max_pool2d(found, (3, found.shape[3]))
+        return torch.cat((thirds, thirds.amax(dim=2, keepdim=True)), dim=2).flatten(1)
 
 
 class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
     """An encoder of clips: scattering coefficients, and the hidden layer of a network that classifies words."""
 
     of = "words"
-    key = "word_encoder"
     kinds = (WordEncoderSettings, WordNetwork)
 
     @staticmethod
     def maps(network: WordNetwork) -> tuple[Extract, ...]:
         """Return the functions that compute scattering coefficients and the network's hidden layer."""
-        return _scattered, lambda waves: network.features(log_mel(waves.numpy()))
+        return scattering_of_sounds, lambda waves: network.features(log_mel(waves.numpy()))
 
     @classmethod
-    def fit(cls, settings: WordEncoderSettings) -> WordEncoder:
-        """Train the network and find the principal axes, on simulated words alone."""
-        network = fit_word_network(settings.words, settings.passes, settings.seed)
-        first = settings.words // CHUNK
+    def learned(cls, settings: WordEncoderSettings) -> tuple[WordNetwork, Tensor]:
+        """Return a network trained on simulated words, and further simulated words."""
+        chunks, steps = settings.words // CHUNK, settings.words // BATCH
+        made = [simulated_words(CHUNK, settings.seed, number) for number in range(chunks)]
+        inputs = torch.cat([log_mel(waves) for waves, _ in made])
+        labels = torch.cat([torch.from_numpy(wanted) for _, wanted in made])
+        logger.info("learning from %d simulated words", settings.words)
+
+        def losses(network: WordNetwork, random: np.random.Generator) -> Iterator[Tensor]:
+            for _ in range(settings.passes):
+                for chosen in np.array_split(random.permutation(settings.words), steps):
+                    scores = network(_varied(inputs[chosen], random))
+                    yield functional.cross_entropy(scores, labels[chosen], label_smoothing=SMOOTHING)
+
+        network = WordNetwork.learned(settings.seed, RATE, settings.passes * steps, losses)
         pieces = [
-            simulated_words(min(CHUNK, settings.axes_from - start), settings.seed, first + number)[0]
+            simulated_words(min(CHUNK, settings.axes_from - start), settings.seed, chunks + number)[0]
             for number, start in enumerate(range(0, settings.axes_from, CHUNK))
         ]
-        sounds = torch.from_numpy(np.concatenate(pieces))
-        counts = (settings.scattering, settings.learned)
-        parts = [fit_axes(extract, sounds, n) for extract, n in zip(cls.maps(network), counts, strict=True)]
-        return cls(settings, network, tuple(parts))
+        return network, torch.from_numpy(np.concatenate(pieces))
 
     @property
     def components(self) -> int:
         """Number of complex features."""
-        return (self.settings.scattering + self.settings.learned) // 2
+        return sum(self.settings.counts) // 2
 
     def features(self, waves: np.ndarray) -> np.ndarray:
         """Return complex features of norm one, complex64, shape (clip, 1, component).
 
-        The features of a clip depend on this clip alone. Each pair of real components gives the real and the imaginary
-        part of one complex component.
+        Each pair of real components gives the real and the imaginary part of one complex component.
 
         Parameters
         ----------
         waves
             int16 samples, shape (clip, sample).
         """
-        found = self.joined(torch.from_numpy(waves), self.settings.scattering, self.settings.learned)
-        pairs = found.unflatten(1, (-1, 2))  # type: ignore[no-untyped-call]
+        pairs = self.joined(torch.from_numpy(waves)).unflatten(1, (-1, 2))  # type: ignore[no-untyped-call]
         return np.asarray(torch.view_as_complex(pairs.contiguous())[:, None].numpy())
+
+    @classmethod
+    def encode(cls, *, clips: Path, encoder: Path, features: Path) -> None:
+        """Write complex features of every clip."""
+        found = Items.read(clips, names=("clip", "speaker"))
+        values = cls.load(encoder).features(found.arrays["values"])
+        Items({**found.arrays, "values": values}, found.names).write(features, ("clip", "row", "component"), "1")
+        logger.info("computed the features of %d clips", len(values))
 
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:
         r"""Return the encoder network's own head as starting weights for a head on `features`.
@@ -138,5 +171,12 @@ class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
         return {"affine.weight": weight, "affine.bias": bias}
 
 
-def _scattered(waves: Tensor) -> Tensor:
-    return scattering(waves.numpy())
+def _varied(bands: Tensor, random: np.random.Generator) -> Tensor:
+    """Return clips shifted by up to 0.1 s and one mel band, with some frames and bands hidden."""
+    moved = torch.roll(bands, (int(random.integers(-12, 13)), int(random.integers(-1, 2))), (1, 2)).clone()
+    for axis, most in ((1, 16), (2, 5)):
+        for row in np.flatnonzero(random.random(len(moved)) < 0.5):
+            width = int(random.integers(1, most + 1))
+            start = int(random.integers(0, moved.shape[axis] - width))
+            moved[row].narrow(axis - 1, start, width).zero_()
+    return moved

@@ -6,19 +6,20 @@ choice protects a person.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import read_arrays, write_arrays
 from zetadp.base.validation import one_of, positive
-from zetadp.core.metrics import LEVEL, bootstrapped
-from zetadp.core.task import Classification, Held, Words, places_of
+from zetadp.core.metrics import bootstrapped, percentile_interval, resamples
+from zetadp.core.task import Classification, Held, Words
+from zetadp.tasks.items import Items
+from zetadp.tasks.loading import held
+from zetadp.tasks.roc import area_shares, macro_area
 from zetadp.tasks.speech_commands.clips import WORDS
-from zetadp.tasks.speech_commands.discrimination import REPLICATES, auc_interval, auc_shares, macro_auc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from zetadp.tasks.speech_commands.encoder import WordEncoder
 
+REPLICATES = 1000
 UNITS = NAMES = ("clip", "speaker")
 SCORES = [f"score_{word}" for word in WORDS]
 """Columns of the table of predictions with the probability of each word."""
@@ -76,7 +78,7 @@ class SpeechCommands(Classification):
         """Return one number per clip. Their mean is the area under the ROC curve of these clips."""
         import torch
 
-        shares = auc_shares(targets.cpu().numpy(), self.probabilities(outputs).cpu().double().numpy())
+        shares = area_shares(targets.cpu().numpy(), self.probabilities(outputs).cpu().double().numpy())
         return torch.from_numpy(shares).float().to(outputs.device)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
@@ -91,29 +93,25 @@ class SpeechCommands(Classification):
         found = super().summarise(of_speakers)
         labels = predictions[self.called].map(WORDS.index).to_numpy()
         scores, owners = predictions[SCORES].to_numpy(), predictions["speaker"].to_numpy()
-        low, high = auc_interval(labels, scores, owners, stream(0, Purpose.BOOTSTRAP), LEVEL)
-        shares = pd.Series(auc_shares(labels, scores)).groupby(owners).mean()
+        low, high = interval(labels, scores, owners, stream(0, Purpose.BOOTSTRAP))
+        shares = pd.Series(area_shares(labels, scores)).groupby(owners).mean()
         return found | {
             "metric": self.metric,
-            "auc": float(macro_auc(labels, scores)[0]),
+            "auc": float(macro_area(labels, scores)[0]),
             "auc_interval": bootstrapped(low, high, "speakers", REPLICATES),
             "per_patient": {str(speaker): float(share) for speaker, share in shares.items()},
         }
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
         """Return the clips of the units with one role (`zetadp.core.task.PipelineTask.load`)."""
-        import torch  # takes seconds, and every start of the workflow makes a task
-
-        from zetadp.core.records import Records
-
         (file,) = files
-        rows = partition[partition["role"] == role].reset_index(drop=True)
-        values, labels, clips = read_inputs(file)
-        clips["record"] = clips[self.unit]
-        own = places_of(rows["record"], clips["record"], f"{self.unit}s", file)
-        items = clips.loc[own].merge(rows, on="record", how="left", validate="many_to_one")
-        records = Records(torch.from_numpy(values[own][:, None]), torch.from_numpy(labels[own]))
-        return Held(records.to(device), items)
+        items = Items.read(file, names=NAMES)
+
+        def take(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return arrays["values"][places][:, None], arrays["labels"][places]
+
+        named = replace(items, names=items.names.assign(record=items.names[self.unit]))
+        return held(named, partition, role, device, take)
 
     def backbone(self, file: Path, device: torch.device) -> WordEncoder:
         """Return the public encoder. Its head can be the start of private heads."""
@@ -143,35 +141,25 @@ class SpeechCommands(Classification):
         )
 
 
-def write_inputs(path: Path, values: np.ndarray, labels: np.ndarray, clips: pd.DataFrame) -> None:
-    """Write the inputs of networks to HDF5.
+def interval(
+    labels: np.ndarray, scores: np.ndarray, owners: np.ndarray, generator: np.random.Generator
+) -> tuple[float, float]:
+    """Return the percentile bootstrap interval of `macro_area` over owners. Its ends are NaN with fewer than two.
 
     Parameters
     ----------
-    path
-        The file.
-    values
-        Complex spectrograms, shape (clip, frame, frequency), or features, shape (clip, 1, component).
-    labels
-        Position of each clip's word in `WORDS`.
-    clips
-        Table with columns ``clip`` and ``speaker``, in the order of the values.
+    labels, scores
+        Same as for `zetadp.tasks.roc.macro_area`.
+    owners
+        Owner of each item, such as a speaker, shape (item,). Owners are resampled with all of their items.
+    generator
+        Generator of the resamples.
     """
-    about = {"axes": ["clip", "frame", "frequency"], "units": "1"}
-    names = {column: tuple(clips[column]) for column in NAMES}
-    write_arrays(path, {"values": values, "labels": labels}, names, about, {})
-
-
-def read_inputs(path: Path) -> tuple[np.ndarray, np.ndarray, pd.DataFrame]:
-    """Return the values, labels and clips that `write_inputs` wrote.
-
-    Raises
-    ------
-    UserError
-        If the file is missing or damaged, or has other contents.
-    """
-    (values, labels), names = read_arrays(path, "clips", ("values", "labels"), NAMES)
-    return values, labels, pd.DataFrame(dict(zip(NAMES, names, strict=True)))
+    names, place = np.unique(owners, return_inverse=True)
+    if len(names) < 2:
+        return float("nan"), float("nan")
+    times = resamples(len(names), generator, REPLICATES)
+    return percentile_interval(macro_area(labels, scores, times[:, place]))
 
 
 task = SpeechCommands

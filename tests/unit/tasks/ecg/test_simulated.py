@@ -10,7 +10,6 @@ from zetadp.tasks.ecg.simulated import (
     DOWER,
     NORMAL_QRS,
     POPULATIONS,
-    PUBLIC,
     SimulatedPatient,
     draw_patient,
     record,
@@ -63,18 +62,6 @@ def test_lbbb_has_no_q_in_lateral_leads_and_a_t_wave_against_the_qrs():
     assert found[0][v6, before].min() < -0.1  # septal q
     assert found[1][v6, before].min() > -0.1
     assert found[1][v1, BEFORE - 8 : BEFORE + 8].min() < -2  # QS or rS
-
-
-def test_same_seed_same_bytes_and_patients_differ():
-    def signals(**changes):
-        how = {"seed": 5, "population": "standard", "several": 0, **changes}
-        return [r.signal.tobytes() for r, _ in simulated_recordings(4, **how)]
-
-    assert signals() == signals()
-    assert (
-        len(set(signals()) | set(signals(seed=6)) | set(signals(population="varied")) | set(signals(place=PUBLIC)))
-        == 16
-    )
 
 
 def test_patients_have_one_label_one_or_two_recordings_and_the_declared_share():

@@ -4,53 +4,25 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import mannwhitneyu
 from torch.nn import functional
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import watched
 from zetadp.core.records import Records
-from zetadp.core.task import Held, task_of
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
-from zetadp.tasks.ecg.encoder import BATCH, BeatEncoder, BeatEncoderSettings
-from zetadp.tasks.ecg.ranking import area, interval, placements, replicates
 from zetadp.tasks.ecg.task import Ecg
+from zetadp.tasks.roc import area
 
 RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.random(80) < 0.3
 SCORES = np.round(RANDOM.normal(LABELS * 1.2), 1)  # with ties
 
 
-def reference() -> float:
-    """Return the area as Mann and Whitney's U gives it."""
-    statistic = mannwhitneyu(SCORES[LABELS], SCORES[~LABELS]).statistic
-    return float(statistic) / (LABELS.sum() * (~LABELS).sum())
-
-
 def predictions(scores: np.ndarray, labels: np.ndarray, patients: list[str]) -> pd.DataFrame:
     named = np.where(labels, "LBBB", "normal")
     return pd.DataFrame({"patient": patients, "score": scores, "diagnosis": named})
-
-
-def test_the_area_is_mann_and_whitneys():
-    assert area(SCORES, LABELS) == pytest.approx(reference())
-    shares = placements(SCORES, LABELS)
-    for own in (LABELS, ~LABELS, slice(None)):
-        if own is not slice(None):
-            assert shares[own].mean() == pytest.approx(reference())
-    assert np.isnan(area(SCORES, np.zeros(80, dtype=bool)))
-
-
-def test_intervals_are_as_wide_as_those_of_delong():
-    shares = placements(SCORES, LABELS)
-    error = sum(np.var(shares[own], ddof=1) / own.sum() for own in (LABELS, ~LABELS)) ** 0.5
-    drawn = replicates(SCORES, LABELS, np.random.default_rng(1))
-    assert drawn.std() == pytest.approx(error, rel=0.1)
-    assert drawn.mean() == pytest.approx(reference(), abs=4 * error / 2000**0.5 + 0.003)
-    low, high = interval(drawn)
-    assert low < reference() < high
 
 
 def test_a_patients_score_is_the_mean_over_recordings():
@@ -84,7 +56,7 @@ def test_losses_are_binary_cross_entropies_and_what_is_watched_is_the_area():
     expected = -(targets * p.log() + (1 - targets) * (1 - p).log())
     torch.testing.assert_close(Ecg().losses(outputs, targets).double(), expected, atol=1e-5, rtol=1e-5)
     metric, loss = watched(Ecg(), torch.nn.Identity(), Records(outputs, targets))
-    assert metric == pytest.approx(reference(), abs=1e-6)
+    assert metric == pytest.approx(area(SCORES, LABELS), abs=1e-6)
     assert loss == pytest.approx(expected.mean().item(), abs=1e-5)
 
 
@@ -111,27 +83,3 @@ def test_a_real_network_takes_rows_and_an_image_stays_a_square():
         assert network.layers[0].weight.shape == (4, values)
     with pytest.raises(ValueError, match="spectrum"):
         NetworkSettings("complex", domain="spectrum")
-
-
-def test_patients_may_have_several_recordings():
-    items = pd.DataFrame({"patient": ["b", "a", "b", "c"], "record": list("1234")})
-    assert Held(Records(torch.zeros(4, 1, 1, 2), torch.zeros(4)), items).units() == [[1], [0, 2], [3]]
-
-
-@pytest.mark.parametrize("settings", [{"fold": 0}, {"fold": 11}, {"population": "real"}])
-def test_settings_are_checked(settings):
-    with pytest.raises((UserError, ValueError), match=next(iter(settings))):
-        task_of({"name": "ecg", **settings})
-
-
-def test_the_encoder_is_kept_whole_and_sees_each_beat_alone(tmp_path):
-    encoder = BeatEncoder.fit(BeatEncoderSettings(patients=BATCH, epochs=1, components=3))
-    encoder.save(tmp_path / "encoder.safetensors")
-    again = BeatEncoder.load(tmp_path / "encoder.safetensors")
-    beats = RANDOM.normal(size=(5, 12, 70)).astype(np.float32)
-    np.testing.assert_array_equal(again.features(beats), encoder.features(beats))
-    np.testing.assert_allclose(np.linalg.norm(encoder.features(beats), axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(encoder.features(beats[2:3]), encoder.features(beats)[2:3], atol=1e-6)
-    assert again.settings == encoder.settings
-    with pytest.raises(UserError):
-        BeatEncoderSettings(patients=BATCH, components=65)

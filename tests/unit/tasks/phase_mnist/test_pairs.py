@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
+from zetadp.base.validation import UserError
+from zetadp.tasks.items import Items
 from zetadp.tasks.phase_mnist.digits import read_digits
-from zetadp.tasks.phase_mnist.pairs import disjoint_pairs, drawn_pairs
-from zetadp.tasks.phase_mnist.task import Examples
+from zetadp.tasks.phase_mnist.encoder import composite_features
+from zetadp.tasks.phase_mnist.pairs import disjoint_pairs, drawn_pairs, pair_digits
+from zetadp.tasks.phase_mnist.task import inputs
 
 SHARED = Path(__file__).parents[5] / "shared/data/mnist"
 LABELS = np.random.default_rng(1).choice(10, size=5000, p=np.arange(1, 11) / 55)
@@ -18,8 +23,8 @@ KINDS = pytest.mark.parametrize("make", [drawn_pairs, disjoint_pairs])
 
 def values_of(pairs, images):
     """Return the examples that pairs make of images, shape (example, 1, 28, 28)."""
-    made = Examples(images, pairs.real, pairs.imaginary, pairs.labels, ())
-    return made.values(np.arange(len(pairs.labels)), plain=False)
+    arrays = {"images": images, "real": pairs.real, "imaginary": pairs.imaginary, "labels": pairs.labels}
+    return inputs(arrays, np.arange(len(pairs.labels)), plain=False)[0]
 
 
 @KINDS
@@ -89,3 +94,30 @@ def test_examples_hold_both_images_between_zero_and_one():
     assert (np.rint(examples.real * 255) == images).all()
     assert (np.rint(examples.imag * 255) == images[pairs.imaginary]).all()
     assert examples.real.max() == examples.imag.max() == 1
+
+
+def test_a_composite_feature_is_that_of_the_real_image_plus_i_times_that_of_the_imaginary_one():
+    real, imaginary = (torch.nn.functional.normalize(torch.rand(5, 8)) for _ in range(2))
+    values = composite_features(real, imaginary)
+    assert values.shape == (5, 1, 1, 8)
+    np.testing.assert_allclose(np.linalg.norm(values, axis=-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(values[:, 0, 0] * 2**0.5, real + 1j * imaginary, rtol=1e-5)
+    assert not composite_features(real, None).imag.any()
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the files of MNIST in ../shared/data/mnist")
+@pytest.mark.parametrize(("composite", "most"), [("drawn", 60000), ("once", 29071), ("none", 60000)])
+def test_the_stage_pairs_the_official_digits(tmp_path, composite, most):
+    files = [SHARED / "train-images-idx3-ubyte.gz"]
+    outputs = {"examples": tmp_path / "examples.h5", "table": tmp_path / "index.csv"}
+    pair_digits(files=files, **outputs, composite=composite, seed=0, sizes={"train": 300, "test": 50})
+    table = pd.read_csv(outputs["table"])
+    assert table["part"].value_counts().to_dict() == {"train": 300, "test": 50}
+    assert table["sha256"].nunique() == 350
+    found = Items.read(outputs["examples"], ("real", "imaginary", "labels")).arrays
+    assert set(found["labels"]) == set(range(10))
+    # No training pair takes a test image, and the other way round.
+    assert max(found["real"][:300].max(), found["imaginary"][:300].max()) < 60000
+    assert min(found["real"][300:].min(), found["imaginary"][300:].min()) >= 60000
+    with pytest.raises(UserError, match=f"at most {most}"):
+        pair_digits(files=files, **outputs, composite=composite, seed=0, sizes={"train": most + 1, "test": 50})

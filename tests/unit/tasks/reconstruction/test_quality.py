@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from zetadp.tasks.reconstruction.masks import MaskSettings
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
+from zetadp.tasks.reconstruction.settings import MaskSettings
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.random((3, 32, 40)).cumsum(axis=1).astype(np.float32)

@@ -15,8 +15,18 @@ import numpy as np
 import pytest
 
 from zetadp.base.validation import UserError
-from zetadp.tasks.speech_commands.clips import LENGTH, RATE, WORDS, capped, fetch_archive, is_tested, read_clips
-from zetadp.tasks.speech_commands.cohort import chosen, index, read_written, write_clips
+from zetadp.tasks.items import Items
+from zetadp.tasks.speech_commands.clips import (
+    LENGTH,
+    RATE,
+    WORDS,
+    capped,
+    chosen,
+    fetch_archive,
+    index,
+    is_tested,
+    read_clips,
+)
 from zetadp.tasks.speech_commands.spectra import FOURIER, FRAME, STEP, spectrogram
 
 SPEAKERS = [f"{number:08x}" for number in range(1, 13)]
@@ -132,10 +142,10 @@ def test_units_are_clips_or_speakers_and_clips_survive_a_file(folder, tmp_path):
     rows = index(clips, "clip", {"train": (~tested).sum(), "test": tested.sum()})
     assert set(rows["record"]) == set(clips.names)
     assert rows["sha256"].nunique() == len(rows)
-    write_clips(tmp_path / "clips.h5", clips)
-    again = read_written(tmp_path / "clips.h5")
-    for name in ("waves", "labels", "speakers", "names"):
-        assert (getattr(again, name) == getattr(clips, name)).all()
+    clips.items().write(tmp_path / "clips.h5", ("clip", "sample"), "1")
+    again = Items.read(tmp_path / "clips.h5", names=("clip", "speaker"))
+    assert again.names.to_numpy().tolist() == np.stack((clips.names, clips.speakers), axis=1).tolist()
+    assert (again.arrays["values"] == clips.waves).all()
 
 
 def test_a_spectrogram_is_a_direct_transform_of_windowed_frames():
@@ -162,7 +172,8 @@ def test_the_archive_is_fetched_and_checked(tmp_path):
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=published)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/clips.tar.gz"
         md5 = hashlib.md5(content.getvalue()).hexdigest()
-        fetch_archive(tmp_path / "here.tar.gz", url=f"http://127.0.0.1:{server.server_port}/clips.tar.gz", md5=md5)
+        fetch_archive(archive=tmp_path / "here.tar.gz", url=url, md5=md5)
         server.shutdown()
     assert (tmp_path / "here.tar.gz").read_bytes() == content.getvalue()

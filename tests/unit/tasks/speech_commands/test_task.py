@@ -7,14 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.core.records import Records
-from zetadp.core.task import pipeline_task_of
+from zetadp.tasks.items import Items
+from zetadp.tasks.roc import macro_area
 from zetadp.tasks.speech_commands import SpeechCommands
 from zetadp.tasks.speech_commands.clips import WORDS
-from zetadp.tasks.speech_commands.discrimination import macro_auc
-from zetadp.tasks.speech_commands.task import read_inputs, write_inputs
 
 CPU = torch.device("cpu")
 COUNT = 24
@@ -27,7 +25,7 @@ def written(tmp_path):
     clips = pd.DataFrame({"clip": [f"c{n:02d}" for n in range(COUNT)], "speaker": [f"s{n % 4}" for n in range(COUNT)]})
     values = random.normal(size=(COUNT, 3, 5)).astype(np.float32)
     labels = np.arange(COUNT) % 8
-    write_inputs(tmp_path / "magnitudes.h5", values, labels, clips)
+    Items({"values": values, "labels": labels}, clips).write(tmp_path / "magnitudes.h5", ("clip", "row", "value"), "1")
     return tmp_path / "magnitudes.h5", values, labels, clips
 
 
@@ -53,15 +51,6 @@ def test_a_network_is_given_the_clips_of_the_units_that_the_partition_names(writ
         assert held.items.iloc[own][unit].nunique() == 1
 
 
-def test_a_unit_without_clips_and_a_file_of_something_else_are_a_users_error(written, tmp_path):
-    file, _, _, clips = written
-    with pytest.raises(UserError, match="found fewer"):
-        SpeechCommands().load([file], partition([*clips["clip"], "c98", "c99"]), "test", CPU)
-    (tmp_path / "other.h5").write_text("no")
-    with pytest.raises(UserError, match="Cannot read the clips"):
-        read_inputs(tmp_path / "other.h5")
-
-
 def predictions(unit: str, speakers: int = 12, each: int = 10) -> tuple[pd.DataFrame, torch.Tensor, torch.Tensor]:
     count = speakers * each
     random = torch.Generator().manual_seed(0)
@@ -78,7 +67,7 @@ def test_metrics_are_of_speakers_whatever_the_unit_of_training():
     task = SpeechCommands()
     found, outputs, targets = predictions("clip")
     metrics = task.summarise(found)
-    expected = float(macro_auc(targets.numpy(), outputs.double().softmax(dim=1).numpy())[0])
+    expected = float(macro_area(targets.numpy(), outputs.double().softmax(dim=1).numpy())[0])
     assert metrics["metric"] == "auc"
     assert metrics["auc"] == pytest.approx(expected, abs=1e-6)
     # What is watched is a mean over clips, and the same.
@@ -91,11 +80,3 @@ def test_metrics_are_of_speakers_whatever_the_unit_of_training():
     assert metrics["classes"] == list(WORDS)
     other = SpeechCommands(unit="speaker").summarise(predictions("speaker")[0])
     assert other == metrics
-
-
-def test_settings_are_checked_by_name():
-    assert pipeline_task_of({"name": "speech_commands", "unit": "speaker"}).outputs == 8
-    with pytest.raises(ValueError, match="unit"):
-        pipeline_task_of({"name": "speech_commands", "unit": "word"})
-    with pytest.raises(ValueError, match="clips_of_a_speaker"):
-        pipeline_task_of({"name": "speech_commands", "clips_of_a_speaker": 0})

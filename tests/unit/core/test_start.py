@@ -13,11 +13,11 @@ import pytest
 import torch
 from training_builder import CLASSES, SEQUENCES, SIZE, backbone, network, patients
 
-from zetadp.backbone.start import public_start, starting_weights
 from zetadp.base.storage import ImageStack, write_stack
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.pretrained import BACKBONE, FinishedModel, load_model, model_content
+from zetadp.core.start import public_start, starting_weights
 from zetadp.core.task import task_of
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.projection import head_scores

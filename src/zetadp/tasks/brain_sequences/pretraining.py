@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zetadp.backbone.readout import learn_readout, public_accuracy
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.transfer import to_device
@@ -27,6 +26,7 @@ from zetadp.mri.fourier import to_kspace
 from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
+from zetadp.tasks.brain_sequences.readout import learn_readout, public_accuracy
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The scattering transform."""
+"""The scattering transform of images and of sounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.tasks.phase_mnist.scattering import CHANNELS, PASS, normalised, scattering
+from zetadp.tasks.scattering import (
+    CHANNELS,
+    HIGHEST,
+    MODULATIONS,
+    PASS,
+    PER_OCTAVE,
+    RATE,
+    WINDOWS,
+    _first_filters,
+    normalised,
+    scattering_of_images,
+    scattering_of_sounds,
+)
+from zetadp.tasks.speech_commands.simulated import simulated_words
 
 KYMATIO = {
     (0, 0, 0): 0.9336941242218018,
@@ -28,7 +41,7 @@ def pattern():
 
 
 def test_coefficients_are_those_of_kymatio():
-    found = scattering(pattern())[0]
+    found = scattering_of_images(pattern())[0]
     assert found.shape == (CHANNELS, 7, 7) == (81, 7, 7)
     for place, expected in KYMATIO.items():
         # Kymatio takes 3.1415 for pi, and float32 for its filters.
@@ -36,7 +49,7 @@ def test_coefficients_are_those_of_kymatio():
 
 
 def test_a_constant_image_has_a_mean_and_nothing_else():
-    found = scattering(torch.full((1, 28, 28), 0.7))[0]
+    found = scattering_of_images(torch.full((1, 28, 28), 0.7))[0]
     assert torch.allclose(found[0], torch.tensor(0.7), atol=1e-4)
     assert found[1:].abs().max() < 1e-4
 
@@ -46,11 +59,11 @@ def test_the_wavelet_along_a_plane_wave_answers_most(number):
     angle = (3 - number) * np.pi / 8
     y, x = np.mgrid[:28, :28]
     wave = torch.from_numpy(np.cos(3 * np.pi / 4 * (y * np.cos(angle) + x * np.sin(angle)))[None]).float()
-    energy = scattering(wave)[0, 1:17, 2:5, 2:5].square().sum(dim=(1, 2))
+    energy = scattering_of_images(wave)[0, 1:17, 2:5, 2:5].square().sum(dim=(1, 2))
     assert energy.argmax() == number
 
 
-@pytest.mark.parametrize("features", [scattering, lambda images: normalised(scattering(images))])
+@pytest.mark.parametrize("features", [scattering_of_images, lambda images: normalised(scattering_of_images(images))])
 def test_features_of_an_image_do_not_depend_on_others(features):
     images = torch.rand(2 * PASS + 3, 28, 28, generator=torch.Generator().manual_seed(0))
     together = features(images)
@@ -63,7 +76,7 @@ def test_features_of_an_image_do_not_depend_on_others(features):
 
 
 def test_each_group_of_channels_has_mean_zero_and_variance_at_most_one():
-    coefficients = scattering(torch.rand(4, 28, 28, generator=torch.Generator().manual_seed(0)))
+    coefficients = scattering_of_images(torch.rand(4, 28, 28, generator=torch.Generator().manual_seed(0)))
     found = normalised(coefficients)
     assert found.shape == (4, 81 * 49)
     groups = found.reshape(4, 27, -1)
@@ -72,3 +85,40 @@ def test_each_group_of_channels_has_mean_zero_and_variance_at_most_one():
     # A floor keeps what is almost constant from being blown up.
     assert torch.allclose(groups.square().mean(dim=2), variance / (variance + 1e-5), rtol=1e-3)
     assert torch.isfinite(normalised(torch.zeros_like(coefficients))).all()
+
+
+def tone(frequency: float, modulation: float = 0.0) -> np.ndarray:
+    time = np.arange(RATE) / RATE
+    wave = (1 + np.cos(2 * np.pi * modulation * time) * (modulation > 0)) * np.cos(2 * np.pi * frequency * time)
+    return (8000 * wave).astype(np.int16)[None]
+
+
+def orders(waves: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the coefficients of one clip: (frequency, place), and (frequency, modulation, place)."""
+    found = scattering_of_sounds(torch.from_numpy(waves))[0]
+    count = len(_first_filters()[0])
+    first = found[: count * WINDOWS[0]].reshape(count, WINDOWS[0])
+    return first, found[count * WINDOWS[0] :].reshape(count, len(MODULATIONS), WINDOWS[1])
+
+
+@pytest.mark.parametrize("frequency", [250.0, 1000.0, 4000.0])
+def test_the_filter_at_a_tone_answers_most(frequency):
+    first, _ = orders(tone(frequency))
+    centre = HIGHEST * 2 ** (-int(first[:, 4:12].mean(dim=1).argmax()) / PER_OCTAVE)
+    assert abs(np.log2(centre / frequency)) <= 0.51 / PER_OCTAVE
+
+
+@pytest.mark.parametrize("modulation", MODULATIONS)
+def test_the_second_order_hears_how_fast_a_tone_swells(modulation):
+    first, second = orders(tone(1000.0, modulation))
+    loudest = int(first[:, 4:12].mean(dim=1).argmax())
+    assert int(second[loudest, :, 2:6].mean(dim=1).argmax()) == MODULATIONS.index(modulation)
+
+
+def test_scattering_does_not_depend_on_when_a_word_is_spoken():
+    waves, _ = simulated_words(8, 0)
+    # Silence at both ends, so that nothing is lost by moving.
+    quiet = np.zeros_like(waves)
+    quiet[:, 3000:13000] = waves[:, 3000:13000]
+    moved = np.roll(quiet, 2000, axis=1)
+    assert torch.allclose(*(scattering_of_sounds(torch.from_numpy(each)) for each in (moved, quiet)), atol=2e-2)

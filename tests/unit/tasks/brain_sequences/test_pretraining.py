@@ -7,10 +7,10 @@ import pytest
 import torch
 from public_discs import NETWORK, SEQUENCES, SETTINGS, public
 
-from zetadp.backbone.pretraining import PublicImages, draw_batch, pretrain
 from zetadp.base.validation import UserError
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.tasks.brain_sequences.pretraining import PublicImages, draw_batch, pretrain
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_an_interrupted_training_ends_with_the_same_bits(images, made, tmp_path,
             raise KeyboardInterrupt
         return draw_batch(*arguments)
 
-    monkeypatch.setattr("zetadp.backbone.pretraining.draw_batch", interrupted)
+    monkeypatch.setattr("zetadp.tasks.brain_sequences.pretraining.draw_batch", interrupted)
     path = tmp_path / "checkpoint"
     with pytest.raises(KeyboardInterrupt):
         pretrain(NETWORK, settings, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=path)
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_other_images_is_not_continued(images, tmp_path, monkeyp
         return draw_batch(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("zetadp.backbone.pretraining.draw_batch", stop)
+        patch.setattr("zetadp.tasks.brain_sequences.pretraining.draw_batch", stop)
         with pytest.raises(KeyboardInterrupt):
             pretrain(NETWORK, settings, PublicImages(images, images[:2], SEQUENCES), checkpoint=path)
     kept = path.read_bytes()

@@ -1,16 +1,12 @@
-"""Public features of composite examples."""
+"""Principal axes of public features, and networks that learn from public items."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from zetadp.backbone.axes import AT_ONCE, fit_axes, unit
-from zetadp.tasks.phase_mnist.digit_network import DigitNetwork
-from zetadp.tasks.phase_mnist.encoder import composite_features
-from zetadp.tasks.phase_mnist.pairs import drawn_pairs
-from zetadp.tasks.phase_mnist.scattering import normalised, scattering
+from zetadp.tasks.encoder import fit_axes, unit
+from zetadp.tasks.phase_mnist.encoder import DigitNetwork
 
 COUNT = 40
 
@@ -43,7 +39,7 @@ def test_components_are_uncorrelated_and_in_order_of_variance(images):
 
 def test_components_do_not_depend_on_how_images_are_divided_into_passes(images, monkeypatch):
     whole = fit_axes(blocks, images, 10)
-    monkeypatch.setattr("zetadp.backbone.axes.AT_ONCE", 7)
+    monkeypatch.setattr("zetadp.tasks.encoder.AT_ONCE", 7)
     parts = fit_axes(blocks, images, 10)
     assert torch.allclose(whole.variances, parts.variances, atol=1e-6)
     assert torch.allclose(whole.components(images).abs(), parts.components(images).abs(), atol=1e-4)
@@ -60,40 +56,11 @@ def test_whitening_divides_by_a_power_of_the_public_variance_and_keeps_the_norm_
     assert torch.allclose(found, unit(expected), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "extract",
-    [blocks, lambda images: normalised(scattering(images))[:, ::40], network()],
-    ids=["blocks", "scattering", "network"],
-)
-def test_features_of_one_image_do_not_depend_on_others(images, extract):
-    assert COUNT < AT_ONCE  # all images are in one pass
-    encoder = fit_axes(extract, images[:20], 5)
-    together = encoder.scaled(encoder.components(images), 5)
-    others = 100 * torch.rand(COUNT, 28, 28, generator=torch.Generator().manual_seed(1))
-    others[17] = images[17]
-    assert torch.equal(encoder.scaled(encoder.components(others), 5)[17], together[17])
-
-
 @pytest.mark.parametrize("seed", [27, 71, 349, 1024])
 def test_fewer_images_than_coefficients_give_finite_axes(images, seed):
     # With these seeds LAPACK's float32 routine gave NaN, or gave up, on some processors and numbers of threads.
     encoder = fit_axes(network(seed), images[:20], 5)
     assert torch.isfinite(encoder.scaled(encoder.components(images), 5)).all()
-
-
-def test_a_composite_feature_is_that_of_the_real_image_plus_i_times_that_of_the_imaginary_one(images):
-    labels = np.arange(COUNT) % 10
-    pairs = drawn_pairs(labels, "train", 0)
-    first, second = unit(images.flatten(1)[:, :5]), unit(images.flatten(1)[:, 5:8])
-    both = unit(torch.cat((first, second), dim=1))
-    found = torch.from_numpy(composite_features(both[pairs.real], both[pairs.imaginary]))
-    assert found.dtype == torch.complex64
-    assert found.shape == (COUNT, 1, 1, 8)
-    assert torch.allclose(found.abs().square().sum(dim=(1, 2, 3)), torch.ones(COUNT))
-    joined = torch.cat((first, second), dim=1) / 2
-    for place in range(COUNT):
-        assert torch.allclose(found[place, 0, 0].real, joined[pairs.real[place]], atol=1e-6)
-        assert torch.allclose(found[place, 0, 0].imag, joined[pairs.imaginary[place]], atol=1e-6)
 
 
 def test_an_image_of_nothing_gives_finite_features():

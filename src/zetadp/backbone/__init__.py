@@ -1,1 +1,0 @@
-"""The public backbone, trained on simulated patients, from which runs start."""

@@ -1,0 +1,345 @@
+"""Public encoders: a network trained on simulated items, and principal axes of its features and of others.
+
+An encoder turns an item into features of norm one. Those of an item depend on this item alone. Nothing in an encoder
+comes from a cohort, so its features cost no privacy.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError, positive, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    Extract = Callable[[Tensor], Tensor]
+
+logger = logging.getLogger(__name__)
+
+Settings = TypeVar("Settings", bound="EncoderSettings")
+Network = TypeVar("Network", bound="ItemNetwork")
+NAMES = ("centre", "axes", "variances")
+WHITENING = 0.5
+"""Strength of whitening: 0 leaves the components' variances on public items as they are, 1 makes them all equal."""
+AT_ONCE = 1000
+"""Number of items whose coefficients are in memory at once; for scattering they take 16 MB."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A public map from an item to features.
+
+    Attributes
+    ----------
+    extract
+        Function from items of shape (item, ...) to coefficients of shape (item, coefficient). The
+        coefficients of an item depend on that item only.
+    centre
+        Mean of the coefficients of public items, shape (coefficient,).
+    axes
+        Principal axes of these coefficients, the one of largest variance first, shape (coefficient, component).
+    variances
+        Variance of the coefficients along each axis, shape (component,).
+    """
+
+    extract: Extract
+    centre: Tensor
+    axes: Tensor
+    variances: Tensor
+
+    @torch.no_grad()
+    def components(self, items: Tensor) -> Tensor:
+        """Return principal components of items, shape (item, component)."""
+        starts = range(0, len(items), AT_ONCE)
+        return torch.cat([(self.extract(items[at : at + AT_ONCE]) - self.centre) @ self.axes for at in starts])
+
+    def scaled(self, components: Tensor, count: int, whitening: float = WHITENING) -> Tensor:
+        """Return features of norm one, shape (item, count), from components of shape (item, component).
+
+        Parameters
+        ----------
+        components
+            Output of `components`.
+        count
+            Number of components that are used, counted from the first.
+        whitening
+            As `WHITENING`.
+        """
+        return unit(components[:, :count] * self.variances[:count] ** (-whitening / 2))
+
+
+@torch.no_grad()
+def fit_axes(extract: Extract, items: Tensor, components: int) -> Axes:
+    """Compute principal axes from public items.
+
+    Parameters
+    ----------
+    extract
+        As in `Axes`.
+    items
+        Public items, shape (item, ...). They must not come from the data set that is trained on.
+    components
+        Number of axes.
+    """
+    total, second = torch.zeros(()), torch.zeros(())
+    for start in range(0, len(items), AT_ONCE):
+        part = extract(items[start : start + AT_ONCE])
+        total, second = total + part.sum(dim=0), second + part.T @ part
+    centre = total / len(items)
+    # In double precision, because for covariances of low rank MKL's float32 routine sometimes returns NaN or fails.
+    variances, axes = torch.linalg.eigh((second / len(items) - torch.outer(centre, centre)).double())
+    axes = axes.flip(1)[:, :components].float().contiguous()
+    return Axes(extract, centre, axes, variances.flip(0)[:components].float().clamp_min(1e-6).contiguous())
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Return vectors of shape (item, component) scaled to norm one; a zero vector stays zero."""
+    scaled: Tensor = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    return scaled
+
+
+class ItemNetwork(nn.Module):
+    """Convolutions, each with normalisation within the item, then a hidden layer and a head.
+
+    A task's own class says with class attributes how large they are.
+    """
+
+    channels: ClassVar[int] = 1
+    """Channels of an item. With one channel, items have no axis of channels."""
+    axes: ClassVar[int] = 2
+    """Axes of an item that convolutions run along."""
+    widths: ClassVar[Sequence[int]]
+    """Channels of each convolution."""
+    kernel: ClassVar[int] = 3
+    pools: ClassVar[int] = 3
+    """Number of convolutions after which sizes are halved, counted from the first."""
+    flat: ClassVar[int]
+    """Number of values that the hidden layer takes: the size of what `pooled` returns."""
+    hidden_units: ClassVar[int]
+    outputs: ClassVar[int]
+
+    def __init__(self) -> None:
+        super().__init__()
+        convolution, pool = (nn.Conv1d, nn.MaxPool1d) if self.axes == 1 else (nn.Conv2d, nn.MaxPool2d)
+        layers: list[nn.Module] = []
+        for number, (before, width) in enumerate(pairwise((self.channels, *self.widths))):
+            layers += [convolution(before, width, self.kernel, padding=self.kernel // 2), nn.GroupNorm(4, width)]
+            layers += [nn.ReLU(), *([pool(2)] if number < self.pools else [])]
+        self.blocks = nn.Sequential(*layers)
+        self.hidden = nn.Linear(self.flat, self.hidden_units)
+        self.head = nn.Linear(self.hidden_units, self.outputs)
+
+    def features(self, items: Tensor) -> Tensor:
+        """Return the hidden layer, shape (item, hidden unit), for items of shape (item, ...)."""
+        channels = items.unsqueeze(1) if self.channels == 1 else items
+        return functional.relu(self.hidden(self.pooled(self.blocks(channels))))
+
+    def pooled(self, found: Tensor) -> Tensor:
+        """Return the outputs of the convolutions as the hidden layer takes them, shape (item, `flat`)."""
+        return found.flatten(1)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Return the head's outputs, shape (item, `outputs`)."""
+        found: Tensor = self.head(self.features(items))
+        return found
+
+    @classmethod
+    def learned(
+        cls, seed: int, rate: float, steps: int, losses: Callable[[Self, np.random.Generator], Iterable[Tensor]]
+    ) -> Self:
+        """Return a network trained on public items, in evaluation mode and without gradients.
+
+        Parameters
+        ----------
+        seed
+            Seed of the weights, and of all else that is drawn.
+        rate, steps
+            Same as in `learn`.
+        losses
+            Function from the network and the generator to the loss of each step, one after the other.
+        """
+        random = stream(seed, Purpose.WEIGHTS)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(random.integers(2**31)))
+            network = cls()
+        learn(network, rate, steps, losses(network, random))
+        return network.eval().requires_grad_(requires_grad=False)
+
+
+def learn(network: nn.Module, rate: float, steps: int, losses: Iterable[Tensor]) -> None:
+    """Train a network on public items, by AdamW with a learning rate that rises and falls once.
+
+    Parameters
+    ----------
+    network
+        Network that is changed in place.
+    rate
+        Highest learning rate.
+    steps
+        Total number of steps.
+    losses
+        Loss of each step. The next loss is computed after the network was changed.
+    """
+    optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
+    for number, loss in enumerate(losses, 1):
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+        if number % max(1, steps // 10) == 0:
+            logger.info("step %d of %d, loss %.3f", number, steps, float(loss.detach()))
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Settings that all encoders share.
+
+    Attributes
+    ----------
+    seed
+        Seed of everything that is drawn: items, weights and alterations.
+    """
+
+    seed: int = 0
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of components of each part of the features."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ScatteringEncoderSettings(EncoderSettings):
+    """Settings of an encoder whose features are scattering coefficients and a network's hidden layer.
+
+    Attributes
+    ----------
+    axes_from
+        Number of further simulated items from which the principal axes are computed.
+    scattering, learned
+        Number of real components from the scattering coefficients, and from the network's hidden layer.
+    """
+
+    axes_from: int = 0
+    scattering: int = 0
+    learned: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every number."""
+        positive(axes_from=self.axes_from, scattering=self.scattering, learned=self.learned)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of components of each part of the features."""
+        return self.scattering, self.learned
+
+
+@dataclass(frozen=True)
+class PublicEncoder(ABC, Generic[Settings, Network]):
+    """An encoder of items. A task defines the network, the items, and how the network learns.
+
+    Attributes
+    ----------
+    settings
+        Settings of its training.
+    network
+        The network, trained on simulated items.
+    parts
+        Principal axes of the outputs of each of `maps`.
+    """
+
+    settings: Settings
+    network: Network
+    parts: tuple[Axes, ...]
+
+    of: ClassVar[str]
+    """Name of the items in error messages."""
+    kinds: ClassVar[tuple[type, type[ItemNetwork]]]
+    """Classes of settings and network."""
+
+    @staticmethod
+    @abstractmethod
+    def maps(network: Any) -> tuple[Extract, ...]:  # noqa: ANN401  (the network's class is the task's)
+        """Return the functions from items to coefficients, each item on its own, in the order of `parts`."""
+
+    @classmethod
+    @abstractmethod
+    def learned(cls, settings: Any) -> tuple[Any, Tensor]:  # noqa: ANN401  (both classes are the task's)
+        """Return the network, and the simulated items from which the principal axes are computed."""
+
+    @classmethod
+    def fit(cls, settings: Settings) -> Self:
+        """Train the network and find the principal axes, on simulated items alone."""
+        network, items = cls.learned(settings)
+        axes = [fit_axes(extract, items, n) for extract, n in zip(cls.maps(network), settings.counts, strict=True)]
+        return cls(settings, network, tuple(axes))
+
+    @classmethod
+    def make(cls, *, encoder: Path, settings: dict[str, Any]) -> None:
+        """Fit an encoder with settings from the configuration, and write it."""
+        cls.fit(settings_of(cls.kinds[0], settings)).save(encoder)
+
+    def joined(self, items: Tensor, *counts: int) -> Tensor:
+        """Return features of norm one, shape (item, component), from the partly whitened components of all parts.
+
+        Parameters
+        ----------
+        items
+            Items of shape (item, ...).
+        *counts
+            For each part, the number of components that are used, counted from the first. By default those of the
+            settings.
+        """
+        used = zip(self.parts, counts or self.settings.counts, strict=True)
+        return unit(torch.cat([part.scaled(part.components(items), n) for part, n in used], dim=1))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all weights and axes."""
+        found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        for number, part in enumerate(self.parts):
+            found |= {f"{number}.{name}": getattr(part, name) for name in NAMES}
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write the encoder to a safetensors file, completely or not at all."""
+        save_tensors(path, self.tensors(), {"encoder": asdict(self.settings), "of": self.of})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read an encoder that `save` wrote.
+
+        Raises
+        ------
+        UserError
+            If the file is missing or damaged, or is no encoder of these items.
+        """
+        tensors, content = load_tensors(path)
+        settings, kind = cls.kinds
+        try:
+            network = kind().eval().requires_grad_(requires_grad=False)
+            own = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+            network.load_state_dict(own)
+            parts = [
+                Axes(extract, *(tensors[f"{number}.{name}"] for name in NAMES))
+                for number, extract in enumerate(cls.maps(network))
+            ]
+            return cls(settings(**content["encoder"]), network, tuple(parts))  # type: ignore[arg-type]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"Expected {path} to be an encoder of {cls.of}, found another file of zetadp: {error}."
+            ) from error

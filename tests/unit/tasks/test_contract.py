@@ -1,0 +1,296 @@
+"""What every task promises: to load what a partition names, to describe itself, and to draw by its seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from zetadp.base.storage import ImageStack, write_stack
+from zetadp.base.tables import read_table
+from zetadp.base.tensors import save_tensors, tensors_digest
+from zetadp.base.validation import UserError, settings_of
+from zetadp.core.task import PipelineTask, pipeline_task_of, site_task_of
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.nn.settings import NetworkSettings
+from zetadp.tasks.ecg.collection import write_collection
+from zetadp.tasks.ecg.encoder import BATCH, BeatEncoder, BeatEncoderSettings
+from zetadp.tasks.ecg.simulated import simulated_recordings
+from zetadp.tasks.items import Items
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
+from zetadp.tasks.phase_mnist.simulated import simulated_digits
+from zetadp.tasks.reconstruction.pretraining import fit
+from zetadp.tasks.reconstruction.public import PublicNetworks
+from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
+from zetadp.tasks.reconstruction.simulated import examination, simulate_volumes
+from zetadp.tasks.reconstruction.slices import undersample
+from zetadp.tasks.speech_commands.encoder import WordEncoder, WordEncoderSettings
+from zetadp.tasks.speech_commands.simulated import simulated_words
+
+CPU = torch.device("cpu")
+SIZES = {"train": 4, "test": 3}
+EXAMINATIONS = {"population": "procedural", "size": 32, "slices": 2}
+# Encoders so small that they learn in a second.
+BEATS = BeatEncoderSettings(patients=BATCH, epochs=1, components=3)
+WORDS = WordEncoderSettings(words=640, passes=1, axes_from=64, scattering=6, learned=4)
+DIGITS = DigitEncoderSettings(digits=1600, axes_from=100, scattering=5, learned=3)
+NETWORKS = PublicNetworkSettings(
+    widths=(4, 8), patients=2, passes=1, batch=2, examinations={"population": "procedural", "slices": 2}
+)
+
+
+def index_of(names: list[str]) -> pd.DataFrame:
+    """Return the table of a cohort whose every record is a patient."""
+    parts = ["train"] * SIZES["train"] + ["test"] * SIZES["test"]
+    return pd.DataFrame({"patient": names, "record": names, "part": parts})
+
+
+def brains(folder: Path) -> tuple[Path, pd.DataFrame]:
+    names = [f"BRATS_{n:03d}" for n in range(7)]
+    values = np.random.default_rng(0).normal(size=(7, 4, 2, 8, 8)).astype(np.complex64)
+    stack = ImageStack(values, tuple(names), SEQUENCES, ("record", "sequence", "slice", "row", "column"), "1")
+    write_stack(folder / "shard.h5", stack)
+    return folder / "shard.h5", index_of(names)
+
+
+def hearts(folder: Path) -> tuple[Path, pd.DataFrame]:
+    files = {f"{name}_file": folder / f"{name}.h5" for name in ("spectrum", "signal", "beats")}
+    settings = {"fold": 10, "form": "", "left_out": [], "population": "varied", "spectrum": {"samples": 32}}
+    sizes = {"train": 12, "test": 12}  # so many that both parts have both labels
+    write_collection(**files, table=folder / "index.csv", settings=settings, folder=None, seed=0, sizes=sizes)
+    return files["spectrum_file"], read_table(folder / "index.csv", ("patient", "record", "part"))
+
+
+def digits(folder: Path) -> tuple[Path, pd.DataFrame]:
+    names = [f"digit-{n}" for n in range(7)]
+    images, labels = simulated_digits(10, 0)
+    arrays = {"images": (255 * images).numpy().astype(np.uint8), "real": np.arange(7), "imaginary": np.arange(7)[::-1]}
+    Items({**arrays, "labels": labels.numpy()[:7]}, pd.DataFrame({"record": names})).write(
+        folder / "examples.h5", ("image", "row", "column"), "grey"
+    )
+    return folder / "examples.h5", index_of(names)
+
+
+def examinations(folder: Path) -> tuple[Path, pd.DataFrame]:
+    simulate_volumes(volumes=folder / "volumes", examinations=EXAMINATIONS, seed=0, sizes=SIZES)
+    made = {"slices": folder / "slices.h5", "table": folder / "index.csv"}
+    undersample(volumes=folder / "volumes", **made, mask={}, size=32, sizes=SIZES)
+    return made["slices"], read_table(made["table"], ("patient", "record", "part"))
+
+
+def clips(folder: Path) -> tuple[Path, pd.DataFrame]:
+    names = [f"clip-{n}" for n in range(7)]
+    values = np.random.default_rng(0).normal(size=(7, 3, 5)).astype(np.complex64)
+    table = pd.DataFrame({"clip": names, "speaker": [f"s{n % 3}" for n in range(7)]})
+    Items({"values": values, "labels": np.arange(7)}, table).write(folder / "spectra.h5", ("clip", "row", "value"), "1")
+    return folder / "spectra.h5", index_of(names)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task, with a function that writes the items of a small cohort.
+
+    Attributes
+    ----------
+    made
+        Function from a folder to a file of items and the table of the cohort.
+    each
+        Items of a record.
+    inputs
+        Shape of an item.
+    wrong
+        Settings that the task refuses.
+    domains
+        Domains of its networks.
+    """
+
+    made: Callable[[Path], tuple[Path, pd.DataFrame]]
+    each: int
+    inputs: tuple[int, ...]
+    wrong: dict[str, Any]
+    domains: tuple[str, ...]
+    settings: dict[str, Any] | None = None
+    sites: bool = False
+
+
+CASES = {
+    "brain_sequences": Case(
+        brains,
+        8,
+        (1, 8, 8),
+        {"decision": "mine"},
+        ("kspace", "image", "features"),
+        {"slices": 2, "size": 8},
+        sites=True,
+    ),
+    "ecg": Case(hearts, 1, (1, 1, 32), {"fold": 11}, ("features", "spectrum", "signal")),
+    "phase_mnist": Case(digits, 1, (1, 28, 28), {"composite": "twice"}, ("complex", "image", "features")),
+    "reconstruction": Case(examinations, 2, (1, 32, 32), {"mask": {"kind": "radial"}}, ("kspace",), {"size": 32}),
+    "speech_commands": Case(clips, 1, (1, 3, 5), {"unit": "word"}, ("features", "complex", "image")),
+}
+
+
+@pytest.fixture(params=CASES)
+def name(request) -> str:
+    return request.param
+
+
+def task_named(name: str) -> PipelineTask:
+    return pipeline_task_of({"name": name, **(CASES[name].settings or {})})
+
+
+@pytest.fixture(scope="module")
+def cohorts(tmp_path_factory) -> dict[str, tuple[Path, pd.DataFrame]]:
+    return {name: case.made(tmp_path_factory.mktemp(name)) for name, case in CASES.items()}
+
+
+def partition_of(index: pd.DataFrame) -> pd.DataFrame:
+    """Return a partition in another order than the file's."""
+    return index[["patient", "record"]].assign(role=index["part"], node="node-01")[::-1]
+
+
+def test_every_role_gets_the_items_of_its_records_in_the_order_of_the_partition(name, cohorts):
+    case, task, (file, index) = CASES[name], task_named(name), cohorts[name]
+    table = partition_of(index)
+    for role in ("train", "test"):
+        held = task.load([file], table, role, CPU)
+        expected = table[table["role"] == role]
+        assert held.items["record"].tolist() == expected["record"].repeat(case.each).tolist()
+        assert held.items["patient"].tolist() == expected["patient"].repeat(case.each).tolist()
+        assert held.records.inputs.shape == (len(held.items), *case.inputs)
+        assert len(held.units()) == expected["patient"].nunique()
+        # An item is the same whoever else is loaded.
+        alone = task.load([file], expected[:1], role, CPU)
+        assert torch.equal(alone.records.inputs, held.records.inputs[: case.each])
+        assert torch.equal(alone.records.targets, held.records.targets[: case.each])
+
+
+def test_a_missing_record_and_a_damaged_file_are_errors_that_name_the_file(name, cohorts, tmp_path):
+    task, (file, index) = task_named(name), cohorts[name]
+    more = pd.concat([partition_of(index), pd.DataFrame([("x", "x", "test", "n")], columns=list(partition_of(index)))])
+    with pytest.raises(UserError):
+        task.load([file], more, "test", CPU)
+    (tmp_path / file.name).write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(UserError, match=file.name):
+        task.load([tmp_path / file.name], partition_of(index), "test", CPU)
+
+
+def test_losses_scores_and_measures_are_of_single_items_and_have_a_summary(name, cohorts):
+    task, (file, index) = task_named(name), cohorts[name]
+    held = task.load([file], partition_of(index), "test", CPU)
+    targets, count = held.records.targets, len(held.items)
+    shape = tuple(targets.shape[1:]) or (task.outputs,)
+    outputs = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
+    assert task.losses(outputs, targets).shape == task.scores(outputs, targets).shape == (count,)
+    measured = task.measure(outputs, targets)
+    assert {len(values) for values in measured.values()} == {count}
+    summary = task.summarise(held.items.assign(**measured))
+    interval = summary[f"{summary['metric']}_interval"]
+    assert interval["low"] <= summary[summary["metric"]] <= interval["high"]
+    assert sum(summary["per_patient_images"].values()) == summary["images"]
+    with pytest.raises(UserError):
+        task.summarise(held.items.assign(**measured)[:0])
+
+
+def test_a_task_describes_its_models(name):
+    task = task_named(name)
+    for domain in CASES[name].domains:
+        network = NetworkSettings("head", domain="features").to_json() | {"domain": domain}
+        words = task.words(network)
+        assert all(text.strip() and "{" not in text for text in (*words[:5], *words.limits))
+
+
+def test_settings_that_cannot_be_are_refused_by_name(name):
+    wrong = CASES[name].wrong
+    with pytest.raises((UserError, ValueError), match=next(iter(wrong))):
+        pipeline_task_of({"name": name, **wrong})
+
+
+def test_hospitals_train_what_reads_the_folder_of_one_site(name):
+    if CASES[name].sites:
+        assert site_task_of({"name": name})
+    else:
+        with pytest.raises(UserError, match=name):
+            site_task_of({"name": name})
+
+
+def volume(seed: int, number: int) -> np.ndarray:
+    return examination(Examinations(**EXAMINATIONS), seed, number).kspace
+
+
+SIMULATED: dict[str, Callable[[int, int], list[np.ndarray]]] = {
+    "digits": lambda seed, place: list(simulated_digits(10, seed, place)[0].numpy()),
+    "words": lambda seed, place: list(simulated_words(8, seed, place)[0]),
+    "hearts": lambda seed, place: [
+        recording.signal for recording, _ in simulated_recordings(4, seed=seed, first=4 * place, several=0, rate=100)
+    ],
+    "examinations": lambda seed, place: [volume(seed, 3 * place + number) for number in range(3)],
+}
+
+
+@pytest.mark.parametrize("simulate", SIMULATED.values(), ids=SIMULATED)
+def test_simulated_items_are_a_function_of_seed_and_place_and_all_differ(simulate):
+    first, again, seed, place = (simulate(*each) for each in ((3, 1), (3, 1), (4, 1), (3, 2)))
+    assert [each.tobytes() for each in first] == [each.tobytes() for each in again]
+    assert len({each.tobytes() for each in (*first, *seed, *place)}) == 3 * len(first)
+
+
+ENCODERS = {
+    "beats": (BeatEncoder, BEATS, lambda: np.random.default_rng(0).normal(size=(5, 12, 70)).astype(np.float32)),
+    "words": (WordEncoder, WORDS, lambda: simulated_words(35, 5)[0]),
+    "digits": (DigitEncoder, DIGITS, lambda: np.random.default_rng(0).integers(0, 256, (5, 28, 28), dtype=np.uint8)),
+}
+
+
+@pytest.mark.parametrize(("kind", "settings", "items"), ENCODERS.values(), ids=ENCODERS)
+def test_an_encoder_follows_from_its_settings_survives_a_file_and_sees_each_item_alone(kind, settings, items, tmp_path):
+    encoder, given = kind.fit(settings), items()
+    assert tensors_digest(encoder.tensors()) == tensors_digest(kind.fit(settings).tensors())
+    assert not any(parameter.requires_grad for parameter in encoder.network.parameters())
+    encoder.save(tmp_path / "encoder.safetensors")
+    again = kind.load(tmp_path / "encoder.safetensors")
+    assert again.settings == settings
+    found = np.asarray(encoder.features(given))
+    np.testing.assert_array_equal(again.features(given), found)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, rtol=1e-5)
+    others = given[::-1].copy()
+    others[0] = given[0]
+    np.testing.assert_allclose(encoder.features(others)[0], found[0], atol=1e-6)
+    np.testing.assert_allclose(encoder.features(given[3:4])[0], found[3], atol=1e-4)
+    save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
+    with pytest.raises(UserError, match=f"encoder of {kind.of}"):
+        kind.load(tmp_path / "other.safetensors")
+
+
+def test_public_networks_follow_from_their_settings_and_survive_a_file(tmp_path):
+    networks = fit(NETWORKS, MaskSettings(), 32)
+    assert tensors_digest(networks.tensors()) == tensors_digest(fit(NETWORKS, MaskSettings(), 32).tensors())
+    networks.save(tmp_path / "networks.safetensors")
+    assert tensors_digest(PublicNetworks.load(tmp_path / "networks.safetensors").tensors()) == tensors_digest(
+        networks.tensors()
+    )
+    save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
+    with pytest.raises(UserError, match="public networks"):
+        PublicNetworks.load(tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "said"),
+    [
+        (DigitEncoderSettings, {"digits": 100}, "multiple of 1600"),
+        (WordEncoderSettings, {"words": 100}, "multiple of 640"),
+        (WordEncoderSettings, {"learned": 3}, "an even number together"),
+        (WordEncoderSettings, {"sounds": 3}, "sounds"),
+        (BeatEncoderSettings, {"components": 65}, "components"),
+        (PublicNetworkSettings, {"families": ["vnet"]}, "families"),
+    ],
+)
+def test_settings_of_public_networks_are_checked_by_name(kind, wrong, said):
+    with pytest.raises(UserError, match=said):
+        settings_of(kind, wrong)

@@ -1,0 +1,96 @@
+"""The area under ROC curves, and its intervals over patients and speakers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu
+
+from zetadp.core.metrics import accuracy_interval, percentile_interval
+from zetadp.tasks.ecg.task import replicates
+from zetadp.tasks.roc import area, area_shares, macro_area, placements
+from zetadp.tasks.speech_commands.task import interval
+
+
+def drawn(items: int = 300, classes: int = 5, seed: int = 0, *, digits: int = 8):
+    """Return labels, probabilities that say something of them, and owners whose items resemble each other."""
+    random = np.random.default_rng(seed)
+    owners = random.integers(0, 30, items)
+    labels = np.concatenate((np.arange(classes), random.integers(0, classes, items - classes)))
+    skill = random.normal(1, 1, 30)
+    raw = random.normal(size=(items, classes)) + skill[owners, None] * np.eye(classes)[labels]
+    scores = np.exp(raw) / np.exp(raw).sum(axis=1, keepdims=True)
+    return labels, scores.round(digits), owners
+
+
+@pytest.mark.parametrize("digits", [8, 1])
+def test_the_area_is_that_of_scikit_learn(digits):
+    from sklearn.metrics import roc_auc_score
+
+    labels, scores, _ = drawn(digits=digits)
+    expected = np.mean([roc_auc_score(labels == number, scores[:, number]) for number in range(5)])
+    assert macro_area(labels, scores)[0] == pytest.approx(expected, abs=1e-12)
+    assert area_shares(labels, scores).mean() == pytest.approx(expected, abs=1e-12)
+    _, whole, _ = drawn()
+    of_classes = roc_auc_score(labels, whole, multi_class="ovr")
+    assert macro_area(labels, whole)[0] == pytest.approx(of_classes, abs=1e-6)
+
+
+def test_weights_are_repeated_items():
+    labels, scores, _ = drawn(60, digits=2)
+    times = np.random.default_rng(1).integers(0, 4, (3, 60))
+    found = macro_area(labels, scores, times.astype(float))
+    for row, each in zip(times, found, strict=True):
+        assert each == pytest.approx(macro_area(np.repeat(labels, row), np.repeat(scores, row, axis=0))[0], abs=1e-12)
+
+
+def test_a_class_without_items_is_left_out():
+    labels, scores, _ = drawn(classes=4)
+    padded = np.concatenate((scores, scores[:, :1]), axis=1)
+    assert macro_area(labels, padded)[0] == macro_area(labels, scores)[0]
+    assert area_shares(labels, padded) == pytest.approx(area_shares(labels, scores))
+    assert np.isnan(macro_area(np.zeros(5, int), np.ones((5, 2)))[0])
+
+
+def test_intervals_resample_owners_and_shares_give_the_same_ones():
+    labels, scores, owners = drawn(600)
+    low, high = interval(labels, scores, owners, np.random.default_rng(0))
+    assert low < macro_area(labels, scores)[0] < high
+    shares = area_shares(labels, scores)
+    sums, counts = (np.bincount(owners, weights=each) for each in (shares, np.ones(600)))
+    linear = accuracy_interval(sums, counts, np.random.default_rng(0))
+    # The shares are exact to first order in the influence of an owner, of whom there are 30.
+    assert linear == pytest.approx((low, high), abs=0.15 * (high - low))
+    alone = interval(labels, scores, np.arange(600), np.random.default_rng(0))
+    assert alone[1] - alone[0] < 0.8 * (high - low)
+    assert np.isnan(interval(labels, scores, np.zeros(600), np.random.default_rng(0))).all()
+
+
+RANDOM = np.random.default_rng(0)
+LABELS = RANDOM.random(80) < 0.3
+SCORES = np.round(RANDOM.normal(LABELS * 1.2), 1)  # with ties
+
+
+def reference() -> float:
+    """Return the area as Mann and Whitney's U gives it."""
+    statistic = mannwhitneyu(SCORES[LABELS], SCORES[~LABELS]).statistic
+    return float(statistic) / (LABELS.sum() * (~LABELS).sum())
+
+
+def test_the_area_is_mann_and_whitneys():
+    assert area(SCORES, LABELS) == pytest.approx(reference())
+    shares = placements(SCORES, LABELS)
+    for own in (LABELS, ~LABELS, slice(None)):
+        if own is not slice(None):
+            assert shares[own].mean() == pytest.approx(reference())
+    assert np.isnan(area(SCORES, np.zeros(80, dtype=bool)))
+
+
+def test_intervals_are_as_wide_as_those_of_delong():
+    shares = placements(SCORES, LABELS)
+    error = sum(np.var(shares[own], ddof=1) / own.sum() for own in (LABELS, ~LABELS)) ** 0.5
+    drawn = replicates(SCORES, LABELS, np.random.default_rng(1))
+    assert drawn.std() == pytest.approx(error, rel=0.1)
+    assert drawn.mean() == pytest.approx(reference(), abs=4 * error / 2000**0.5 + 0.003)
+    low, high = percentile_interval(drawn)
+    assert low < reference() < high
