@@ -86,16 +86,15 @@ def _approve(parser: argparse.ArgumentParser) -> None:
 
 def _run_approve(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
-    from zetadp.core.promise import check_promise
     from zetadp.federation.flower import approval
-    from zetadp.federation.flower.approval import invitation
+    from zetadp.federation.flower.approval import check_terms, invitation
     from zetadp.federation.flower.certificates import read_node_key
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
 
     settings = HospitalSettings.read(given.settings)
     read_node_key(given.key)
     plan = Plan.read(settings.plan)
-    check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
+    check_terms(settings, plan)
     check_cap(settings, plan)
     if (given.hash is None) != (given.who is None):
         raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
@@ -136,8 +135,7 @@ def _node(parser: argparse.ArgumentParser) -> None:
 
 def _run_node(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
-    from zetadp.core.promise import check_promise
-    from zetadp.federation.flower.approval import check_approval
+    from zetadp.federation.flower.approval import check_approval, check_terms
     from zetadp.federation.flower.certificates import check_connection, checked_server, read_certificate, read_node_key
     from zetadp.federation.flower.launcher import Uplink, start_node
     from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
@@ -147,7 +145,7 @@ def _run_node(given: argparse.Namespace) -> None:
     settings = HospitalSettings.read(given.settings)
     checked_server(given.server)
     plan = Plan.read(settings.plan)
-    promise = check_promise(plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts)
+    promise = check_terms(settings, plan)
     check_cap(settings, plan)
     pick_device(settings.device)
     read_certificate(given.authority)

@@ -12,6 +12,8 @@ from zetadp.core.plan import Plan
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_nodes, noise_for_sum
 
+OWN_DELTA = 1e-3
+"""The largest delta at which a hospital judges a plan, unless the hospital itself writes another."""
 TOLERANCE = 1.0005
 """A figure may exceed the plan's label by this factor, because accountants differ by about as much."""
 
@@ -63,18 +65,31 @@ class Promise:
         return text
 
 
-def promise_of(plan: Plan, name: str, attempts: int = 1) -> Promise:
-    """Return the cost of a number of attempts by a plan for the patients of a node, without other nodes' noise."""
+def promise_of(plan: Plan, name: str, attempts: int = 1, delta: float | None = None) -> Promise:
+    """Return the cost of a number of attempts by a plan for the patients of a node, without other nodes' noise.
+
+    Parameters
+    ----------
+    plan, name
+        The plan, and the node's name in it.
+    attempts
+        Number of attempts.
+    delta
+        The delta at which the cost is computed; None for the plan's.
+    """
+    delta = plan.delta if delta is None else delta
     releases = Counter({kind: attempts * count for kind, count in plan.mechanisms(name).items()})
     images = plan.units_of_a_person
-    if accounting.epsilon(Counter(dict.fromkeys(releases, 1)), plan.delta) > USELESS:
-        return Promise(name, plan.unit, math.inf, plan.delta, images, math.inf)
-    epsilon = accounting.epsilon(releases, plan.delta)
-    person = epsilon if images == 1 else accounting.epsilon_group(releases, plan.delta, images)
-    return Promise(name, plan.unit, epsilon, plan.delta, images, person)
+    if accounting.epsilon(Counter(dict.fromkeys(releases, 1)), delta) > USELESS:
+        return Promise(name, plan.unit, math.inf, delta, images, math.inf)
+    epsilon = accounting.epsilon(releases, delta)
+    person = epsilon if images == 1 else accounting.epsilon_group(releases, delta, images)
+    return Promise(name, plan.unit, epsilon, delta, images, person)
 
 
-def check_promise(plan: Plan, name: str, *, most_epsilon: float | None = None, attempts: int = 1) -> Promise:
+def check_promise(
+    plan: Plan, name: str, *, most_epsilon: float | None = None, attempts: int = 1, delta: float = OWN_DELTA
+) -> Promise:
     """Return the cost of one attempt. Refuse a plan that costs more than its name says or than the node allows.
 
     Parameters
@@ -85,32 +100,47 @@ def check_promise(plan: Plan, name: str, *, most_epsilon: float | None = None, a
         The largest epsilon that all permitted attempts together may cost a patient. None: only the plan's name limits.
     attempts
         Number of permitted attempts.
+    delta
+        The node's own delta. The plan is judged at this delta, or at the plan's where that is smaller. A larger delta
+        makes every plan look cheap, so the coordinator's is not believed.
 
     Raises
     ------
     UserError
-        If epsilon of the plan is above the one in the run's name, or above the node's own limit, or if the name of a
-        plan with noise sets no limit.
+        If epsilon of the plan is above the one in the run's name, or above the node's own limit, if the name of a plan
+        with noise sets no limit, or if delta is so large that it would hide that a patient is drawn at all.
     """
-    found = promise_of(plan, name)
+    delta = min(plan.delta, delta)
+    _check_delta(plan, name, delta)
+    found = promise_of(plan, name, delta=delta)
     label = epsilon_value(plan.run.epsilon)
     if label == math.inf and found.epsilon < math.inf:
         raise UserError(
             f"Expected a plan that names the epsilon of its noise, found the name {plan.run.epsilon}, which limits "
             f"nothing, and a cost of epsilon {rounded_up(found.epsilon)} for the patients of {name} at delta "
-            f"{plan.delta:g}. Do not take part; ask for another plan."
+            f"{delta:g}. Do not take part; ask for another plan."
         )
     if found.epsilon > label * TOLERANCE:
         raise UserError(
             f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as its name says, "
-            f"found {rounded_up(found.epsilon)} at delta {plan.delta:g}. Do not take part; ask for another plan."
+            f"found {rounded_up(found.epsilon)} at delta {delta:g}. Do not take part; ask for another plan."
         )
     if most_epsilon is not None:
-        total = promise_of(plan, name, attempts).person
+        total = promise_of(plan, name, attempts, delta).person
         if total > most_epsilon:
             times = "one training" if attempts == 1 else f"{attempts} trainings"
             raise UserError(
                 f"Expected a plan that costs a patient of {name} at most epsilon {most_epsilon:g} in {times}, as "
-                f"most_epsilon says, found {rounded_up(total)} at delta {plan.delta:g}."
+                f"most_epsilon says, found {rounded_up(total)} at delta {delta:g}."
             )
     return found
+
+
+def _check_delta(plan: Plan, name: str, delta: float) -> None:
+    """Refuse a delta as large as the chance that a patient is drawn at all: any release would cost nothing there."""
+    never = math.prod((1 - kind.sampling_probability) ** count for kind, count in plan.mechanisms(name).items())
+    if delta >= 1 - never:
+        raise UserError(
+            f"Expected a delta below {1 - never:.2g}, the chance that a patient of {name} is drawn at all, found "
+            f"{delta:g}: at such a delta every plan would be free. Ask for a plan with a smaller delta."
+        )

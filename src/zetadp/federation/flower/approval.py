@@ -16,7 +16,8 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import NodeConstants, Plan
-from zetadp.core.promise import promise_of
+from zetadp.core.promise import OWN_DELTA, Promise, check_promise, promise_of
+from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.federation.flower.certificates import check_signature, read_node_key, signature
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
@@ -100,6 +101,46 @@ def _what(plan: Plan) -> str:
     if how.estimator == DESCENT:
         return "in each round one sum of clipped gradients with noise"
     return "once one sum of clipped statistics with noise"
+
+
+def check_terms(settings: HospitalSettings, plan: Plan) -> Promise:
+    """Return what a plan costs one patient of a hospital; refuse a plan that the hospital's settings do not allow.
+
+    The hospital judges at its own delta: that of its cap, or 0.001 where it names none.
+
+    Parameters
+    ----------
+    settings
+        The hospital's settings.
+    plan
+        The hospital's copy of the plan.
+
+    Raises
+    ------
+    UserError
+        If the plan protects nobody, or an image instead of a patient, where patients are real; or if it costs more than
+        its name or the settings say.
+    """
+    name, how = settings.name, plan.training
+    sigma = plan.nodes[plan.place(name)].noise_multiplier
+    if how.release != GAUSSIAN:
+        raise UserError(
+            f"Expected a plan with release {GAUSSIAN} at {name}, found {how.release}: {NO_EXACT_DIRECTION}. It is "
+            "there for simulations without a federation."
+        )
+    simulated = "Where no patient is real, set simulation in the node's own settings."
+    if not settings.simulation and not (how.noise == "os" and sigma > 0):
+        raise UserError(
+            f"Expected a plan with noise from the operating system at {name}, found noise: {how.noise} with multiplier "
+            f"{sigma}. It would protect nobody. {simulated}"
+        )
+    if not settings.simulation and plan.unit == "image":
+        raise UserError(
+            f"Expected a plan that protects a patient at {name}, found unit image, which protects one of a patient's "
+            f"{plan.units_of_a_person} images. {simulated}"
+        )
+    delta = OWN_DELTA if settings.cap is None else settings.cap.delta
+    return check_promise(plan, name, most_epsilon=settings.most_epsilon, attempts=settings.attempts, delta=delta)
 
 
 def approval_file(settings: HospitalSettings, plan: Plan) -> Path:

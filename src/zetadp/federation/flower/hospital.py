@@ -27,13 +27,11 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
 from zetadp.core.messages import MessageStore
 from zetadp.core.plan import Plan
-from zetadp.core.promise import check_promise
 from zetadp.core.records import Node, Records, check_owners, check_units, single_items, whole_positions
 from zetadp.core.round import Site, do_round
-from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import is_packaged, site_task_of, task_of
-from zetadp.federation.flower.approval import check_approval
+from zetadp.federation.flower.approval import check_approval, check_terms
 from zetadp.federation.flower.protocol import (
     Answer,
     Reason,
@@ -93,20 +91,7 @@ class Hospital:
                 f"Expected {declared} training patients at {settings.name}, as the plan declares, "
                 f"found {len(patients)} in {settings.images}."
             )
-        if plan.training.release != GAUSSIAN:
-            raise UserError(
-                f"Expected a plan with release {GAUSSIAN} at {settings.name}, found {plan.training.release}: "
-                f"{NO_EXACT_DIRECTION}. It is there for simulations without a federation."
-            )
-        if not settings.simulation and not (plan.training.noise == "os" and self.constants.noise_multiplier > 0):
-            raise UserError(
-                f"Expected a plan with noise from the operating system at {settings.name}, found noise: "
-                f"{plan.training.noise} with multiplier {self.constants.noise_multiplier}. It would protect nobody. "
-                "Where no patient is real, set simulation in the node's own settings."
-            )
-        self.promise = check_promise(
-            plan, settings.name, most_epsilon=settings.most_epsilon, attempts=settings.attempts
-        )
+        self.promise = check_terms(settings, plan)
         one_each = plan.unit == "image"
         self.units = single_items(patients, plan.units_of_a_person) if one_each else patients
         check_owners([whole_positions(self.units)], len(records.inputs))
