@@ -154,7 +154,8 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.n
         As in `Records`.
     count
         Number of items of each unit, a multiple of the number of strata. If every unit has exactly this number, each
-        item is chosen once. If a unit has too few items of a stratum, some of them are chosen again.
+        item is chosen once. If a unit has too few items of a stratum, all of them are chosen, and the rest of its
+        places is filled with some of them again, which `item_weights` leaves out.
 
     Returns
     -------
@@ -178,6 +179,33 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.n
         order = np.take_along_axis(keys.argsort(axis=1), turns, axis=1)
         chosen.append(np.take_along_axis(node.table, np.take_along_axis(places, order, axis=1), axis=1))
     return np.asarray(np.concatenate(chosen, axis=1)[draw.members])
+
+
+def item_weights(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.ndarray | None:
+    """Return the weight of each chosen item in the mean of its unit.
+
+    A unit with too few items of a stratum contributes the mean of all of them: no item counts twice.
+
+    Parameters
+    ----------
+    node, draw, strata, count
+        As in `choose_items`, whose order of items this has.
+
+    Returns
+    -------
+    float32 weights of shape (drawn unit, count); each row sums to one. None if every unit of the node has enough items:
+    then all weights are equal.
+    """
+    if (node.lengths == count).all():
+        return None
+    kinds = np.unique(strata)
+    places, weights = np.arange(count // len(kinds)), []
+    for kind in kinds:
+        counts = ((node.table >= 0) & (strata[node.table] == kind)).sum(axis=1, keepdims=True)
+        distinct = np.minimum(counts, len(places))
+        weights.append((places < distinct) / (distinct * len(kinds)).astype(np.float32))
+    found = np.concatenate(weights, axis=1, dtype=np.float32)
+    return None if (found > 0).all() else found[draw.members]
 
 
 def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
@@ -320,15 +348,15 @@ def check_owners(holdings: Sequence[Sequence[np.ndarray]], items: int) -> None:
 
 
 def check_units(units: Sequence[Sequence[int]], strata: np.ndarray, count: int) -> None:
-    """Raise `UserError` if no unit has ``count`` items in equal parts of all strata, or if a unit lacks a stratum."""
+    """Raise `UserError` if ``count`` items are not equal parts of all strata, or if a unit lacks a stratum."""
     if all(len(own) == count for own in units):
         return
     kinds = np.unique(strata)
     found = np.array([(strata[np.asarray(own, dtype=np.int64)][:, None] == kinds).sum(axis=0) for own in units])
-    if count % len(kinds) or not 0 < count // len(kinds) <= found.max():
+    if count % len(kinds) or count < 1:
         raise UserError(
-            f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class) "
-            f"up to {len(kinds) * int(found.max())}, found {count}."
+            f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class), "
+            f"found {count}."
         )
     if not found.all():
         raise UserError(f"Expected items of all {len(kinds)} strata in every unit, found a unit that lacks one.")

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
+from zetadp.base.transfer import to_device
 from zetadp.base.validation import UserError
 from zetadp.core.messages import Kept, MessageStore
-from zetadp.core.records import Node, Records, choose_items, gather
+from zetadp.core.records import ChosenItems, Node, Records, choose_items, gather, item_weights
 from zetadp.nn.layers import knows_patients
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
@@ -212,9 +213,8 @@ def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSum
             draws = [replace(draw, members=np.arange(len(own))) for draw, own in zip(draws, groups, strict=True)]
         else:
             chunk = phase.items
-    choices = [choose_items(node, draw, records.strata, phase.items) for node, draw in zip(nodes, draws, strict=True)]
-    inputs, targets = gather(records, np.concatenate(choices))
-    drawn = Drawn(inputs, targets, torch.from_numpy(np.concatenate(groups)), len(nodes) + 1)
+    inputs, targets, weights = _chosen(phase, site, draws)
+    drawn = Drawn(inputs, targets, torch.from_numpy(np.concatenate(groups)), len(nodes) + 1, weights=weights)
     found = _summed(phase, site, drawn, chunk)
     return replace(found, sums=found.sums[: len(nodes)])
 
@@ -224,14 +224,12 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
 
     All units are computed, drawn or not, and each is clipped once.
     """
-    nodes, records = site.nodes, site.records
-    choices = []
-    for node, draw in zip(nodes, draws, strict=True):
-        everybody = replace(draw, members=np.arange(node.mechanism.event.population))
-        choices.append(choose_items(node, everybody, records.strata, phase.items))
-    inputs, targets = gather(records, np.concatenate(choices))
+    nodes = site.nodes
+    sizes = [node.mechanism.event.population for node in nodes]
+    everybody = [replace(draw, members=np.arange(size)) for draw, size in zip(draws, sizes, strict=True)]
+    inputs, targets, weights = _chosen(phase, site, everybody)
     rows = phase.rows
-    starts = np.cumsum([0, *(len(choice) for choice in choices)])[:-1]
+    starts = np.cumsum([0, *sizes])[:-1]
     groups = np.concatenate([place * rows + np.asarray(draw.rows) for place, draw in enumerate(draws)])
     members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])
     if phase.schedule is not None:
@@ -241,8 +239,22 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
         groups, members = groups[within], members[within]
     order = members.argsort(kind="stable")
     sums_of, who = torch.from_numpy(groups[order]), torch.from_numpy(members[order])
-    found = _summed(phase, site, Drawn(inputs, targets, sums_of, rows * len(nodes), who), chunk)
+    found = _summed(phase, site, Drawn(inputs, targets, sums_of, rows * len(nodes), who, weights), chunk)
     return replace(found, sums=found.sums.view(len(nodes), -1))
+
+
+def _chosen(phase: Phase, site: Site, draws: Sequence[Draw]) -> tuple[ChosenItems, Tensor, Tensor | None]:
+    """Return inputs and targets of the items that make the drawn units' contributions, and the items' weights."""
+    records, chosen, weights = site.records, [], []
+    for node, draw in zip(site.nodes, draws, strict=True):
+        chosen.append(choose_items(node, draw, records.strata, phase.items))
+        weights.append(item_weights(node, draw, records.strata, phase.items))
+    inputs, targets = gather(records, np.concatenate(chosen))
+    if all(own is None for own in weights):
+        return inputs, targets, None
+    equal = np.float32(1) / np.float32(phase.items)
+    found = [np.full(own.shape, equal) if w is None else w for own, w in zip(chosen, weights, strict=True)]
+    return inputs, targets, to_device(torch.from_numpy(np.concatenate(found)), records.inputs.device)
 
 
 def _summed(phase: Phase, site: Site, drawn: Drawn, chunk: int) -> ClippedSums:

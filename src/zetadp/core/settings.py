@@ -121,7 +121,8 @@ class TrainingSettings:
         Declared number of rounds, with one optimiser step each. The guarantee is computed for this number before
         training.
     images_per_patient
-        Images that make one patient's gradient in a round, equally many of every class.
+        Images that make one patient's gradient in a round, equally many of every class. Of a patient with fewer, all
+        make it.
     optimiser
         The server's optimiser.
     clip

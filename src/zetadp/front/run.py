@@ -106,8 +106,8 @@ def private(
     rounds
         Number of rounds, each with one step of the optimiser. The guarantee is for all of them.
     items_per_patient
-        Items that make a patient's gradient in a round. Of more, as many are chosen anew each round; fewer are taken
-        in turn.
+        Items that make a patient's gradient in a round, which is their mean. Of more, as many are chosen anew each
+        round; of fewer, all are taken.
     clip
         Largest norm of one patient's gradient, B. Noise grows with it, and a smaller one shortens more gradients. With
         the default optimiser, which does not see the scale of gradients, 0.1 does well.
@@ -147,6 +147,11 @@ def private(
     sizes = _sizes(population, held)
     everybody = sum(sizes.values())
     _check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
+    most = max(max(map(len, own.places)) for own in held.values())
+    if not 0 < items_per_patient <= most:
+        raise UserError(
+            f"items_per_patient: Expected between 1 and {most}, the most items of a patient, found {items_per_patient}."
+        )
     together = joined([*held.values()])
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     own = copy.deepcopy(model).to(where)

@@ -91,6 +91,9 @@ class Drawn:
         If a patient can be in several sums, as with mixed rows: positions of patients among the inputs, in ascending
         order, shape (membership,). Each patient is added to the group at the same place of ``groups``. None if each
         patient is in one sum.
+    weights
+        Weight of each image in its patient's mean, shape (patient, image), each row summing to one. None if all images
+        weigh the same.
     """
 
     inputs: Images
@@ -98,6 +101,7 @@ class Drawn:
     groups: Tensor
     count: int
     members: Tensor | None = None
+    weights: Tensor | None = None
 
 
 class Contribution(Protocol):
@@ -107,7 +111,9 @@ class Contribution(Protocol):
     def sizes(self) -> tuple[int, ...]:
         """Real numbers in each of its parts."""
 
-    def rows(self, images: Tensor, labels: Tensor, *, factors: bool) -> list[Tensor | Factored]:
+    def rows(
+        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+    ) -> list[Tensor | Factored]:
         """Return one contribution per patient, part by part: tensors of shape (patient, size).
 
         Parameters
@@ -118,6 +124,8 @@ class Contribution(Protocol):
             Targets of shape (patient, image, ...).
         factors
             Whether parts may be returned as factors if that is cheaper.
+        weights
+            As in `Drawn`.
         """
 
 
@@ -142,15 +150,17 @@ class Gradient:
         """Real numbers in each parameter."""
         return self.layout.sizes
 
-    def rows(self, images: Tensor, labels: Tensor, *, factors: bool) -> list[Tensor | Factored]:
+    def rows(
+        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+    ) -> list[Tensor | Factored]:
         """Return one gradient per patient, parameter by parameter. Gradients of some layers are factors."""
         model, layout = self.model, self.layout
         layers: dict[str, Linear] = {}
         if factors and images.device.type == "cpu" and knows_patients(model):
             layers = layers_to_factor(model, layout.names, labels.shape[1])
         if not layers:
-            return [*patient_gradients(model, layout, images, labels, losses=self.losses)]
-        found, of_layers = _known_gradients(self, images, labels, None, layers)
+            return [*patient_gradients(model, layout, images, labels, weights=weights, losses=self.losses)]
+        found, of_layers = _known_gradients(self, images, labels, weights, layers)
         return [of_layers[name] if name in of_layers else found[name] for name in layout.names]
 
 
@@ -171,9 +181,17 @@ class Statistic:
         """Length of the vector."""
         return (self.function.dimension,)
 
-    def rows(self, images: Tensor, labels: Tensor, *, factors: bool) -> list[Tensor | Factored]:
-        """Return the vectors of all patients."""
-        return [self.function(images, labels)]
+    def rows(
+        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+    ) -> list[Tensor | Factored]:
+        """Return the vectors of all patients, or weighted means of the vectors of single images."""
+        found = self.function(images, labels)
+        if weights is None:
+            return [found]
+        single = [self.function(images[:, [place]], labels[:, [place]]) for place in range(labels.shape[1])]
+        weighted = (torch.stack(single, dim=1) * weights[..., None]).sum(dim=1)
+        # Patients with images enough keep their bits, whoever else has too few.
+        return [torch.where((weights > 0).all(dim=1, keepdim=True), found, weighted)]
 
 
 def patient_gradients(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from training_builder import records
 
 from zetadp.base.validation import UserError
-from zetadp.core.records import Node, Records, check_units, choose_items, gather, items_of, single_items
+from zetadp.core.records import Node, Records, check_units, choose_items, gather, item_weights, items_of, single_items
 from zetadp.privacy.events import Event
 from zetadp.privacy.mechanism import Draw, SampledGaussian
 
@@ -122,11 +122,9 @@ def test_numbers_of_items_that_can_be_shared_equally_pass(count):
     check_units([list(range(20))], KINDS, count)
 
 
-@pytest.mark.parametrize("count", [1, 3, 6, 24])
+@pytest.mark.parametrize("count", [0, 1, 3, 6])
 def test_numbers_of_items_that_cannot_are_a_users_error(count):
-    with pytest.raises(
-        UserError, match=f"training.images_per_patient to be a multiple of 4 .* up to 20, found {count}"
-    ):
+    with pytest.raises(UserError, match=f"training.images_per_patient to be a multiple of 4 .* found {count}"):
         check_units([list(range(20))], KINDS, count)
 
 
@@ -135,11 +133,21 @@ def test_a_unit_without_an_item_of_some_stratum_is_a_users_error():
         check_units([[0, 1, 2], [0, 1]], np.array([0, 0, 1]), 2)
 
 
-def test_the_largest_number_that_a_message_names_passes():
-    units, strata = [[0, 1, 2, 3]], np.array([0, 0, 0, 1])
-    check_units(units, strata, 6)
-    with pytest.raises(UserError, match=r"a multiple of 2 .* up to 6, found 8"):
-        check_units(units, strata, 8)
+def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
+    strata = np.array([0, 0, 0, 1])
+    check_units([[0, 1, 2, 3]], strata, 8)
+    holder = node([[0, 1, 2, 3]])
+    draw = draw_of(holder, [0])
+    chosen, weights = choose_items(holder, draw, strata, 8)[0], item_weights(holder, draw, strata, 8)[0]
+    # Strata weigh the same, and so do the items of each.
+    assert [weights[chosen == item].sum() for item in range(4)] == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
+    assert all((weights[chosen == item] > 0).sum() == 1 for item in range(4))
+
+
+def test_items_weigh_the_same_where_every_unit_has_enough():
+    for units, count in (([[0, 1], [2, 3]], 2), ([[0, 1, 2], [3, 4]], 2)):
+        holder = node(units)
+        assert item_weights(holder, draw_of(holder, [1]), np.zeros(5, int), count) is None
 
 
 def test_all_items_pass_even_where_strata_are_unequal():

@@ -13,6 +13,7 @@ from zetadp.base.validation import UserError
 from zetadp.front import run as door
 from zetadp.front.records import Records
 from zetadp.front.run import CONSENT, load, private
+from zetadp.nn import Linear, ModReLU
 from zetadp.privacy.ledger import read_ledger
 
 PATIENTS, EACH, WIDTH = 40, 3, 6
@@ -235,6 +236,49 @@ def test_records_on_a_disk_give_the_same_bits_as_in_memory(tmp_path):
     assert all(torch.equal(mine, other) for mine, other in zip(weights(there), weights(fresh), strict=True))
 
 
+ENGINES = {"layers of PyTorch": lambda: Network(), "layers of zetadp": lambda: Own(), "factors": lambda: Own(40)}
+
+
+class Own(torch.nn.Module):
+    """Scores of three classes, by layers that compute one gradient for each patient."""
+
+    def __init__(self, hidden: int = 4) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(Linear(WIDTH, hidden), ModReLU(hidden), Linear(hidden, 40), Linear(40, 3))
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        return self.layers(items).abs()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_patient_with_fewer_items_adds_the_mean_of_all_of_them(tmp_path, engine):
+    places = [*range(3), *range(3, 5), 6]  # of three, two and one items
+    data = Records(ITEMS[places], LABELS[places], patients=[IDS[place] for place in places])
+    torch.manual_seed(0)
+    model, clip = ENGINES[engine](), 0.2
+    expected = []
+    for one in data.places:
+        loss = torch.nn.functional.cross_entropy(model(data.inputs[one]), data.targets[one])
+        found = torch.autograd.grad(loss, [*model.parameters()])
+        length = math.sqrt(sum(float(each.abs().square().sum()) for each in found))
+        expected.append([each * min(1, clip / length) for each in found])
+    trained = run(
+        tmp_path,
+        model=model,
+        data=data,
+        population=3,
+        per_round=3,
+        rounds=1,
+        epsilon=math.inf,
+        seed=0,
+        clip=clip,
+        optimiser=torch.optim.SGD(model.parameters(), lr=3.0),
+    ).train()
+    moved = [before.detach() - after for before, after in zip(model.parameters(), weights(trained), strict=True)]
+    for mine, gradients in zip(moved, zip(*expected, strict=True), strict=True):
+        torch.testing.assert_close(mine, sum(gradients), rtol=1e-4, atol=1e-6)
+
+
 def of_hospitals(share=20):
     return {
         "north": Records(ITEMS[: share * EACH], LABELS[: share * EACH], patients=IDS[: share * EACH]),
@@ -307,6 +351,7 @@ WRONG = {
     "delta": ({"delta": 0.1}, "delta"),
     "per_round": ({"per_round": 41}, "per_round"),
     "epsilon": ({"epsilon": 0}, "epsilon"),
+    "items_per_patient": ({"items_per_patient": EACH + 1}, "items_per_patient"),
     "no records": ({"data": 3}, "records"),
     "lone scheduler": ({"scheduler": object()}, "scheduler"),
 }

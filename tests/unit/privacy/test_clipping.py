@@ -10,10 +10,12 @@ from training_builder import NETWORKS, TINY, network, patients, plain_gradient
 
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.layers import knows_patients
+from zetadp.nn.mixture import Labelled
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.parameters import Layout
 from zetadp.privacy.clipping import clip_factors
-from zetadp.privacy.contributions import patient_gradients
+from zetadp.privacy.contributions import Gradient, Statistic, patient_gradients
+from zetadp.privacy.factored import Factored
 from zetadp.privacy.grid import Grid
 
 MIXED = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation="modrelu_per_channel")
@@ -299,6 +301,30 @@ class Foreign(torch.nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images * self.turn * self.gain
+
+
+@pytest.mark.parametrize("family", [*NETWORKS, "foreign", "statistic"])
+def test_a_patient_with_fewer_images_moves_no_bit_of_others(family):
+    if family == "statistic":
+        images, labels = patients(4, 3)
+        contribution = Statistic(Labelled(2, 4, 3, 0.5, 1.0, True, 0.2, False))
+    else:
+        settings = NETWORKS["linear" if family == "foreign" else family]
+        model = network(settings)
+        model = torch.nn.Sequential(Foreign(), model) if family == "foreign" else model
+        images, labels = patients(4, 3, domain=settings.domain)
+        contribution = Gradient(model, Layout.of(model))
+    weights = torch.full((4, 3), 1 / 3)
+    weights[1] = torch.tensor([0.5, 0.5, 0])
+
+    def rows(**more: torch.Tensor) -> list[torch.Tensor]:
+        found = contribution.rows(images, labels, factors=True, **more)
+        return [each.left if isinstance(each, Factored) else each for each in found]
+
+    others, weighted = [0, 2, 3], rows(weights=weights)
+    assert all(torch.equal(plain[others], own[others]) for plain, own in zip(rows(), weighted, strict=True))
+    images[1, 2] = 9  # an image that does not count
+    assert all(torch.equal(own, again) for own, again in zip(weighted, rows(weights=weights), strict=True))
 
 
 @pytest.mark.parametrize("family", ["complex hidden", "complex pooled", "linear"])
