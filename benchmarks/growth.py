@@ -35,13 +35,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.step import added_memory, declared
 from zetadp.base.memory import keep_freed_memory
+from zetadp.base.parameters import Layout
 from zetadp.base.storage import write_text
 from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Phase, Site, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian

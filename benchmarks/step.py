@@ -43,6 +43,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.base.memory import keep_freed_memory
+from zetadp.base.parameters import Layout
 from zetadp.base.precision import set_tf32
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
@@ -51,7 +52,6 @@ from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.normalisation import ComplexGroupNorm, plain_norm, scale_and_shift
-from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, Gradient

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from zetadp.base.parameters import Layout
 from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

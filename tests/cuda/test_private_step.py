@@ -7,10 +7,10 @@ import torch
 from contributing import clipped_sums
 from training_builder import NETWORKS, network, patients
 
+from zetadp.base.parameters import Layout
 from zetadp.base.precision import set_tf32
 from zetadp.base.transfer import to_device
 from zetadp.mri.dataset import pick_device
-from zetadp.nn.parameters import Layout
 from zetadp.nn.weight_gradients import Geometry, by_batched_product, by_patient
 from zetadp.privacy.grid import Grid
 

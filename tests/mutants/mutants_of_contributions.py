@@ -155,7 +155,7 @@ def integer_norm_overflows(original: Any) -> Any:
     return lambda values, grid: (values * values).sum(dim=1) <= min(4**grid.bits, 2**63 - 1)
 
 
-@mutant("zetadp.nn.stacked:fold_gradient", check_a_contribution_is_the_slope_of_the_patients_loss)
+@mutant("zetadp.privacy.factored:fold_gradient", check_a_contribution_is_the_slope_of_the_patients_loss)
 def gradient_without_conjugate(original: Any) -> Any:
     def fold(block: Tensor) -> Tensor:
         # sum of g x in place of sum of g conj(x)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from training_builder import items_each
 
+from zetadp.base.parameters import Layout
 from zetadp.core import round as rounds
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Phase
 from zetadp.nn.layers import Linear
-from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.events import Event

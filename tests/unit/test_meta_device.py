@@ -19,6 +19,7 @@ from contributing import clipped_sums
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from zetadp.base.parameters import Layout
 from zetadp.config.checked import load_config
 from zetadp.config.configured import images_of_a_patient, network_of, training_of
 from zetadp.core.evaluation import outputs_of, watched_on_device
@@ -28,7 +29,6 @@ from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 from zetadp.nn.settings import FEATURES
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid

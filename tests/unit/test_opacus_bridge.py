@@ -27,10 +27,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from training_builder import NETWORKS, network, patients
 
+from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.parameters import Layout
 from zetadp.base.validation import one_of, positive
 from zetadp.core.records import Node, Records, items_of
 from zetadp.nn.layers import Linear
-from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid

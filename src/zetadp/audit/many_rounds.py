@@ -38,6 +38,7 @@ from zetadp.audit.detection import (
     result_of_epsilon,
     trials_for_curve,
 )
+from zetadp.base.parameters import Layout
 from zetadp.base.quiet import only_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import positive
@@ -47,7 +48,6 @@ from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import TrainingData, TrainingFiles, train
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import NoisySum, sampled_loss

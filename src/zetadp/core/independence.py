@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.round import Phase, images_in_a_pass
-from zetadp.nn.parameters import Layout
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, one_an_item
 

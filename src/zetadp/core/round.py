@@ -19,12 +19,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
+from zetadp.base.parameters import Layout
 from zetadp.base.transfer import to_device
 from zetadp.base.validation import UserError
 from zetadp.core.messages import Kept, MessageStore
 from zetadp.core.records import ChosenItems, Node, Records, choose_items, gather, item_weights
-from zetadp.nn.layers import knows_patients
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.contributions import (
     Contribution,
@@ -34,6 +33,7 @@ from zetadp.privacy.contributions import (
     PatientStatistic,
     Statistic,
     cross_entropies,
+    knows_units,
 )
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import Draw
@@ -344,7 +344,7 @@ def _held(phase: Phase, images: Tensor) -> int:
         return tensor
 
     parameters = {name: model.get_parameter(name).detach() for name in phase.layout.names}
-    if knows_patients(model):
+    if knows_units(model):
         parameters = {name: p.unsqueeze(0).expand(len(images), *p.shape) for name, p in parameters.items()}
     with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
         functional_call(model, {name: p.requires_grad_() for name, p in parameters.items()}, (images,))

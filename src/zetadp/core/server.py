@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from zetadp.base.parameters import Layout
 from zetadp.core.optimisers import Recipe
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.closed_form import ClosedForm
 from zetadp.nn.mixture import Mixture
-from zetadp.nn.parameters import Layout
 from zetadp.nn.row_heads import learnt_head
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zetadp.base.validation import one_of
-from zetadp.nn.layers import PatientLayer, per_image
+from zetadp.nn.layers import per_image
 from zetadp.nn.stacked import blocks, complex_too, merged, ordinary, split
+from zetadp.privacy.contributions import unit_layer
 
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
 SMALLEST_MODULUS = 1e-8
@@ -149,7 +150,8 @@ class ConjMish(Mish):
         return conj_mish(x, pooled=self.pooled)
 
 
-class Cardioid(PatientLayer):
+@unit_layer
+class Cardioid(nn.Module):
     r""":math:`\tfrac12 (1 + \cos(\theta + b)) z` (Virtue et al., arXiv:1707.00070; rotated form ISMRM 2019, 0469).
 
     Parameters
@@ -174,7 +176,8 @@ class Cardioid(PatientLayer):
         return _scaled(x, (1 + cosine) / 2)
 
 
-class ModReLU(PatientLayer):
+@unit_layer
+class ModReLU(nn.Module):
     """``ReLU(|z| + b) z/|z|`` with trained b (Arjovsky et al., arXiv:1511.06464).
 
     Parameters

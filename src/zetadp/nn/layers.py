@@ -6,6 +6,7 @@ Every layer works in two ways. The shape of its parameters decides which:
 - *per patient*: each parameter has a leading patient axis of length P (all P slices are equal, usually an expanded
   view), and the images of a batch are P consecutive blocks of equal length, one a patient. The outputs are the same.
   The gradient of a parameter then has the patient axis too: slice p is the gradient of patient p's part of the loss.
+  Each layer says so to `zetadp.privacy.contributions.unit_layer`, whose "units" are the patients here.
 
 On a CPU, weight gradients are one call of the backend per patient, which replaces autograd's own call and has the same
 arithmetic (`zetadp.nn.weight_gradients`). So they cost about as much as ordinary ones (docs/performance.md).
@@ -24,18 +25,7 @@ from torch.nn import functional
 
 from zetadp.nn.stacked import block_weight, complex_too, ordinary
 from zetadp.nn.weight_gradients import Geometry, convolution_gradients, product_gradients
-
-
-class PatientLayer(nn.Module):
-    """A layer whose parameters accept a leading patient axis."""
-
-
-def knows_patients(model: nn.Module) -> bool:
-    """Return whether every module of a network that directly owns trained parameters is a `PatientLayer`."""
-    return all(
-        isinstance(module, PatientLayer) or not any(p.requires_grad for p in module.parameters(recurse=False))
-        for module in model.modules()
-    )
+from zetadp.privacy.contributions import unit_layer
 
 
 def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
@@ -132,7 +122,8 @@ def _of_patients(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight
     return found.flatten(0, 1)
 
 
-class Conv2d(PatientLayer):
+@unit_layer
+class Conv2d(nn.Module):
     """A two-dimensional convolution, complex (on stacked or complex tensors) or real.
 
     Weights and bias are drawn by PyTorch's generator, as PyTorch's own layers draw them.
@@ -186,7 +177,8 @@ class Conv2d(PatientLayer):
         return functional.conv2d(x, block, stride=self.stride, padding=self.padding)
 
 
-class Linear(PatientLayer):
+@unit_layer(product=True)
+class Linear(nn.Module):
     """An affine map of feature vectors, complex (on stacked or complex tensors) or real.
 
     Weights and bias are drawn by PyTorch's generator, as PyTorch's own layers draw them.

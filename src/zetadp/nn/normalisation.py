@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from zetadp.nn.layers import PatientLayer, per_image
+from zetadp.nn.layers import per_image
 from zetadp.nn.stacked import blocks, complex_too, merged, ordinary, split
+from zetadp.privacy.contributions import unit_layer
 
 
-class ComplexGroupNorm(PatientLayer):
+@unit_layer
+class ComplexGroupNorm(nn.Module):
     r"""Whiten each group of complex channels, then scale and shift each channel by complex parameters.
 
     For each image and group, all :math:`n` complex values are centred and multiplied, as pairs of real and imaginary
@@ -296,7 +298,8 @@ class _WhitenedBackward(torch.autograd.Function):
         return split(_WhitenedBackward.apply(gradient, scale, *kept, *saved[3:]), size)  # type: ignore[no-untyped-call]
 
 
-class GroupNorm(PatientLayer):
+@unit_layer
+class GroupNorm(nn.Module):
     """Group normalisation of real channels by PyTorch, with scale and shift that accept a patient axis.
 
     Parameters

@@ -56,24 +56,6 @@ def block_weight(weight: Tensor) -> Tensor:
     return torch.cat((torch.cat((a, -b), dim=1), torch.cat((b, a), dim=1)), dim=0)
 
 
-def fold_gradient(block: Tensor) -> Tensor:
-    """Fold gradients of block weights into gradients of the complex weights (the adjoint of `block_weight`).
-
-    Parameters
-    ----------
-    block
-        Real tensor of shape (patient, 2 * output, 2 * input, ...).
-
-    Returns
-    -------
-    Complex tensor of shape (patient, output, input, ...) in PyTorch's convention ``dL/dA + i dL/dB``.
-    """
-    upper, lower = block.chunk(2, dim=1)
-    w11, w12 = upper.chunk(2, dim=2)
-    w21, w22 = lower.chunk(2, dim=2)
-    return torch.complex(w11 + w22, w21 - w12)
-
-
 def complex_too(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
     """Let the ``forward`` of a layer for stacked tensors take complex ones as well, for which it returns complex ones.
 

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.nn.activations import activation
-from zetadp.nn.layers import Conv2d, PatientLayer, per_image
+from zetadp.nn.layers import Conv2d, per_image
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.stacked import stack, unstack
+from zetadp.privacy.contributions import unit_layer
 
 if TYPE_CHECKING:
     from zetadp.nn.settings import NetworkSettings
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 AXES = (-2, -1)
 
 
-class DataConsistency(PatientLayer):
+@unit_layer
+class DataConsistency(nn.Module):
     """Move the k-space of an image towards the measured lines.
 
     A weight of 1 inserts the measured values, a weight of 0 leaves the image unchanged. The weight is trained, because

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.nn.stacked import fold_gradient
+from zetadp.privacy.factored import fold_gradient, split_by_patient
 
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
 """Least ``kernel**2 * in * out / (in + out)`` at which three products pay: in general, and if a call stays in cache."""
@@ -194,8 +194,3 @@ def product_gradients(x: Tensor, gradient: Tensor, patients: int, *, is_complex:
     left, right = split_by_patient(gradient, x, patients)
     found = left.mT @ right
     return fold_gradient(found) if is_complex else found
-
-
-def split_by_patient(left: Tensor, right: Tensor, patients: int) -> tuple[Tensor, Tensor]:
-    """Return two tensors of shape (image, feature) as (patient, image, feature)."""
-    return left.reshape(patients, -1, left.shape[1]), right.reshape(patients, -1, right.shape[1])

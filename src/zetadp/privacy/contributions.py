@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
-from zetadp.nn.layers import Linear, knows_patients
-from zetadp.nn.parameters import Layout
-from zetadp.privacy.factored import Factored, factored, layers_to_factor, watched
+from zetadp.privacy.factored import SMALLER, Factored, factored, watched
 
 
 class Images(Protocol):
@@ -155,8 +154,8 @@ class Gradient:
     ) -> list[Tensor | Factored]:
         """Return one gradient per patient, parameter by parameter. Gradients of some layers are factors."""
         model, layout = self.model, self.layout
-        layers: dict[str, Linear] = {}
-        if factors and images.device.type == "cpu" and knows_patients(model):
+        layers: dict[str, nn.Module] = {}
+        if factors and images.device.type == "cpu" and knows_units(model):
             layers = layers_to_factor(model, layout.names, labels.shape[1])
         if not layers:
             return [*patient_gradients(model, layout, images, labels, weights=weights, losses=self.losses)]
@@ -194,6 +193,65 @@ class Statistic:
         return [torch.where((weights > 0).all(dim=1, keepdim=True), found, weighted)]
 
 
+Layer = TypeVar("Layer", bound=type[nn.Module])
+_UNIT_LAYERS: list[type[nn.Module]] = []
+_PRODUCTS: list[type[nn.Module]] = []
+
+
+def unit_layer(layer: Layer | None = None, *, product: bool = False) -> Any:  # noqa: ANN401  (a class, or a decorator)
+    """Declare, as a decorator, that layers of a class and of its subclasses can give one gradient per unit.
+
+    Their parameters may have a leading unit axis of length P (all P slices are equal, usually an expanded view). The
+    items of a batch are then P consecutive blocks of equal length, one a unit. Outputs are the same as without the
+    axis. The gradient of a parameter has the axis too: slice p is the gradient of unit p's part of the loss.
+
+    Parameters
+    ----------
+    product
+        Whether layers of exactly this class multiply features, shape (item, feature), by the matrix ``weight``, once a
+        call. Complex features are stacked, real parts first. Gradients of large matrices are then stored as factors.
+    """
+
+    def declare(layer: Layer) -> Layer:
+        _UNIT_LAYERS.append(layer)
+        if product:
+            _PRODUCTS.append(layer)
+        return layer
+
+    return declare if layer is None else declare(layer)
+
+
+def knows_units(model: nn.Module) -> bool:
+    """Return whether every module of a network that directly owns trained parameters is a `unit_layer`."""
+    known = tuple(_UNIT_LAYERS)
+    return all(
+        isinstance(module, known) or not any(p.requires_grad for p in module.parameters(recurse=False))
+        for module in model.modules()
+    )
+
+
+def layers_to_factor(model: nn.Module, names: tuple[str, ...], images: int) -> dict[str, nn.Module]:
+    """Return the layers whose gradients are smaller as factors, by the name of their weight.
+
+    Parameters
+    ----------
+    model
+        The network.
+    names
+        Names of the parameters that are trained.
+    images
+        Images of one patient.
+    """
+    found = {}
+    for place, module in model.named_modules():
+        name = f"{place}.weight" if place else "weight"
+        if type(module) in _PRODUCTS and name in names:
+            rows, columns = module.get_parameter("weight").shape
+            if SMALLER * images * (rows + columns) <= rows * columns:
+                found[name] = module
+    return found
+
+
 def patient_gradients(
     model: nn.Module,
     layout: Layout,
@@ -209,7 +267,7 @@ def patient_gradients(
     Parameters
     ----------
     model
-        Network. If all its layers with parameters accept a leading patient axis (`zetadp.nn.layers`), the gradients
+        Network. If all its layers with parameters accept a leading unit axis (`unit_layer`), the gradients
         cost as much as one ordinary gradient of all patients. Otherwise `torch.vmap` is used, which is slower.
     layout
         Order of the parameters.
@@ -228,14 +286,14 @@ def patient_gradients(
     One real tensor of shape (patient, size) for each parameter, complex parameters as interleaved real and imaginary
     parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention, twice the conjugate Wirtinger derivative).
     """
-    if not knows_patients(model):
+    if not knows_units(model):
         return _mapped_gradients(model, layout, images, labels, weights, losses)
     found, _ = _known_gradients(Gradient(model, layout, losses), images, labels, weights, {})
     return [found[name] for name in layout.names]
 
 
 def _known_gradients(
-    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, layers: Mapping[str, Linear]
+    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, layers: Mapping[str, nn.Module]
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
     """Return `patient_gradients` of a network with a patient axis, by name, and of some layers as factors."""
     model, layout, losses = of.model, of.layout, of.losses

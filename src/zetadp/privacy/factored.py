@@ -17,16 +17,35 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from zetadp.nn.layers import Linear
-from zetadp.nn.stacked import fold_gradient
-from zetadp.nn.weight_gradients import split_by_patient
-
 ROUNDING = 2.0**-24
 """Relative error of one operation in float32."""
 ROUNDING_OF_SQUARES = 2.0**-53
 """Relative error of one operation in float64, in which norms are computed."""
 SMALLER = 4
 """Factors are used only if they are at least this many times smaller than their product."""
+
+
+def fold_gradient(block: Tensor) -> Tensor:
+    """Fold gradients of real block weights ``[[A, -B], [B, A]]`` into gradients of the complex weights ``A + iB``.
+
+    Parameters
+    ----------
+    block
+        Real tensor of shape (patient, 2 * output, 2 * input, ...).
+
+    Returns
+    -------
+    Complex tensor of shape (patient, output, input, ...) in PyTorch's convention ``dL/dA + i dL/dB``.
+    """
+    upper, lower = block.chunk(2, dim=1)
+    w11, w12 = upper.chunk(2, dim=2)
+    w21, w22 = lower.chunk(2, dim=2)
+    return torch.complex(w11 + w22, w21 - w12)
+
+
+def split_by_patient(left: Tensor, right: Tensor, patients: int) -> tuple[Tensor, Tensor]:
+    """Return two tensors of shape (image, feature) as (patient, image, feature)."""
+    return left.reshape(patients, -1, left.shape[1]), right.reshape(patients, -1, right.shape[1])
 
 
 @dataclass(frozen=True)
@@ -117,30 +136,8 @@ class Use:
     output: Tensor
 
 
-def layers_to_factor(model: nn.Module, names: tuple[str, ...], images: int) -> dict[str, Linear]:
-    """Return the layers whose gradients are smaller as factors, by the name of their weight.
-
-    Parameters
-    ----------
-    model
-        The network.
-    names
-        Names of the parameters that are trained.
-    images
-        Images of one patient.
-    """
-    found = {}
-    for place, module in model.named_modules():
-        name = f"{place}.weight" if place else "weight"
-        if type(module) is Linear and name in names:
-            rows, columns = module.weight.shape
-            if SMALLER * images * (rows + columns) <= rows * columns:
-                found[name] = module
-    return found
-
-
 @contextmanager
-def watched(layers: Mapping[str, Linear]) -> Iterator[list[Use]]:
+def watched(layers: Mapping[str, nn.Module]) -> Iterator[list[Use]]:
     """Collect each use of some layers, by the name of their weight, while a network is evaluated in the block."""
     seen: list[Use] = []
 
@@ -162,7 +159,7 @@ def watched(layers: Mapping[str, Linear]) -> Iterator[list[Use]]:
 
 
 def factored(
-    uses: Sequence[Use], gradients: Sequence[Tensor], layers: Mapping[str, Linear], patients: int
+    uses: Sequence[Use], gradients: Sequence[Tensor], layers: Mapping[str, nn.Module], patients: int
 ) -> dict[str, Factored]:
     """Return the gradients of layers' weights from the gradients of the outputs of each use.
 
@@ -176,4 +173,7 @@ def factored(
         left, right = zip(*parts, strict=True)
         return parts[0] if len(parts) == 1 else (torch.cat(left, dim=1), torch.cat(right, dim=1))
 
-    return {name: Factored(*joined(found), layers[name].weight.is_complex()) for name, found in pairs.items()}
+    return {
+        name: Factored(*joined(found), layers[name].get_parameter("weight").is_complex())
+        for name, found in pairs.items()
+    }

@@ -18,11 +18,11 @@ from zetadp.audit.inversion import (
     whitened_kspace,
     with_what_whitening_loses,
 )
+from zetadp.base.parameters import Layout
 from zetadp.mri.fourier import to_kspace
 from zetadp.mri.whitening import whiten
 from zetadp.nn.layers import Linear
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import ordinary_operations, stack
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, Gradient

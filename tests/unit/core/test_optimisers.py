@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
+from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.optimisers import Recipe
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
-from zetadp.nn.parameters import Layout
 
 
 def model() -> torch.nn.Module:

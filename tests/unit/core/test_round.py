@@ -10,13 +10,13 @@ from torch.nn import functional
 from training_builder import CLASSES, NETWORKS, SIZE, TINY, by_record, network, of_record, plain_gradient, records
 
 import zetadp.core.round
+from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.messages import MessageStore
 from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Phase, Site, do_round
 from zetadp.nn.layers import Linear
-from zetadp.nn.parameters import Layout
 from zetadp.nn.stacked import stack
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid

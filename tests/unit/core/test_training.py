@@ -15,6 +15,7 @@ from training_builder import CLASSES, SIZE, TINY, Held, backbone, by_record, of_
 
 import zetadp.core.progress
 import zetadp.core.training
+from zetadp.base.parameters import Layout
 from zetadp.base.precision import set_tf32, tf32_in_convolutions
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
@@ -26,7 +27,6 @@ from zetadp.core.round import Phase, do_round, images_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, TrainingFiles
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.account import Permission
 from zetadp.privacy.directions import Direction, gaussian_bound
 from zetadp.privacy.exposure import recorded_runs

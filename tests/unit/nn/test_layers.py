@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 from training_builder import NETWORKS, network, patients, plain_gradient
 
+from zetadp.base.parameters import Layout
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.layers import Conv2d, Linear, per_image
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.contributions import patient_gradients
 
 # Largest error of a patient's gradient relative to its norm. Float32 keeps 6e-8 of each number; the normalisation of a

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
+from zetadp.base.parameters import Layout
 from zetadp.nn.layers import Conv2d, LowRankConv2d, updates
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 
 UPDATED = ["complex low rank", "real low rank"]
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
+from zetadp.base.parameters import Layout
 from zetadp.mri.fourier import to_kspace
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 
 READINGS = {
     # convolutions a block, head: complex numbers that the specification counts, with biases of convolutions

@@ -8,13 +8,12 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from zetadp.base.parameters import Layout
 from zetadp.nn.activations import activation as activation_of
-from zetadp.nn.layers import knows_patients
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.parameters import Layout
 from zetadp.nn.spectral import MagnitudeMaxPool2d
 from zetadp.nn.stacked import stack, unstack
-from zetadp.privacy.contributions import patient_gradients
+from zetadp.privacy.contributions import knows_units, patient_gradients
 
 PAPER = {"widths": (8, 16, 32, 64), "hidden": 64, "activation": "igaussian"}
 SMALL = {"widths": (2, 3, 3, 4), "hidden": 5, "activation": "igaussian"}
@@ -92,7 +91,7 @@ def test_gradients_of_single_clips_are_those_of_torch_func(domain):
     if domain == "complex":
         for parameter in model.parameters():
             parameter.data = parameter.data.to(torch.complex128)
-    assert knows_patients(model)
+    assert knows_units(model)
     inputs = complex_images(3, 1, 16, 17)
     inputs = inputs if domain == "complex" else inputs.abs()
     labels = torch.tensor([1, 5, 5])

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from zetadp.nn.layers import Conv2d, Linear
-from zetadp.nn.stacked import block_weight, fold_gradient, stack, unstack
+from zetadp.nn.stacked import block_weight, stack, unstack
+from zetadp.privacy.factored import fold_gradient
 
 PRECISIONS = [(torch.complex64, 1e-5), (torch.complex128, 1e-12)]
 

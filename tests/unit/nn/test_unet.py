@@ -8,13 +8,12 @@ from torch import nn
 from zetadp.core.records import Records
 from zetadp.core.round import Phase
 from zetadp.mri.fourier import to_image, to_kspace
-from zetadp.nn.layers import knows_patients
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.nn.stacked import unstack
 from zetadp.nn.unet import DataConsistency, UNet, fourier, inverse_fourier
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Drawn
+from zetadp.privacy.contributions import Drawn, knows_units
 
 FAMILIES = ("unet", "real_unet")
 
@@ -101,7 +100,7 @@ def test_contributions_are_the_clipped_gradients_of_each_patient(family, trained
     def losses(outputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         return (outputs - wanted).abs().mean(dim=(1, 2))
 
-    assert knows_patients(model)
+    assert knows_units(model)
     phase = Phase.of(model, 2, losses)
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     assert sorted(names) == sorted(phase.layout.names)

@@ -23,6 +23,7 @@ import numpy as np
 import scipy
 
 from zetadp.base.epsilon import epsilon_value
+from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.config.checked import SCHEMA, load_config, read_overlaid
@@ -31,7 +32,6 @@ from zetadp.core.plan import FORMAT, Plan
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.task import task_of
 from zetadp.nn.models import build
-from zetadp.nn.parameters import Layout
 from zetadp.privacy import accounting
 from zetadp.privacy.events import KINDS
 from zetadp.privacy.exposure import Run, run_of, seen_by

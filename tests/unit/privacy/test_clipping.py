@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from training_builder import NETWORKS, TINY, network, patients, plain_gradient
 
+from zetadp.base.parameters import Layout
 from zetadp.nn.activations import ACTIVATIONS
-from zetadp.nn.layers import knows_patients
 from zetadp.nn.mixture import Labelled
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.clipping import clip_factors
-from zetadp.privacy.contributions import Gradient, Statistic, patient_gradients
+from zetadp.privacy.contributions import Gradient, Statistic, knows_units, patient_gradients
 from zetadp.privacy.factored import Factored
 from zetadp.privacy.grid import Grid
 
@@ -332,8 +331,8 @@ def test_a_patient_with_fewer_images_moves_no_bit_of_others(family):
 def test_layers_of_other_people_give_the_gradients_of_a_loop(family, weighted):
     own = network(NETWORKS[family], dtype=torch.float64)
     model = torch.nn.Sequential(Foreign(), own)
-    assert knows_patients(own)
-    assert not knows_patients(model)
+    assert knows_units(own)
+    assert not knows_units(model)
     layout = Layout.of(model)
     images, labels = patients(3, 3, dtype=torch.float64)
     weights = torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0], [0, 0, 0]], dtype=torch.float64) if weighted else None
@@ -348,7 +347,7 @@ def test_layers_of_other_people_give_the_gradients_of_a_loop(family, weighted):
 
 def test_a_layer_that_is_not_trained_needs_no_rule():
     model = torch.nn.Sequential(Foreign().requires_grad_(requires_grad=False), network(TINY))
-    assert knows_patients(model)
+    assert knows_units(model)
     images, labels = patients(2, 3)
     found = torch.cat(patient_gradients(model, Layout.of(model), images, labels), dim=1)
     for mine, own_images, own_labels in zip(found, images, labels, strict=True):

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtr
 
+from zetadp.base.parameters import Layout
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.events import Event
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid

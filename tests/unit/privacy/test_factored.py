@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_builder import TINY, network, patients, plain_gradient
 
+from zetadp.base.parameters import Layout
 from zetadp.nn.layers import Linear
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.parameters import Layout
-from zetadp.privacy.contributions import Gradient, patient_gradients
-from zetadp.privacy.factored import Factored, layers_to_factor
+from zetadp.privacy.contributions import Gradient, layers_to_factor, patient_gradients
+from zetadp.privacy.factored import Factored
 
 WIDE = {
     "complex": NetworkSettings(widths=(2, 4), convolutions=1, hidden=64, groups=2),

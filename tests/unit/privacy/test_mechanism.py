@@ -11,11 +11,11 @@ from scipy import stats
 
 import zetadp.core.records
 import zetadp.privacy.mechanism
+from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose
 from zetadp.core.records import Node, choose_items, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
-from zetadp.nn.parameters import Layout
 from zetadp.privacy.bessel import mean_cosine, order_of
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.events import Event
