@@ -24,6 +24,7 @@ import torch
 from matplotlib.figure import Figure
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import Sheet
 from zetadp.base.storage import read_stack, write_text
 from zetadp.base.tensors import tensors_digest
 from zetadp.core.start import shipped_backbone
@@ -35,7 +36,7 @@ from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.report.figurestyle import figure_style, line_look, panel_grid, save_svg, set_legend, set_title
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.brain_sequences.abstention import RIGHT, UNLIKE, UNSURE, Abstention, Public
 
 ROOT = Path(__file__).parents[1]

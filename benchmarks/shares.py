@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from papers.experiments import Experiment, declared_by, ended, write_joined
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.config.configured import network_of
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
@@ -37,7 +38,6 @@ from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings
 from zetadp.nn.projection import head_scores
 from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
 from zetadp.phantom.scanners import CHANNELS
-from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.brain_sequences import BrainSequences
 
 SCENARIOS = {

@@ -20,8 +20,8 @@ from zetadp.report.rendering import to_csv, to_markdown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zetadp.base.sheet import Sheet
     from zetadp.core.plan import RunName
-    from zetadp.report.rendering import Sheet
 
 ROOT = Path(__file__).parents[1]
 

@@ -36,8 +36,9 @@ import yaml
 
 from papers.experiments import ROOT, Experiment, ended, write_joined
 from zetadp.base.epsilon import epsilon_order, epsilon_shown
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.validation import UserError
-from zetadp.report.rendering import MISSING, Sheet, interval_cell, spread_cell
+from zetadp.report.rendering import interval_cell, spread_cell
 
 CELL = ["network", "arm", "epsilon"]
 PRINTED = ["printed", "printed_epsilon"]

@@ -25,6 +25,7 @@ import torch
 from papers.experiments import configuration, ended
 from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.config.configured import plan_of
@@ -39,7 +40,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.ecg.collection import seen
 from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.readers import read_folder

@@ -32,6 +32,7 @@ from papers.complex_dp.tabulate_reconstruction import (
 )
 from papers.experiments import Experiment, ended
 from zetadp.base.epsilon import epsilon_shown
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
@@ -42,7 +43,7 @@ from zetadp.mri.fourier import to_image, to_kspace
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.reconstruction.slices import undersampled
 from zetadp.tasks.reconstruction.volumes import KspaceVolume
 

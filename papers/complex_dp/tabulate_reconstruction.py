@@ -27,6 +27,7 @@ from papers.complex_dp.printed import ZILLER
 from papers.experiments import Experiment, declared_by, ended
 from zetadp.base.epsilon import epsilon_shown, rounded_up
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import read_json, write_text
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, REPLICATES
@@ -38,7 +39,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.reconstruction.pretraining import public_slices
 from zetadp.tasks.reconstruction.public import PublicNetworks
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim

@@ -25,6 +25,7 @@ from papers.experiments import write_table
 from zetadp.audit.candidates import gradients, of_candidates
 from zetadp.audit.detection import count_errors, result_of_epsilon
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import Sheet
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
@@ -33,7 +34,6 @@ from zetadp.privacy.directions import Direction
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import Sheet
 
 RESULTS = Path("results/papers/directions")
 SEED, PATIENTS, TRIALS, DELTA, CONFIDENCE = 53, 10, 5000, 1e-3, 0.95

@@ -42,11 +42,12 @@ from papers.directions.tabulate_capacity import (
 )
 from papers.keptruns import KeptRuns, places
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.privacy.directions import gaussian_bound
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.phase_mnist.digits import fetch_digits, read_digits
 
 if TYPE_CHECKING:

@@ -37,6 +37,7 @@ from papers.digits import images
 from papers.directions.accounting import concentration_for_epsilon
 from zetadp.audit.inversion import Search, invert
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import Sheet
 from zetadp.base.storage import write_text
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.directions import Direction
@@ -55,7 +56,7 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.reconstruction.quality import nmse, ssim
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from scipy.stats import spearmanr
 from papers.directions import renyi
 from papers.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
 from zetadp.base.quiet import only_errors
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.privacy import accounting
 from zetadp.privacy.bessel import mean_cosine, order_of
@@ -39,7 +40,7 @@ from zetadp.privacy.gaussian import capacity as gaussian_capacity
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, line_look, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,6 +32,7 @@ from papers.experiments import ended
 from papers.neuromixgdp.membership import RowAttack
 from zetadp.audit.detection import FALSE_ALARM, count_errors, epsilon_of_errors
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.core.assembly import Assembly
 from zetadp.core.records import Node, Records
@@ -43,7 +44,7 @@ from zetadp.privacy.ledger import Ledger
 from zetadp.release.release import HOLDER, ReleaseSettings
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:

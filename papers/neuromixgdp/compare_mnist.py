@@ -36,6 +36,7 @@ from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.core.assembly import mixture_of
 from zetadp.core.records import Records
 from zetadp.core.task import Classification
@@ -45,7 +46,6 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.release.release import ReleaseSettings
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:

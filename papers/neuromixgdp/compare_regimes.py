@@ -29,6 +29,7 @@ from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.compare_mnist import DELTA, accuracy, descent, real_parts, released_rows
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.nn.mixture import RowExamples
 from zetadp.nn.row_heads import learnt_head
@@ -47,7 +48,6 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:

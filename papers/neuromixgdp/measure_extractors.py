@@ -20,9 +20,10 @@ from papers.experiments import ended
 from papers.neuromixgdp.compare_mnist import KINDS
 from papers.neuromixgdp.measures import distance_of_mixed, neural_collapse
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import Sheet
 from zetadp.base.storage import write_text
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 
 MEASURED, MIXED = 5000, 2000
 """Number of images for the collapse, and numbers of images and of rows for the distance."""

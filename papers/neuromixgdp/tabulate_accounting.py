@@ -34,13 +34,14 @@ from papers.neuromixgdp.printed import (
 )
 from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 from zetadp.release.degree import BEST_RATIO, best_mixed
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import MISSING, Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from zetadp.audit.inversion import whitened_kspace
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import Sheet
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.start import record_features, starting_weights
@@ -41,7 +42,6 @@ from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.privacy import gaussian
-from zetadp.report.rendering import Sheet
 
 SEED = 43
 """Seed of patients, weights and trials."""

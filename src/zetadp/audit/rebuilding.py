@@ -27,11 +27,11 @@ from zetadp.audit.inversion import (
 )
 from zetadp.base.epsilon import epsilon_label, epsilon_shown
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.privacy import gaussian
-from zetadp.report.rendering import MISSING, Sheet
 from zetadp.tasks.reconstruction.quality import nmse, ssim
 
 SEED = 41

@@ -18,10 +18,10 @@ from zetadp.audit.many_rounds import audit_training, error_rates, training_trial
 from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.audit.spread import spread
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.sheet import Sheet
 from zetadp.base.validation import in_range, positive
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import NoisySum
-from zetadp.report.rendering import Sheet
 
 logger = logging.getLogger(__name__)
 

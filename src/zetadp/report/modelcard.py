@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, judged, rounded_up
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.core.task import Words
 from zetadp.privacy.events import PERSONS
 from zetadp.privacy.threat import SECURE_AGGREGATION, arm_shown
 from zetadp.report.notes import INFINITY_NOTE, SEEDED_NOTE, SIMULATION_NOTE, UNCLIPPED_NOTE, WORSE_NOTE
-from zetadp.report.rendering import MISSING, Sheet, to_markdown
+from zetadp.report.rendering import to_markdown
 from zetadp.report.tables import is_simulated
 
 FALSE_ALARM = 0.01

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from zetadp.report.rendering import Sheet, html_page, html_table, html_text, markdown_text, to_markdown
+from zetadp.base.sheet import Sheet
+from zetadp.report.rendering import html_page, html_table, html_text, markdown_text, to_markdown
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Tables as CSV, Markdown, LaTeX, HTML and plain text, each with its notes.
 
-A `Sheet` holds the cells as text. All formats but CSV are rendered from it, so they show the same numbers.
+All formats but CSV are rendered from one `Sheet`, so they show the same numbers.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
 import pandas as pd
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.validation import shown
 from zetadp.core.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
@@ -22,7 +22,6 @@ from zetadp.report.tables import BESIDE, PAPER_TABLE_1, holders, metric_shown, n
 
 _NUMBER = re.compile(r"[+-][0-9.]+(e[+-]?[0-9]+)?%?")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
-MISSING = "–"
 PAPER_LABEL = "paper, printed"
 PAPER_NOTE = (
     "Rows marked “paper, printed” repeat Table 1 of Riess et al., Complex-valued Federated Learning with Differential "
@@ -81,42 +80,6 @@ _LATEX = {
         )
     },
 }
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table whose cells are text.
-
-    Attributes
-    ----------
-    title
-        One line above the table.
-    columns
-        Heading of each column.
-    rows
-        Cells; a missing value is an en dash.
-    notes
-        Sentences below the table.
-    names
-        Number of leading columns that name the row. They are aligned left, the others right.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    names: int = 1
-
-    def __post_init__(self) -> None:
-        """Show what a page would not print, such as a line break in a name, so that no name looks like two rows."""
-        texts = {
-            "title": shown(self.title),
-            "columns": tuple(map(shown, self.columns)),
-            "rows": tuple(tuple(map(shown, row)) for row in self.rows),
-            "notes": tuple(map(shown, self.notes)),
-        }
-        for key, value in texts.items():
-            object.__setattr__(self, key, value)
 
 
 def accuracy_sheet(

@@ -11,12 +11,13 @@ from typing import Any
 import pandas as pd
 
 from zetadp.base.epsilon import epsilon_shown, epsilon_value, rounded_up
+from zetadp.base.sheet import Sheet
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError
 from zetadp.privacy.threat import arm_shown
 from zetadp.report.page import PAGE_STYLE, Section, sections_html
 from zetadp.report.provenance import KEYS
-from zetadp.report.rendering import Sheet, accuracy_sheet, html_page, html_text
+from zetadp.report.rendering import accuracy_sheet, html_page, html_text
 from zetadp.report.tables import is_simulated, metric_shown
 
 RESULT, END = "<!-- result -->", "<!-- end of the result -->"

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from origins import read_origin
 
+from zetadp.base.sheet import Sheet
 from zetadp.report.provenance import (
     COMMAND,
     KEYS,
@@ -23,7 +24,7 @@ from zetadp.report.provenance import (
     seeds_shown,
     workflow_command,
 )
-from zetadp.report.rendering import Sheet, to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

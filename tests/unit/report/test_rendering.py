@@ -8,18 +8,11 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
+from zetadp.base.sheet import Sheet
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.page import Section, page_html, page_markdown
-from zetadp.report.rendering import (
-    Sheet,
-    accuracy_sheet,
-    to_csv,
-    to_html,
-    to_latex,
-    to_markdown,
-    to_text,
-)
+from zetadp.report.rendering import accuracy_sheet, to_csv, to_html, to_latex, to_markdown, to_text
 from zetadp.report.tables import collect, table1
 
 TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
