@@ -33,6 +33,10 @@ wildcard_constraints:
 include: f"workflow/rules/tasks/{config['task']['name']}.smk"
 
 
+onstart:
+    logger.info(cost_shown(config))
+
+
 # The target rule stands in this file: Snakemake takes no included one.
 rule all:
     default_target: True

@@ -22,6 +22,7 @@ from zetadp.core.plan import Plan, RunName
 from zetadp.core.settings import Performance
 from zetadp.config.checked import SCHEMA, load_config
 from zetadp.config.configured import (
+    cost_shown,
     hospital_sizes,
     needs_backbone,
     network_of,

@@ -9,6 +9,8 @@ from zetadp.base.validation import UserError
 
 UNCLIPPED = "unclipped"
 """Label of a run without clipping and without noise."""
+CONSENT = "I know that this protects nobody"
+"""What a user must write to train without noise on real patients."""
 SMALLEST_DELTA = 1e-10
 """Smallest delta. Below it, rounding errors of the Fourier transform that composes distributions matter."""
 USELESS = 1000

@@ -183,10 +183,15 @@ def _convert(given: argparse.Namespace) -> None:
         print(f"In the settings of a site of a federation:\n  {part}")
         return
     print(
-        "Declare in the configuration, with a name that stands for these patients:\n"
+        "This configuration trains once, with privacy. Change the names, which stand for the results and for these "
+        "patients, and the number of hospitals:\n"
+        "name: my-hospital\n"
         "cohort:\n  name: my-hospital\n  source: folder\n"
         f"  folder: {given.target}\n  train_patients: {train}\n  test_patients: {test}\n"
-        f"  unit: {unit}\n" + (f"  patient_key: {key}\n" if unit == "patient" else "") + "privacy:\n  noise: os"
+        f"  unit: {unit}\n" + (f"  patient_key: {key}\n" if unit == "patient" else "") + "partition:\n"
+        "  nodes: 1\n  validation_patients: 0\n"
+        "privacy:\n  noise: os\n"
+        "runs:\n  - {networks: [study_gentle], arms: [federated], epsilons: [8], seeds: [0]}"
     )
 
 

@@ -83,6 +83,8 @@ def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any
                 value[key] = _with_defaults(item, part, root)
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
         return [_with_defaults(item, schema["items"], root) for item in value]
+    if isinstance(value, float) and value.is_integer() and "integer" in schema.get("type", []):
+        return int(value)  # spreadsheets and other programs write 4.0
     if isinstance(value, str):
         kinds = schema.get("type", [])
         return _from_text(value, [kinds] if isinstance(kinds, str) else kinds)

@@ -8,6 +8,7 @@ from itertools import product
 from statistics import median
 from typing import Any
 
+from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import DESCENT, FEATURES, IMAGE, MIXED_ROWS, NetworkSettings
@@ -37,6 +38,22 @@ def run_names(config: Mapping[str, Any]) -> list[RunName]:
         for network, arm, epsilon, seed in product(*(block[key] for key in ("networks", "arms", "epsilons", "seeds"))):
             runs[RunName(network, arm, epsilon, int(seed))] = None
     return list(runs)
+
+
+def cost_shown(config: Mapping[str, Any]) -> str:
+    """Return what all trainings on real patients may cost each of them together, by adding up; empty without any."""
+    runs, cohort, delta = run_names(config), config["cohort"], config["privacy"]["delta"]
+    if not has_real_patients(config):
+        return ""
+    trainings = f"{len(runs)} training{'s' if len(runs) > 1 else ''} on real patients (cohort {cohort['name']})"
+    epsilon, delta = math.fsum(epsilon_value(run.epsilon) for run in runs), len(runs) * delta
+    cost = f"at most epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} for one {cohort['unit']}"
+    if not (math.isfinite(epsilon) and delta < 1):
+        cost = "no guarantee at all"
+    return (
+        f"{trainings}: {cost}, all together and each made once. What was released before is added to it: "
+        "zetadp budget says how much."
+    )
 
 
 def threat_of(config: Mapping[str, Any], arm: str) -> Threat:
@@ -150,7 +167,6 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
 
 def _mixed(own: Mapping[str, Any], sizes: list[int], epsilon: str, delta: float) -> tuple[dict[str, Any], list[float]]:
     """Return the settings of mixing, and the degree for each node: as given, or the best one."""
-    from zetadp.base.epsilon import epsilon_value
     from zetadp.release.degree import best_degree, usual_rows
 
     active = own.get("active", 1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
-from zetadp.base.epsilon import epsilon_value
+from zetadp.base.epsilon import CONSENT, epsilon_label, epsilon_value
 from zetadp.base.validation import UserError, did_you_mean
 from zetadp.config.configured import (
     BRAIN,
@@ -15,6 +18,7 @@ from zetadp.config.configured import (
     images_of_a_patient,
     needs_backbone,
     network_of,
+    run_names,
     task_content,
     threat_of,
     training_of,
@@ -52,6 +56,7 @@ def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {count}."
     yield from _contradictions_of_runs(config)
     yield from _contradictions_of_arms(config)
+    yield from _contradictions_of_trainings(config)
     wanted = config["partition"]["nodes"] * config["partition"]["validation_patients"]
     if wanted >= cohort["test_patients"]:
         yield (
@@ -77,9 +82,37 @@ def _contradictions_of_runs(config: Mapping[str, Any]) -> Iterator[str]:
                 yield f"runs.{number}.epsilons: {error}"
 
 
+def _contradictions_of_trainings(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield trainings on real patients that nobody wrote down: each costs the same patients again."""
+    if not has_real_patients(config):
+        return
+    privacy, valid = config["privacy"], []
+    for block in config["runs"]:
+        with suppress(UserError):  # another check reports it
+            valid.append({**block, "epsilons": [epsilon_label(value) for value in block["epsilons"]]})
+    runs = run_names({"runs": valid})
+    if len(runs) > privacy["trainings"]:
+        yield (
+            f"runs: expected {privacy['trainings']} on real patients, as privacy.trainings says; found {len(runs)}. "
+            f"Each of them costs the same patients again. Choose fewer, or write privacy.trainings: {len(runs)}."
+        )
+    bare = [run for run in runs if not math.isfinite(epsilon_value(run.epsilon))]
+    if bare and privacy["without_noise"] != CONSENT:
+        yield (
+            f"privacy.without_noise: expected the sentence '{CONSENT}' for runs with epsilon {bare[0].epsilon} on real "
+            f"patients; found {privacy['without_noise']!r}."
+        )
+
+
 def _contradictions_of_arms(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield requirements of arms and networks that the nodes cannot meet."""
-    used = {arm for block in config["runs"] for arm in block["arms"]}
+    # What no run uses may stem from config.yaml, where it was meant for another cohort.
+    used = {
+        (arm, name)
+        for block in config["runs"]
+        for arm, name in product(block["arms"], block["networks"])
+        if arm in config["arms"] and name in config["networks"]
+    }
     for arm, settings in config["arms"].items():
         if (settings["rounds"] is None) == (settings["epochs"] is None):
             hint = did_you_mean(arm, set(config["arms"]) - {arm})
@@ -96,12 +129,15 @@ def _contradictions_of_arms(config: Mapping[str, Any]) -> Iterator[str]:
                 f"arms.{arm}.colluding: expected only with threat {SECURE_AGGREGATION}; found {settings['colluding']}. "
                 "Leave it out."
             )
-        # An arm that no run uses may stem from config.yaml, where it was meant for another cohort.
-        wanted = ({f"arms.{arm}": settings} if arm in used else {}) | {
-            f"networks.{name}.training": network["training"] for name, network in config["networks"].items()
-        }
+        wanted: dict[str, Mapping[str, Any]] = {}
+        for name in sorted(name for each, name in used if each == arm):
+            own = config["networks"][name]["training"]
+            if own.get("participation") != EVERYBODY and own.get("estimator", DESCENT) == DESCENT:
+                wanted |= (
+                    {f"networks.{name}.training": own} if "expected_patients" in own else {f"arms.{arm}": settings}
+                )
         for place, given in wanted.items():
-            if given.get("expected_patients", 0) > smallest:
+            if given["expected_patients"] > smallest:
                 yield (
                     f"{place}.expected_patients: expected at most the {smallest} training patients of the smallest "
                     f"node of arm {arm}; found {given['expected_patients']}."

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json, writing
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONSENT = "I know that this protects nobody"
-"""What a user writes to train real patients without noise."""
 HERE = "here"
 """Name of the only holder, where hospitals are not named."""
 CLIP, RATE = 0.1, 0.03

@@ -19,7 +19,8 @@ from training_builder import TINY, network
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
-from zetadp.config.checked import SCHEMA, load_config
+from zetadp.config.checked import SCHEMA, load_config, overlay
+from zetadp.config.configured import run_names
 from zetadp.core.pretrained import model_content
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.index import index_cohort
@@ -199,12 +200,12 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     code, out, _ = ended(["convert", source, target, "--patients", parts, "--patient-pattern", rule], capsys)
     assert code == 0
     assert "2 training and 1 test patients, with 3 and 2 scans" in out
-    said = yaml.safe_load(out[out.index("cohort:") :])
-    root = Path(__file__).parents[3]
-    config = yaml.safe_load((root / "workflow/scenarios/decathlon.yaml").read_text())
-    config["cohort"] |= said["cohort"] | {"train_patients": 484, "test_patients": 266}
-    config["privacy"] |= said["privacy"]
-    assert load_config(config, SCHEMA)["cohort"]["unit"] == "patient"
+    said = yaml.safe_load(out[out.index("name: ") :])
+    config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
+    overlay(config, said)
+    config = load_config(config, SCHEMA)
+    assert config["cohort"]["unit"] == "patient"
+    assert [run.epsilon for run in run_names(config)] == ["8"]  # one run, and it is private
     declared = said["cohort"]
     assert declared["source"] == "folder"
     assert declared["folder"] == str(target)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.base.epsilon import epsilon_label
+from zetadp.base.epsilon import CONSENT, epsilon_label
 from zetadp.base.validation import UserError
 from zetadp.config.checked import load_config
 from zetadp.config.configured import (
@@ -30,6 +30,7 @@ SCHEMA = ROOT / "src/zetadp/data/config.schema.yaml"
 SCENARIOS = sorted([*ROOT.glob("workflow/scenarios/*.yaml"), *ROOT.glob("papers/*/scenarios/*.yaml")])
 
 
+MANY = {"trainings": 99, "without_noise": CONSENT}
 RUN = {"networks": ["complex"], "arms": ["federated"], "epsilons": [1, 3], "seeds": [0]}
 
 
@@ -58,7 +59,7 @@ def paper() -> dict:
             "central": {"expected_patients": 24, "epochs": 500},
         },
         "training": {},
-        "privacy": {"noise": "os"},
+        "privacy": {"noise": "os", **MANY},
         "runs": [RUN],
     }
 
@@ -501,19 +502,21 @@ def test_by_scanner_the_declared_sizes_must_add_up():
 
 
 FOLDER = {"name": "mine", "cohort": {"source": "folder", "folder": "/data/task"}}
-MINE = {"cohort": {"name": "mine", "unit": "record"}, "privacy": {"noise": "os"}}
+MINE = {"cohort": {"name": "mine", "unit": "record"}, "privacy": {"noise": "os", **MANY}}
 
 
 def test_a_folder_takes_over_nothing_from_the_simulated_cohort_of_the_default():
     """Laid over config.yaml, a folder would have its cohort's name, seeded noise, and one record a patient."""
     message = faults(FOLDER, default())
-    assert "has 3 fault(s)" in message
+    assert "has 5 fault(s)" in message
     for part in (
         "cohort.name: expected a name of its own for a cohort with source folder; found 'phantom-no-atlas'",
         "cohort.unit: expected record for a cohort with source folder, or to be told",
         "cohort.patient_key, or say cohort.one_record_per_patient: true",
         "privacy.noise: expected os for real patients; found seeded",
         "say cohort.real_patients: false",
+        "runs: expected 1 on real patients",
+        "privacy.without_noise: ",
     ):
         assert part in message
     config = load_config(merged(merged(default(), FOLDER), MINE), SCHEMA)

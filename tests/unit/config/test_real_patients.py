@@ -34,7 +34,6 @@ def refusal(*texts: str) -> str:
     return str(refused.value)
 
 
-@pytest.mark.xfail(strict=True, reason="kind D: real patients are no experiment")
 def test_real_patients_get_one_run_unless_more_are_written_down():
     loaded(OWN, ONE)
     message = refusal(OWN, "runs: [{networks: [study_steep], arms: [federated], epsilons: [1, 8], seeds: [0]}]")
@@ -42,7 +41,6 @@ def test_real_patients_get_one_run_unless_more_are_written_down():
     assert "privacy.trainings" in message
 
 
-@pytest.mark.xfail(strict=True, reason="kind D: real patients are no experiment")
 @pytest.mark.parametrize("epsilon", ["inf", "unclipped"])
 def test_a_run_without_noise_on_real_patients_needs_a_sentence(epsilon):
     run = f"runs: [{{networks: [study_steep], arms: [federated], epsilons: [{epsilon}], seeds: [0]}}]"
@@ -50,14 +48,12 @@ def test_a_run_without_noise_on_real_patients_needs_a_sentence(epsilon):
     loaded(OWN, run, "privacy: {without_noise: I know that this protects nobody}")
 
 
-@pytest.mark.xfail(strict=True, reason="kind D: what no run uses refuses nothing")
 def test_an_arm_or_a_network_that_no_run_uses_refuses_no_sizes():
     few = "cohort: {train_patients: 3}\npartition: {nodes: 3, sizes: [1, 1, 1]}"
     networks = "networks: {unused: {training: {expected_patients: 400}}}"
     loaded(OWN, ONE, few, networks)
 
 
-@pytest.mark.xfail(strict=True, reason="kind D: whole numbers as spreadsheets write them")
 def test_a_whole_number_may_have_a_point():
     config = loaded("shards: 4.0\nslices: {count: 4.0, size: 32.0}\ncohort: {simulated: {grid: [32.0, 32.0, 8.0]}}")
     numbers = [config["shards"], *config["slices"].values(), *config["cohort"]["simulated"]["grid"]]

@@ -9,10 +9,11 @@ import h5py
 import pytest
 import torch
 
+from zetadp.base.epsilon import CONSENT
 from zetadp.base.validation import UserError
 from zetadp.front import run as door
 from zetadp.front.records import Records
-from zetadp.front.run import CONSENT, load, private
+from zetadp.front.run import load, private
 from zetadp.nn import Linear, ModReLU
 from zetadp.privacy.ledger import read_ledger
 
