@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
@@ -20,6 +22,7 @@ from zetadp.core.records import Records
 from zetadp.core.round import Phase, images_in_a_pass
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, one_an_item
+from zetadp.privacy.dropout import LAYERS, UnitDropout, drops
 
 FEW = 3
 """Units in the first check, which finds most of what mixes units."""
@@ -85,10 +88,12 @@ def check_independence(model: nn.Module, losses: Losses, inputs: Tensor, targets
     batch = [inputs.cpu(), targets.cpu()]
     stored = {name: value.clone() for name, value in twin.state_dict().items()}
     contribution = Gradient(twin, Layout.of(twin), losses)
+    keys = torch.arange(units) if drops(twin) else None
 
     @torch.no_grad()
     def evaluated(given: Sequence[Tensor]) -> list[Tensor]:
-        outputs = twin(given[0].flatten(0, 1))
+        with nullcontext() if keys is None else UnitDropout(keys[0]):
+            outputs = twin(given[0].flatten(0, 1))
         return [outputs, one_an_item(losses, outputs, given[1].flatten(0, 1))]
 
     def forward(given: Sequence[Tensor]) -> list[Tensor]:
@@ -96,7 +101,7 @@ def check_independence(model: nn.Module, losses: Losses, inputs: Tensor, targets
         return [each.reshape(units, items, *each.shape[1:]) for each in evaluated(given)]
 
     def gradients(given: Sequence[Tensor]) -> list[Tensor]:
-        return [row for row in contribution.rows(*given, factors=False) if isinstance(row, Tensor)]
+        return [row for row in contribution.rows(*given, factors=False, keys=keys) if isinstance(row, Tensor)]
 
     # The forward pass of the whole batch comes first. It names what the gradients of a network without a patient axis,
     # which see one unit at a time, would hide until the network is evaluated.
@@ -146,7 +151,8 @@ def first_mixture(
     if not same(expected, compute(batch)):
         raise UserError(
             "Expected the same results for the same items, found others in a second evaluation. Leave out random draws "
-            "of the network and of the loss, such as dropout, and whatever they remember of earlier items."
+            "of the network and of the loss, and whatever they remember of earlier items. Dropout has draws for each "
+            "unit by itself as a layer torch.nn.Dropout, Dropout1d, Dropout2d or Dropout3d."
         )
     random = torch.Generator().manual_seed(0)
     for replaced, large in _choices(lanes):
@@ -253,8 +259,8 @@ def check_own(model: nn.Module, plan: Plan) -> None:
     Raises
     ------
     UserError
-        If the plan's network is not of family ``own``, if a layer is a dropout, whose draws no seed of the plan
-        repeats, or if a trained parameter is not float32 or complex64.
+        If the plan's network is not of family ``own``, if a layer is a dropout whose draws would not be a unit's own,
+        or if a trained parameter is not float32 or complex64.
     """
     if plan.network.family != OWN:
         raise UserError(
@@ -262,9 +268,12 @@ def check_own(model: nn.Module, plan: Plan) -> None:
             f"{plan.network.family}."
         )
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0 and module.training:
+        if isinstance(module, _DropoutNd) and not isinstance(module, LAYERS) and module.p > 0 and module.training:
             kind = type(module).__name__
-            raise UserError(f"Expected layers without draws of their own, found {kind} as {name!r}. Set its p to 0.")
+            raise UserError(
+                f"Expected layers whose draws are each unit's own, found {kind} as {name!r}. Use torch.nn.Dropout, or "
+                "set p to 0."
+            )
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype not in PRECISE:
             raise UserError(f"Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}.")

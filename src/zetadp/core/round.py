@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from zetadp.base.parameters import Layout
+from zetadp.base.randomness import Purpose
 from zetadp.base.transfer import to_device
 from zetadp.base.validation import UserError
 from zetadp.core.messages import Kept, MessageStore
@@ -35,6 +37,7 @@ from zetadp.privacy.contributions import (
     cross_entropies,
     knows_units,
 )
+from zetadp.privacy.dropout import drops
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import Draw
 
@@ -80,6 +83,11 @@ class Phase:
     def dimension(self) -> int:
         """Real numbers in a contribution."""
         return sum(self.contribution.sizes)
+
+    @cached_property
+    def drops(self) -> bool:
+        """Whether the network has dropout, whose draws are the unit's own."""
+        return isinstance(self.contribution, Gradient) and drops(self.model)
 
     @property
     def message(self) -> int:
@@ -213,8 +221,8 @@ def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSum
             draws = [replace(draw, members=np.arange(len(own))) for draw, own in zip(draws, groups, strict=True)]
         else:
             chunk = phase.items
-    inputs, targets, weights = _chosen(phase, site, draws)
-    drawn = Drawn(inputs, targets, torch.from_numpy(np.concatenate(groups)), len(nodes) + 1, weights=weights)
+    inputs, of_units = _chosen(phase, site, draws)
+    drawn = Drawn(inputs, groups=torch.from_numpy(np.concatenate(groups)), count=len(nodes) + 1, **of_units)
     found = _summed(phase, site, drawn, chunk)
     return replace(found, sums=found.sums[: len(nodes)])
 
@@ -227,34 +235,43 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
     nodes = site.nodes
     sizes = [node.mechanism.event.population for node in nodes]
     everybody = [replace(draw, members=np.arange(size)) for draw, size in zip(draws, sizes, strict=True)]
-    inputs, targets, weights = _chosen(phase, site, everybody)
+    inputs, of_units = _chosen(phase, site, everybody)
     rows = phase.rows
     starts = np.cumsum([0, *sizes])[:-1]
     groups = np.concatenate([place * rows + np.asarray(draw.rows) for place, draw in enumerate(draws)])
     members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])
     if phase.schedule is not None:
         # A unit is never in a row that is closed to its class.
-        own = targets[:, 0].cpu().numpy()[members]
+        own = of_units["targets"][:, 0].cpu().numpy()[members]
         within = phase.schedule[groups % rows, own]
         groups, members = groups[within], members[within]
     order = members.argsort(kind="stable")
     sums_of, who = torch.from_numpy(groups[order]), torch.from_numpy(members[order])
-    found = _summed(phase, site, Drawn(inputs, targets, sums_of, rows * len(nodes), who, weights), chunk)
+    drawn = Drawn(inputs, groups=sums_of, count=rows * len(nodes), members=who, **of_units)
+    found = _summed(phase, site, drawn, chunk)
     return replace(found, sums=found.sums.view(len(nodes), -1))
 
 
-def _chosen(phase: Phase, site: Site, draws: Sequence[Draw]) -> tuple[ChosenItems, Tensor, Tensor | None]:
-    """Return inputs and targets of the items that make the drawn units' contributions, and the items' weights."""
-    records, chosen, weights = site.records, [], []
+def _chosen(phase: Phase, site: Site, draws: Sequence[Draw]) -> tuple[ChosenItems, dict[str, Tensor]]:
+    """Return the inputs that make the drawn units' contributions, and all else of `Drawn` that belongs to units."""
+    records, device = site.records, site.records.inputs.device
+    chosen, weights, keys = [], [], []
     for node, draw in zip(site.nodes, draws, strict=True):
         chosen.append(choose_items(node, draw, records.strata, phase.items))
         weights.append(item_weights(node, draw, records.strata, phase.items))
+        if phase.drops:
+            random = node.mechanism.image_choices(draw.event.round, Purpose.DROPOUT)
+            # For all units of the node: a unit's key must not depend on which other units were drawn.
+            keys.append(random.integers(2**63, size=len(node.units))[draw.members])
     inputs, targets = gather(records, np.concatenate(chosen))
-    if all(own is None for own in weights):
-        return inputs, targets, None
-    equal = np.float32(1) / np.float32(phase.items)
-    found = [np.full(own.shape, equal) if w is None else w for own, w in zip(chosen, weights, strict=True)]
-    return inputs, targets, to_device(torch.from_numpy(np.concatenate(found)), records.inputs.device)
+    found = {"targets": targets}
+    if any(own is not None for own in weights):
+        equal = np.float32(1) / np.float32(phase.items)
+        each = [np.full(own.shape, equal) if w is None else w for own, w in zip(chosen, weights, strict=True)]
+        found["weights"] = to_device(torch.from_numpy(np.concatenate(each)), device)
+    if keys:
+        found["keys"] = to_device(torch.from_numpy(np.concatenate(keys)), device)
+    return inputs, found
 
 
 def _summed(phase: Phase, site: Site, drawn: Drawn, chunk: int) -> ClippedSums:

@@ -5,6 +5,7 @@ The core does not depend on MRI or Snakemake. It takes a plan, and the items of 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
@@ -289,7 +290,10 @@ def no_history(task: Task) -> pd.DataFrame:
 
 
 def _watched(parts: Assembly, validation: Records | None) -> tuple[float, float]:
-    return (math.nan, math.nan) if validation is None else watched(parts.task, parts.phase.model, validation)
+    if validation is None:
+        return math.nan, math.nan
+    model = parts.phase.model
+    return watched(parts.task, copy.deepcopy(model).eval() if parts.phase.drops else model, validation)
 
 
 def _check(plan: Plan, data: TrainingData) -> None:

@@ -163,8 +163,8 @@ def clipped_sums(
         part = slice(start, start + patients_at_once)
         try:
             factored = grid is None and drawn.members is None
-            weights = None if drawn.weights is None else drawn.weights[part]
-            rows = contribution.rows(images[part], labels[part], factors=factored, weights=weights)
+            weights, keys = (None if own is None else own[part] for own in (drawn.weights, drawn.keys))
+            rows = contribution.rows(images[part], labels[part], factors=factored, weights=weights, keys=keys)
         except torch.OutOfMemoryError:
             # Smaller passes of the same patients change neither draw, noise, ledger entry nor sums.
             if patients_at_once == 1:

@@ -7,6 +7,7 @@ in `zetadp.privacy.clipping`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from torch.nn import functional
 
 from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
+from zetadp.privacy.dropout import UnitDropout
 from zetadp.privacy.factored import SMALLER, Factored, factored, watched
 
 
@@ -93,6 +95,8 @@ class Drawn:
     weights
         Weight of each image in its patient's mean, shape (patient, image), each row summing to one. None if all images
         weigh the same.
+    keys
+        Key of each patient's dropout, int64 of shape (patient,). None for networks without.
     """
 
     inputs: Images
@@ -101,6 +105,7 @@ class Drawn:
     count: int
     members: Tensor | None = None
     weights: Tensor | None = None
+    keys: Tensor | None = None
 
 
 class Contribution(Protocol):
@@ -111,7 +116,13 @@ class Contribution(Protocol):
         """Real numbers in each of its parts."""
 
     def rows(
-        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        factors: bool,
+        weights: Tensor | None = None,
+        keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
         """Return one contribution per patient, part by part: tensors of shape (patient, size).
 
@@ -123,7 +134,7 @@ class Contribution(Protocol):
             Targets of shape (patient, image, ...).
         factors
             Whether parts may be returned as factors if that is cheaper.
-        weights
+        weights, keys
             As in `Drawn`.
         """
 
@@ -150,10 +161,18 @@ class Gradient:
         return self.layout.sizes
 
     def rows(
-        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        factors: bool,
+        weights: Tensor | None = None,
+        keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
         """Return one gradient per patient, parameter by parameter. Gradients of some layers are factors."""
         model, layout = self.model, self.layout
+        if keys is not None:
+            return [*_mapped_gradients(self, images, labels, weights, keys)]
         layers: dict[str, nn.Module] = {}
         if factors and images.device.type == "cpu" and knows_units(model):
             layers = layers_to_factor(model, layout.names, labels.shape[1])
@@ -181,7 +200,13 @@ class Statistic:
         return (self.function.dimension,)
 
     def rows(
-        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        factors: bool,
+        weights: Tensor | None = None,
+        keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
         """Return the vectors of all patients, or weighted means of the vectors of single images."""
         found = self.function(images, labels)
@@ -287,7 +312,7 @@ def patient_gradients(
     parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention, twice the conjugate Wirtinger derivative).
     """
     if not knows_units(model):
-        return _mapped_gradients(model, layout, images, labels, weights, losses)
+        return _mapped_gradients(Gradient(model, layout, losses), images, labels, weights)
     found, _ = _known_gradients(Gradient(model, layout, losses), images, labels, weights, {})
     return [found[name] for name in layout.names]
 
@@ -316,17 +341,21 @@ def _known_gradients(
 
 
 def _mapped_gradients(
-    model: nn.Module, layout: Layout, images: Tensor, labels: Tensor, weights: Tensor | None, losses: Losses
+    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None = None
 ) -> list[Tensor]:
     """Return `patient_gradients` of any network that `torch.vmap` can map, which is slower."""
+    model, layout = of.model, of.layout
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
     parameters = {name: p.detach() for name, p in model.named_parameters() if name in layout.names}
 
-    def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        return (one_an_item(losses, functional_call(model, own, (images,)), labels) * weights).sum()
+    def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor, key: Tensor | None) -> Tensor:
+        with nullcontext() if key is None else UnitDropout(key):
+            outputs = functional_call(model, own, (images,))
+        return (one_an_item(of.losses, outputs, labels) * weights).sum()
 
-    found = vmap(grad(loss), in_dims=(None, 0, 0, 0))(parameters, images, labels, weights)
+    in_dims = (None, 0, 0, 0, None if keys is None else 0)
+    found = vmap(grad(loss), in_dims=in_dims)(parameters, images, labels, weights, keys)
     return _rows([found[name] for name in layout.names], len(labels))
 
 

@@ -144,12 +144,20 @@ class Random(Affine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.real_map[1] = nn.Dropout(0.5)
+        self.real_map[1] = nn.AlphaDropout(0.5)
+
+
+class Functional(Affine):
+    """A network whose dropout is no layer."""
+
+    def forward(self, images):
+        return functional.dropout(super().forward(images), 0.5)
 
 
 REFUSED = {
     "mixes": (Mixing, r"changes 'real_map.1.running_mean'"),
-    "draws": (Random, r"without draws of their own, found Dropout as 'real_map.1'"),
+    "draws": (Random, r"found AlphaDropout as 'real_map.1'. Use torch.nn.Dropout"),
+    "draws in between": (Functional, r"same results .* as a layer torch.nn.Dropout"),
     "half": (lambda: Affine().bfloat16(), r"found torch.bfloat16 as 'real_map.0.weight'"),
 }
 
