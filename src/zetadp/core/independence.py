@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+import zetadp.nn.ordinary_layers  # noqa: F401  (declares the rules)
 from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.round import Phase, images_in_a_pass
 from zetadp.nn.settings import OWN
-from zetadp.privacy.contributions import Gradient, Losses, one_an_item
+from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
 from zetadp.privacy.dropout import LAYERS, UnitDropout, drops
 
 FEW = 3
 """Units in the first check, which finds most of what mixes units."""
 LARGE = 1e3
 """Largest number of a replaced unit, in units of the largest number of the batch."""
+AGREEING = 1e-3
+"""Largest relative difference between gradients by rules and ordinary ones, which rounding explains."""
 REMEDY = "Use layers that treat each item by itself, such as group normalisation (zetadp.nn)."
 
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A computation on a batch, from tensors to tensors. The first axis of all of them is lanes, such as units."""
 
 
-def check_run(phase: Phase, records: Records, units: Sequence[Sequence[int]], chunk: int | None) -> None:
+def check_run(phase: Phase, records: Records, units: Sequence[Sequence[int]], chunk: int | None) -> Phase:
     """Check that units are independent (`check_independence`) in a batch of as many units as fit into a pass.
 
     Networks and losses of the library need no check at run time: tests show that they keep units apart.
@@ -49,21 +52,73 @@ def check_run(phase: Phase, records: Records, units: Sequence[Sequence[int]], ch
         Positions of each unit's items.
     chunk
         Largest number of items in a pass; None takes that of `images_in_a_pass`.
+
+    Returns
+    -------
+    The phase, which follows the rules of PyTorch's layers if they give the network's gradients (`follows_rules`).
     """
-    if not isinstance(phase.contribution, Gradient):
-        return
+    contribution = phase.contribution
+    if not isinstance(contribution, Gradient):
+        return phase
 
-    losses = phase.contribution.losses
-
-    def check(count: int) -> None:
+    def check(count: int, *, rules: bool = False) -> None:
         items = torch.from_numpy(np.stack([np.resize(np.asarray(own), phase.items) for own in units[:count]]))
-        check_independence(phase.model, losses, records.inputs[items], records.targets[items])
+        check_independence(phase.model, contribution.losses, records.inputs[items], records.targets[items], rules=rules)
 
     check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
-    check(max(FEW, (chunk or images_in_a_pass(phase, records.inputs)) // phase.items))
+    most = max(FEW, (chunk or images_in_a_pass(phase, records.inputs)) // phase.items)
+    if follows_rules(phase, records.inputs):
+        with suppress(UserError):  # unit by unit, without rules, it may be independent
+            check(most, rules=True)
+            return phase.with_rules()
+    check(most)
+    return phase
 
 
-def check_independence(model: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor) -> None:
+def follows_rules(phase: Phase, inputs: Tensor) -> bool:
+    """Return whether rules of PyTorch's layers (`unit_rule`) give the gradients of a network.
+
+    They do unless the network uses weights of these layers elsewhere too, or changes the order of items. Gradients by
+    rules are compared with ordinary ones, unit by unit, on random inputs and for random losses. So the answer depends
+    on no item.
+
+    Parameters
+    ----------
+    phase
+        The contribution: the gradient of a network.
+    inputs
+        Any inputs, shape (item, ...). Only their type and the shape of one item are used.
+    """
+    if phase.drops or knows_units(phase.model) or not knows_units(phase.model, rules=True):
+        return False
+    twin, random = moved_copy(phase.model), torch.Generator().manual_seed(0)
+    images = torch.randn(FEW, phase.items, *inputs.shape[1:], dtype=inputs.dtype, generator=random)
+
+    def losses(outputs: Tensor, _: Tensor) -> Tensor:
+        parts = torch.view_as_real(outputs) if outputs.is_complex() else outputs
+        parts = parts.reshape(len(outputs), -1)
+        return parts @ torch.linspace(-1, 1, parts.shape[1] + 1)[1:]
+
+    layout = Layout.of(twin)
+    by_rules = Gradient(twin, layout, losses, rules=True)
+    labels = torch.zeros(FEW, phase.items)
+    try:
+        rows = by_rules.rows(images, labels, factors=False)
+        found = torch.cat([row for row in rows if isinstance(row, Tensor)], dim=1)
+        trained = [twin.get_parameter(name) for name in layout.names]
+        for own, row in zip(images, found, strict=True):
+            plain = torch.autograd.grad(losses(twin(own), own).mean(), trained)
+            expected = torch.cat([(torch.view_as_real(g) if g.is_complex() else g).flatten() for g in plain])
+            if not (row - expected).norm() <= AGREEING * expected.norm():
+                return False
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+        return False
+    return True
+
+
+def check_independence(
+    model: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor, *, rules: bool = False
+) -> None:
     """Raise `UserError` if a unit changes the contribution of another, by the network, its gradient or the loss.
 
     The network stays as it is: a copy is evaluated, in the same mode (training or evaluation), on the processor.
@@ -76,6 +131,8 @@ def check_independence(model: nn.Module, losses: Losses, inputs: Tensor, targets
         Loss of each item.
     inputs, targets
         A batch of the size that training takes, shape (unit, item, ...). A single unit has nobody to mix with.
+    rules
+        As in `Gradient`.
 
     Raises
     ------
@@ -87,7 +144,7 @@ def check_independence(model: nn.Module, losses: Losses, inputs: Tensor, targets
     units, items = targets.shape[:2]
     batch = [inputs.cpu(), targets.cpu()]
     stored = {name: value.clone() for name, value in twin.state_dict().items()}
-    contribution = Gradient(twin, Layout.of(twin), losses)
+    contribution = Gradient(twin, Layout.of(twin), losses, rules)
     keys = torch.arange(units) if drops(twin) else None
 
     @torch.no_grad()

@@ -80,6 +80,20 @@ class Phase:
         return cls(model, layout, items, contribution)
 
     @property
+    def has_rules(self) -> bool:
+        """Whether gradients follow the rules of PyTorch's layers."""
+        return isinstance(self.contribution, Gradient) and self.contribution.rules
+
+    def with_rules(self) -> Phase:
+        """Return the phase whose gradients follow the rules of PyTorch's layers, which was checked."""
+        contribution = self.contribution
+        return (
+            replace(self, contribution=replace(contribution, rules=True))
+            if isinstance(contribution, Gradient)
+            else self
+        )
+
+    @property
     def dimension(self) -> int:
         """Real numbers in a contribution."""
         return sum(self.contribution.sizes)

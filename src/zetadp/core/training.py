@@ -236,7 +236,7 @@ def train(
     parts = Assembly.of(plan, data.records, start, model, task)
     receiver, phase = parts.receiver(), parts.phase
     if model is not None or not is_packaged(parts.task):
-        check_run(phase, data.records, [own for held in data.holdings for own in held.units], how.chunk)
+        phase = check_run(phase, data.records, [own for held in data.holdings for own in held.units], how.chunk)
     protected = plan.training.noise == "os"
     with Ledger(files.ledger) as ledger:
         if files.cap is not None:

@@ -6,7 +6,7 @@ in `zetadp.privacy.clipping`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -19,7 +19,7 @@ from torch.nn import functional
 from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
 from zetadp.privacy.dropout import UnitDropout
-from zetadp.privacy.factored import SMALLER, Factored, factored, watched
+from zetadp.privacy.factored import Factored, are_smaller, calls_of, factored, watched
 
 
 class Images(Protocol):
@@ -149,11 +149,15 @@ class Gradient:
         The network and the order of its parameters.
     losses
         Loss of each image.
+    rules
+        Whether layers with a `unit_rule` follow it, where all others are `unit_layer`s. That the network uses such
+        weights in these layers alone, and images in their order, was checked.
     """
 
     model: nn.Module
     layout: Layout
     losses: Losses = cross_entropies
+    rules: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -174,12 +178,15 @@ class Gradient:
         if keys is not None:
             return [*_mapped_gradients(self, images, labels, weights, keys)]
         layers: dict[str, nn.Module] = {}
-        if factors and images.device.type == "cpu" and knows_units(model):
+        factors = factors and images.device.type == "cpu"
+        if factors and knows_units(model, rules=self.rules):
             layers = layers_to_factor(model, layout.names, labels.shape[1])
-        if not layers:
+        if not (layers or self.rules):
             return [*patient_gradients(model, layout, images, labels, weights=weights, losses=self.losses)]
         found, of_layers = _known_gradients(self, images, labels, weights, layers)
-        return [of_layers[name] if name in of_layers else found[name] for name in layout.names]
+        return [
+            of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in layout.names
+        ]
 
 
 @dataclass(frozen=True)
@@ -246,11 +253,33 @@ def unit_layer(layer: Layer | None = None, *, product: bool = False) -> Any:  # 
     return declare if layer is None else declare(layer)
 
 
-def knows_units(model: nn.Module) -> bool:
-    """Return whether every module of a network that directly owns trained parameters is a `unit_layer`."""
+Rule = Callable[[Any, Tensor, Tensor, int], Mapping[str, Tensor | Factored]]
+_RULES: dict[type[nn.Module], Rule] = {}
+
+
+def unit_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
+    """Declare, as a decorator, a function that returns each unit's gradients of the parameters of a layer.
+
+    It takes a layer of exactly one of these classes, the input and the gradient of the output of one call, whose first
+    axis is items in blocks of equal length, one a unit, and the number of units. It returns one tensor a parameter, by
+    its name, shape (unit, ...), or factors. It raises `NotImplementedError` for settings of the layer that it does not
+    cover.
+    """
+
+    def declare(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(layers, rule))
+        return rule
+
+    return declare
+
+
+def knows_units(model: nn.Module, *, rules: bool = False) -> bool:
+    """Return whether every module that directly owns trained parameters is a `unit_layer`, or has a `unit_rule`."""
     known = tuple(_UNIT_LAYERS)
     return all(
-        isinstance(module, known) or not any(p.requires_grad for p in module.parameters(recurse=False))
+        isinstance(module, known)
+        or (rules and type(module) in _RULES)
+        or not any(p.requires_grad for p in module.parameters(recurse=False))
         for module in model.modules()
     )
 
@@ -272,7 +301,7 @@ def layers_to_factor(model: nn.Module, names: tuple[str, ...], images: int) -> d
         name = f"{place}.weight" if place else "weight"
         if type(module) in _PRODUCTS and name in names:
             rows, columns = module.get_parameter("weight").shape
-            if SMALLER * images * (rows + columns) <= rows * columns:
+            if are_smaller(images, rows, columns):
                 found[name] = module
     return found
 
@@ -325,18 +354,34 @@ def _known_gradients(
     patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
     own = {name: parameters[name].detach() for name in layout.names}
+    ruled = {}
+    if of.rules:
+        ruled = {place: module for place, module in model.named_modules() if type(module) in _RULES}
+    named = {f"{place}.{name}" if place else name for place, module in ruled.items() for name in ("weight", "bias")}
     leaves = {
         name: parameter.unsqueeze(0).expand(patients, *parameter.shape).requires_grad_()
         for name, parameter in own.items()
-        if name not in layers
+        if name not in layers and name not in named
     }
-    with watched(layers) as uses:
+    with watched(layers) as uses, calls_of(ruled) as calls:
         scores = functional_call(model, {**own, **leaves}, (images.flatten(0, 1),))
     own_losses = one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
     loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
-    found = torch.autograd.grad(loss, [*leaves.values(), *(use.output for use in uses)])
+    wanted: list[Any] = [*leaves.values(), *(use.output for use in uses), *(call.output for call in calls)]
+    found = torch.autograd.grad(loss, wanted)
     rows = dict(zip(leaves, _rows(found[: len(leaves)], patients), strict=True))
-    factors = factored(uses, found[len(leaves) :], layers, patients)
+    factors = factored(uses, found[len(leaves) : len(leaves) + len(uses)], layers, patients)
+    for call, gradient in zip(calls, found[len(leaves) + len(uses) :], strict=True):
+        module = ruled[call.name]
+        for parameter, value in _RULES[type(module)](module, call.x, gradient, patients).items():
+            name = f"{call.name}.{parameter}" if call.name else parameter
+            if name not in own:
+                continue
+            if isinstance(value, Factored):
+                factors[name] = value.joined(factors[name]) if name in factors else value
+            else:
+                (row,) = _rows([value], patients)
+                rows[name] = row + rows[name] if name in rows else row
     return rows, factors
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 ROUNDING = 2.0**-24
 """Relative error of one operation in float32."""
@@ -97,6 +98,20 @@ class Factored:
         """Return the gradients of some patients."""
         return Factored(self.left[patients], self.right[patients], self.is_complex)
 
+    def joined(self, other: Factored) -> Factored:
+        """Return the sum of two gradients of the same patients."""
+        left, right = (torch.cat(pair, dim=1) for pair in ((self.left, other.left), (self.right, other.right)))
+        return Factored(left, right, self.is_complex)
+
+    def smallest(self, *, factors: bool) -> Tensor | Factored:
+        """Return the factors if they are wanted and small, otherwise their product, shape (patient, number)."""
+        (images, rows), columns = self.left.shape[1:], self.right.shape[2]
+        parts = 2 if self.is_complex else 1
+        if factors and are_smaller(images, rows // parts, columns // parts):
+            return self
+        found = self.left.mT @ self.right
+        return (torch.view_as_real(fold_gradient(found)) if self.is_complex else found).flatten(1)
+
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         """Add the sum of scaled gradients to a total.
 
@@ -118,6 +133,11 @@ class Factored:
             total.view(left.shape[1], -1).addmm_(left.T, right)
 
 
+def are_smaller(images: int, rows: int, columns: int) -> bool:
+    """Return whether factors of a matrix are `SMALLER` than their product, for one patient with so many images."""
+    return SMALLER * images * (rows + columns) <= rows * columns
+
+
 @dataclass(frozen=True)
 class Use:
     """One use of a layer: its input and its output.
@@ -133,7 +153,7 @@ class Use:
 
     name: str
     x: Tensor
-    output: Tensor
+    output: Tensor | GradientEdge
 
 
 @contextmanager
@@ -150,6 +170,32 @@ def watched(layers: Mapping[str, nn.Module]) -> Iterator[list[Use]]:
     handles = [
         layer.register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments[0], output))
         for name, layer in layers.items()
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Use]]:
+    """Collect each call of some modules, by their names, while a network is evaluated in the block."""
+    seen: list[Use] = []
+
+    def note(name: str, x: Tensor, output: Tensor) -> Tensor:
+        if not output.requires_grad:
+            # Nothing before this layer is trained. A copy of a leaf may be changed in place, by an activation.
+            leaf = output.detach().requires_grad_()
+            seen.append(Use(name, x.detach(), leaf))
+            return leaf.clone()
+        # The edge stands for the output as it is now, even if it is changed in place later.
+        seen.append(Use(name, x.detach(), get_gradient_edge(output)))
+        return output
+
+    handles = [
+        module.register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments[0], output))
+        for name, module in modules.items()
     ]
     try:
         yield seen

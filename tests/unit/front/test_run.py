@@ -298,8 +298,8 @@ def test_dropout_draws_by_unit_repeats_with_a_seed_and_is_off_in_evaluation(tmp_
     plain.drop.p = 0.0
     common = {"data": train, "population": 30, "epsilon": math.inf, "seed": 1, "rounds": 2}
     one, two, without = (
-        run(tmp_path, name, model=each, **common).train()
-        for name, each in (("one", model), ("two", model), ("without", plain))
+        run(tmp_path / place, model=each, **common).train()
+        for place, each in (("one", model), ("two", model), ("without", plain))
     )
     first, again, other = (weights(each) for each in (one, two, without))
     assert all(torch.equal(mine, same) for mine, same in zip(first, again, strict=True))

@@ -96,8 +96,10 @@ class Hospital:
         self.units = single_items(patients, plan.units_of_a_person) if one_each else patients
         check_owners([whole_positions(self.units)], len(records.inputs))
         check_units(self.units, records.strata, plan.together)
+        self.rules = False
         if not is_packaged(task_of(plan.task)):
-            check_run(Assembly.of(plan, records, start).phase, records, self.units, settings.chunk)
+            phase = check_run(Assembly.of(plan, records, start).phase, records, self.units, settings.chunk)
+            self.rules = phase.has_rules
 
     def reply(self, request: Request) -> Answer | Refusal:
         """Answer a request, or say in one of a few fixed words why not."""
@@ -156,7 +158,7 @@ class Hospital:
         device = pick_device(self.settings.device)
         records = self.records.to(device)
         parts = Assembly.of(plan, records, self.start)
-        phase = parts.phase
+        phase = parts.phase.with_rules() if self.rules else parts.phase
         try:
             weights = decode(request.weights, phase.layout.dimension)
         except WrongUpdateError as error:

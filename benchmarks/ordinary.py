@@ -1,0 +1,145 @@
+"""Time of a private step of networks of ordinary layers of PyTorch, in units of their non-private step.
+
+A step takes 100 people with 5 items each. The non-private one is forward and backward pass of the whole batch. The
+private one has one clipped gradient for each person, their sum, and its noise: by rules (`zetadp.nn.ordinary_layers`)
+with seeded noise, by rules with exact noise, as for real patients, and unit by unit (`torch.vmap`). The four run in
+turn. A ratio is the median of ratios within a turn, in processor time of one thread, because machines are shared.
+
+    python -m benchmarks.ordinary
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zetadp.core.independence import follows_rules
+from zetadp.core.round import Phase
+from zetadp.nn import ComplexGroupNorm
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.contributions import Drawn
+from zetadp.privacy.exact import rounded_normal
+from zetadp.privacy.grid import Grid, from_grid
+from zetadp.privacy.seeded_noise import noisy_mean
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
+
+PEOPLE, ITEMS, SIGMA = 100, 5, 1.0
+COMPLEX = torch.complex64
+
+
+class Parts(nn.Module):
+    """The hyperbolic tangent of real and imaginary parts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return torch.complex(x.real.tanh(), x.imag.tanh())
+
+
+class Modulus(nn.Module):
+    """Real scores."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return x.abs()
+
+
+def convolutions(*, is_complex: bool, norms: bool) -> nn.Module:
+    """Return two convolutions and a linear layer for images of 32 by 32."""
+    kind, act = (COMPLEX, Parts) if is_complex else (torch.float32, nn.Tanh)
+    norm = ComplexGroupNorm if is_complex else nn.GroupNorm
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((1, 8), (8, 16)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride=outputs // 8, padding=1, dtype=kind)]
+        layers += [norm(2, outputs)] if norms else []
+        layers += [act()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * 16 * 16, 4, dtype=kind), Modulus())
+
+
+def dense(width: int, kind: torch.dtype) -> nn.Module:
+    """Return two linear layers."""
+    act = Parts() if kind.is_complex else nn.Tanh()
+    return nn.Sequential(nn.Linear(width, width, dtype=kind), act, nn.Linear(width, 4, dtype=kind), Modulus())
+
+
+IMAGE = (1, 32, 32)
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear, width 64": (lambda: dense(64, torch.float32), (64,)),
+    "linear, width 512": (lambda: dense(512, torch.float32), (512,)),
+    "complex linear, width 64": (lambda: dense(64, COMPLEX), (64,)),
+    "complex linear, width 256": (lambda: dense(256, COMPLEX), (256,)),
+    "convolutions": (lambda: convolutions(is_complex=False, norms=False), IMAGE),
+    "convolutions and norms": (lambda: convolutions(is_complex=False, norms=True), IMAGE),
+    "complex convolutions": (lambda: convolutions(is_complex=True, norms=False), IMAGE),
+    "complex convolutions and norms": (lambda: convolutions(is_complex=True, norms=True), IMAGE),
+}
+
+
+def ratios(name: str, turns: int) -> dict[str, float]:
+    """Return the ratios of a network's private steps to its non-private one."""
+    make, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    model = make()
+    inputs = torch.randn(PEOPLE, ITEMS, *shape, dtype=next(model.parameters()).dtype)
+    targets, groups = torch.randint(4, (PEOPLE, ITEMS)), torch.zeros(PEOPLE, dtype=torch.long)
+    phase, parameters = Phase.of(model, ITEMS), [*model.parameters()]
+    if not follows_rules(phase, inputs.flatten(0, 1)):
+        raise RuntimeError(f"Expected rules for {name}, found none.")
+    grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=PEOPLE, dimension=phase.dimension)
+    drawn, random = Drawn(inputs, targets, groups, 1), np.random.default_rng(0)
+
+    def sums(of: Phase, grid: Grid | None = None) -> Tensor:
+        return clipped_sums(of.contribution, drawn, bound=1.0, chunk=len(groups) * ITEMS, grid=grid).sums[0]
+
+    def plain() -> None:
+        loss = functional.cross_entropy(model(inputs.flatten(0, 1)), targets.flatten())
+        torch.autograd.grad(loss, parameters)
+
+    def exact() -> None:
+        noise = torch.from_numpy(rounded_normal(phase.dimension, grid.noise_scale(SIGMA)))
+        from_grid(sums(phase.with_rules(), grid) + noise, grid, PEOPLE)
+
+    steps = {
+        "plain": plain,
+        "by rules": lambda: noisy_mean(sums(phase.with_rules()), SIGMA, PEOPLE, random),
+        "by rules, exact noise": exact,
+        "unit by unit": lambda: noisy_mean(sums(phase), SIGMA, PEOPLE, random),
+    }
+    rows = []
+    for _ in range(turns + 2):
+        row = {}
+        for kind, step in steps.items():
+            began = time.thread_time()
+            step()
+            row[kind] = time.thread_time() - began
+        rows.append(row)
+    table = pd.DataFrame(rows[2:])
+    found = {kind: round(float((table[kind] / table["plain"]).median()), 2) for kind in [*steps][1:]}
+    return {"weights": phase.dimension, "plain, ms": round(1000 * float(table["plain"].median()), 1), **found}
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("docs/results/benchmarks/ordinary.csv"))
+    parser.add_argument("--turns", type=int, default=15)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for name in NETWORKS:
+        rows.append({"network": name, **ratios(name, given.turns)})
+        print(rows[-1], flush=True)
+    table = pd.DataFrame(rows)
+    given.output.write_text(to_csv(table, origin("random items, no cohort", "0")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
