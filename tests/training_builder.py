@@ -41,12 +41,6 @@ NETWORKS = {
     "complex fourier": NetworkSettings(
         widths=(2, 4), convolutions=1, head="pooled", groups=2, transform="fourier", trained="norms"
     ),
-    "complex low rank": NetworkSettings(
-        widths=(2, 4), convolutions=2, head="pooled", groups=2, transform="fourier", trained="low_rank", rank=2
-    ),
-    "real low rank": NetworkSettings(
-        "real", widths=(2, 4), convolutions=1, hidden=3, groups=2, trained="low_rank_outer", rank=2
-    ),
     "dense complex": NetworkSettings("dense", "complex", widths=(6, 5), activation="cardioid"),
     "dense real": NetworkSettings("dense", "image", widths=(6, 5)),
     "spectrogram complex": NetworkSettings("spectrogram", "complex", widths=(2, 3), hidden=4, activation="igaussian"),

@@ -23,7 +23,7 @@ from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
 from zetadp.federation.flower.settings import Patience
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.settings import CLASS_MEANS, DESCENT, LEAST_SQUARES, MIXED_ROWS
+from zetadp.nn.settings import CLASS_MEANS, DESCENT, MIXED_ROWS
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run, recorded_runs, seen_by
@@ -90,10 +90,8 @@ METHODS = {
     "single images": {"unit": "image", "units_of_a_person": 8},
     "head": {"network": HEAD},
     "class means": {"network": HEAD, "estimator": CLASS_MEANS},
-    "least squares": {"network": HEAD, "estimator": LEAST_SQUARES},
     "mixed rows": {"network": HEAD, "estimator": MIXED_ROWS},
     "fine-tuning": {"network": TUNED},
-    "low rank": {"network": replace(TUNED, trained="low_rank", rank=2)},
 }
 
 

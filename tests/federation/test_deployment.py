@@ -30,7 +30,7 @@ from zetadp.core.task import site_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.flower.protocol import size_of
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.settings import DESCENT, LEAST_SQUARES
+from zetadp.nn.settings import CLASS_MEANS, DESCENT
 from zetadp.privacy.ledger import read_ledger
 
 HERE = Path(__file__).parent
@@ -59,12 +59,12 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
 
 
 HEAD = NetworkSettings("head", "features", components=2, start="public")
-TUNED = replace(backbone().settings, start="public", trained="low_rank", rank=2)
+TUNED = replace(backbone().settings, start="public", trained="norms")
 METHODS = [
     (3, 4, TINY, DESCENT),
     (11, 2, TINY, DESCENT),
     (2, 3, HEAD, DESCENT),
-    (2, 1, HEAD, LEAST_SQUARES),
+    (2, 1, HEAD, CLASS_MEANS),
     (2, 3, TUNED, DESCENT),
 ]
 

@@ -18,8 +18,7 @@ from zetadp.core.records import Records
 from zetadp.core.round import Phase
 from zetadp.core.server import Collector, Receiver, Server, Solver
 from zetadp.core.task import Classification, Task, task_of
-from zetadp.nn.closed_form import ClosedForm, closed_form
-from zetadp.nn.layers import updates
+from zetadp.nn.closed_form import ClassMeans
 from zetadp.nn.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.models import build
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
@@ -50,7 +49,7 @@ class Assembly:
     plan: Plan
     task: Task
     phase: Phase
-    solved: ClosedForm | Mixture | None
+    solved: ClassMeans | Mixture | None
     grid: Grid | None
 
     @classmethod
@@ -71,8 +70,7 @@ class Assembly:
         records
             Any items, possibly none. Only the shape of their inputs and their device are used.
         start
-            Starting weights, which must be public; None draws them from the run's seed. The factors of low-rank updates
-            may be missing: they are drawn, and change nothing at first.
+            Starting weights, which must be public; None draws them from the run's seed.
         model
             The user's own network, for a plan whose network is of family ``own``.
         task
@@ -90,7 +88,7 @@ class Assembly:
             model = build(plan.network, task.outputs, records.inputs.shape[-1], random)
         model = model.to(records.inputs.device)
         if start is not None:
-            model.load_state_dict({**updates(model), **start})
+            model.load_state_dict(start)
         solved = _statistic(plan, task, records)
         phase = Phase.of(model, plan.together, task.losses, solved)
         if isinstance(solved, Mixture):
@@ -134,7 +132,7 @@ class Assembly:
         return {**self.header(), "dimension": self.phase.dimension}
 
 
-def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | Mixture | None:
+def _statistic(plan: Plan, task: Task, records: Records) -> ClassMeans | Mixture | None:
     """Return the statistic that units contribute instead of gradients; None for descent."""
     if plan.training.estimator == DESCENT:
         return None
@@ -145,8 +143,7 @@ def _statistic(plan: Plan, task: Task, records: Records) -> ClosedForm | Mixture
             f"Expected a task in which every unit has equally many items of every class for estimator "
             f"{plan.training.estimator}, found {plan.task.get('name', 'none')}."
         )
-    return closed_form(
-        plan.training.estimator,
+    return ClassMeans(
         components=plan.network.components or records.inputs.shape[-1],
         shares=(1 / task.classes,) * task.classes,
         norm=plan.training.feature_norm,

@@ -25,7 +25,7 @@ from zetadp.privacy.events import KINDS, Event, sampling_probability
 from zetadp.privacy.kinds import Kind
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 
-FORMAT = 2
+FORMAT = 3
 """Version of a plan's file."""
 SEEDING = 1
 """Version of the list of values that determine seeded draws."""
@@ -318,7 +318,8 @@ class Plan:
         net, own, optimiser = self.network, self.training, self.training.optimiser
         run = [self.run.network, self.run.arm, self.run.epsilon, self.run.seed, self.cohort]
         network = [net.family, net.domain, list(net.widths), net.convolutions, net.head, net.hidden, net.groups]
-        network += [net.activation, net.transform, net.components, net.start, net.trained, net.rank]
+        network += [net.activation, net.transform, net.components, net.start, net.trained]
+        network += [4]  # once the rank of updates, a setting that is gone
         training = [own.rounds, own.images_per_patient, float(own.clip), own.estimator, float(own.feature_norm)]
         training += [optimiser.name, *map(float, (optimiser.learning_rate, optimiser.drop_after))]
         training += map(float, (optimiser.drop_factor, optimiser.momentum, optimiser.averaged))
@@ -346,7 +347,7 @@ class Plan:
         """Return the content of an attempt's first line in a ledger."""
         found: dict[str, Any] = {
             "run": asdict(self.run),
-            "network": self.network.described(),
+            "network": self.network.to_json(),
             "training": {key: value for key, value in self.training.described().items() if key != "noise"},
             "nodes": [asdict(node) for node in self.nodes],
             "noise": self.training.noise,

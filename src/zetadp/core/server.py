@@ -17,7 +17,7 @@ from torch import Tensor
 from zetadp.base.parameters import Layout
 from zetadp.core.optimisers import Recipe
 from zetadp.core.settings import OptimiserSettings
-from zetadp.nn.closed_form import ClosedForm
+from zetadp.nn.closed_form import ClassMeans
 from zetadp.nn.mixture import Mixture
 from zetadp.nn.row_heads import learnt_head
 
@@ -211,7 +211,7 @@ class Solver(HeadReceiver):
     """
 
     def __init__(
-        self, weights: Tensor, layout: Layout, statistic: ClosedForm, *, deviation: float, public: bool
+        self, weights: Tensor, layout: Layout, statistic: ClassMeans, *, deviation: float, public: bool
     ) -> None:
         super().__init__(weights, layout, public=public)
         self.statistic, self.deviation = statistic, deviation

@@ -14,7 +14,6 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import FinishedModel
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.layers import updates
 from zetadp.nn.models import build, taper_factors
 from zetadp.nn.settings import SHIPPED, NetworkSettings
 
@@ -106,7 +105,6 @@ def record_features(backbone: Backbone, values: np.ndarray) -> np.ndarray:
 def public_start(model: FinishedModel, backbone: Backbone) -> nn.Module:
     """Return the network of a finished model with the public weights from before its training, in evaluation mode."""
     network = build(model.settings, model.task.outputs, model.inputs, stream(0, Purpose.WEIGHTS))
-    # Low-rank updates have no public weights: as drawn, they change nothing.
     start = _public_weights(model.settings, backbone)
-    network.load_state_dict({**updates(network), **start})
+    network.load_state_dict(start)
     return network.to(next(iter(start.values())).device).eval()

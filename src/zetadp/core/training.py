@@ -205,7 +205,7 @@ def train(
         Ledger and checkpoint.
     start
         Starting weights, which must be public: they must not depend on any private patient. None draws them from the
-        seed. The factors of low-rank updates may be missing: they are drawn, and change nothing at first.
+        seed.
     model
         Your own network, for a plan whose network is ``NetworkSettings("own")``: a PyTorch module that takes inputs of
         shape (item, ...), as in the records, and returns the outputs that the plan's task expects. Without a task in

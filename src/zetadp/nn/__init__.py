@@ -16,7 +16,6 @@ _PUBLIC = {
     "Conv2d": "layers",
     "GroupNorm": "normalisation",
     "Linear": "layers",
-    "LowRankConv2d": "layers",
     "MagnitudeMaxPool2d": "spectral",
     "Mish": "activations",
     "ModReLU": "activations",

@@ -140,7 +140,7 @@ class Backbone:
     def content(self) -> dict[str, Any]:
         """Return the metadata of the file."""
         return {
-            "backbone": self.settings.described(),
+            "backbone": self.settings.to_json(),
             "sequences": list(self.sequences),
             "size": self.size,
             "provenance": dict(self.provenance),

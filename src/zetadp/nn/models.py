@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -18,9 +17,9 @@ from torch.nn import functional
 
 from zetadp.base.validation import UserError
 from zetadp.nn.activations import ConjMish, Mish, activation
-from zetadp.nn.layers import Conv2d, Linear, LowRankConv2d
+from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm, centre, transform, whitening
-from zetadp.nn.settings import LOW_RANK, OWN, ROWS
+from zetadp.nn.settings import OWN, ROWS
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.spectral import SpectrogramClassifier
 from zetadp.nn.stacked import block_weight, blocks, modulus, ordinary, stack, unstack
@@ -54,12 +53,11 @@ class ConvolutionalClassifier(nn.Module):
         channels = 2 if not self.complex and settings.domain == "kspace" else 1
         widths = settings.widths if self.complex else tuple(_real_width(w, settings.groups) for w in settings.widths)
         norm = ComplexGroupNorm if self.complex else GroupNorm
-        convolution = partial(LowRankConv2d, rank=settings.rank) if settings.trained in LOW_RANK else Conv2d
         blocks: list[nn.Module] = []
         for before, width in pairwise((channels, *widths)):
             for index in range(settings.convolutions):
                 blocks += [
-                    convolution(before if index == 0 else width, width, dtype=dtype),
+                    Conv2d(before if index == 0 else width, width, dtype=dtype),
                     norm(settings.groups, width),
                     self._activation(settings, width),
                 ]
@@ -268,9 +266,6 @@ def _freeze(model: ConvolutionalClassifier, trained: str) -> None:
     for module in model.blocks.modules():
         if trained == "norms" and isinstance(module, (ComplexGroupNorm, GroupNorm)):
             module.requires_grad_(requires_grad=True)
-        if isinstance(module, LowRankConv2d):
-            module.outer.requires_grad_(requires_grad=True)
-            module.inner.requires_grad_(requires_grad=trained == "low_rank")
 
 
 def _real_width(width: int, groups: int) -> int:
@@ -283,14 +278,10 @@ def initialise(model: nn.Module, generator: np.random.Generator) -> None:
     """Draw the weights of every linear map by He's rule; biases are zero, scales and shifts stay as they are.
 
     Real and imaginary part of a complex weight come from ``N(0, 1 / fan_in)`` each. Its total variance is then
-    ``2 / fan_in``, the value of He et al. (doi:10.1109/ICCV.2015.123) for a real weight. The inner factors of low-rank
-    updates are drawn last, so that all other weights are those of the network without updates. The outer factors stay
-    zero.
+    ``2 / fan_in``, the value of He et al. (doi:10.1109/ICCV.2015.123) for a real weight.
     """
     maps = [module for module in model.modules() if isinstance(module, (Conv2d, Linear))]
-    updated = [module for module in maps if isinstance(module, LowRankConv2d)]
-    factors = {factor for module in updated for factor in (module.inner, module.outer)}
-    for module in [*(module for module in maps if module not in factors), *(module.inner for module in updated)]:
+    for module in maps:
         weight = module.weight
         fan_in = weight[0].numel()
         parts = torch.view_as_real(weight) if weight.is_complex() else weight
@@ -336,7 +327,7 @@ def _steps(layers: Iterable[nn.Module]) -> list[tuple[Conv2d, ComplexGroupNorm, 
     while working:
         match working[:3]:
             case [Conv2d() as convolution, ComplexGroupNorm() as norm, ConjMish() as activation] if (
-                type(convolution) is Conv2d and convolution.weight.ndim == 4 and norm.scale.ndim == 1
+                convolution.weight.ndim == 4 and norm.scale.ndim == 1
             ):
                 steps.append((convolution, norm, activation))
             case _:

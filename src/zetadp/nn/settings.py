@@ -10,18 +10,14 @@ from zetadp.base.validation import in_range, one_of, positive, whole
 OWN = "own"
 """Family of the user's own networks, which are PyTorch modules."""
 FAMILIES = ("complex", "real", "dense", "spectrogram", "unet", "real_unet", "linear", "head", OWN)
-LOW_RANK = ("low_rank", "low_rank_outer")
-"""Choices of ``trained`` with low-rank updates (`zetadp.nn.layers`): both factors, or the outer one."""
 
 DESCENT = "descent"
 """Estimator for every network: rounds of clipped gradients."""
 CLASS_MEANS = "class_means"
-LEAST_SQUARES = "least_squares"
-CLOSED_FORMS = (CLASS_MEANS, LEAST_SQUARES)
-"""Estimators for a head: every node sends one message, and the weights follow from them (`zetadp.nn.closed_form`)."""
+"""Estimator for a head: every node sends one message, and the weights follow from them (`zetadp.nn.closed_form`)."""
 MIXED_ROWS = "mixed_rows"
 """Estimator for a head: every node releases rows that mix its patients, and the head is trained on them."""
-AT_ONCE = (*CLOSED_FORMS, MIXED_ROWS)
+AT_ONCE = (CLASS_MEANS, MIXED_ROWS)
 """Estimators that have one round."""
 
 STUDY = "study"
@@ -96,10 +92,7 @@ class NetworkSettings:
         Starting weights: ``random``, or ``public`` for those of the backbone.
     trained
         Trained weights: ``all``; ``head``; or the head together with scales and shifts of the normalisation
-        (``norms``), with both factors of an update ``U V`` of every convolution (``low_rank``), or with U alone
-        (``low_rank_outer``). The head of a U-Net is its last convolution and the weight of data consistency.
-    rank
-        Rank of low-rank updates.
+        (``norms``). The head of a U-Net is its last convolution and the weight of data consistency.
     """
 
     family: str = "complex"
@@ -115,7 +108,6 @@ class NetworkSettings:
     taper: float = 0.0
     start: str = "random"
     trained: str = "all"
-    rank: int = 4
 
     def __post_init__(self) -> None:
         """Check every setting; lists from configuration files become tuples."""
@@ -127,10 +119,10 @@ class NetworkSettings:
         one_of(("hidden", "pooled"), head=self.head)
         one_of(("none", "fourier"), transform=self.transform)
         one_of(("random", "public"), start=self.start)
-        one_of(("all", "norms", *LOW_RANK, "head"), trained=self.trained)
+        one_of(("all", "norms", "head"), trained=self.trained)
         in_range(0, 10**6, components=self.components)
         in_range(0, 10, taper=self.taper)
-        positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups, rank=self.rank)
+        positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups)
         if self.family == "complex" and self.domain == "image":
             raise ValueError(
                 "Expected family real or linear for domain image: slices have no phase, found family complex."
@@ -156,26 +148,17 @@ class NetworkSettings:
             raise ValueError(
                 f"Expected taper 0 for family {self.family}: only heads have components; found {self.taper:g}."
             )
-        if self.family not in {"complex", "real"} and self.trained in LOW_RANK:
-            raise ValueError(
-                f"Expected family complex or real for trained {self.trained}: only they have convolutions; found "
-                f"{self.family}."
-            )
         for width in self.widths:
             positive(width=width)
             if self.family in {"complex", "real"} and width % self.groups:
                 raise ValueError(f"Expected every width to be a multiple of groups={self.groups}, found {width}.")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as a JSON object. Without a taper it has no such key, as in earlier versions."""
+        """Return the settings as a JSON object, which identifies this network in ledgers and hashes.
+
+        Without a taper it has no such key, as in earlier versions.
+        """
         found = {**asdict(self), "widths": list(self.widths)}
         if not self.taper:
             del found["taper"]
-        return found
-
-    def described(self) -> dict[str, Any]:
-        """Return the settings that identify this network in ledgers and hashes."""
-        found = self.to_json()
-        if self.trained not in LOW_RANK:
-            del found["rank"]  # of no effect
         return found

@@ -212,7 +212,6 @@ def _that_count(network: Mapping[str, Any]) -> list[str]:
     if network["family"] in {"complex", "real"}:
         names += ["widths", "convolutions", "groups", "head", "trained"]
         names += ["hidden"] if network["head"] == "hidden" else []
-        names += ["rank"] if network["trained"].startswith("low_rank") else []
     if network["family"] == "dense":
         names += ["widths", "activation"] if network["domain"] in {"complex", "spectrum"} else ["widths"]
     if network["family"] == "complex":

@@ -154,19 +154,19 @@ def test_an_estimator_in_closed_form_has_one_round_of_everybody():
 
 
 ESTIMATOR_FAULTS = {
-    "rounds": ({"rounds": 20}, "networks.own.training.rounds: expected 1 for estimator least_squares"),
+    "rounds": ({"rounds": 20}, "networks.own.training.rounds: expected 1 for estimator class_means"),
     "sampling": ({"participation": "sampled"}, "networks.own.training: expected participation all"),
     "patients": ({"expected_patients": 4}, "networks.own.training: expected participation all"),
-    "images": ({"unit": "image"}, "networks.own.training.unit: expected patient for estimator least_squares"),
+    "images": ({"unit": "image"}, "networks.own.training.unit: expected patient for estimator class_means"),
     "descent": ({"estimator": "descent", "feature_norm": 1.0}, "feature_norm: expected with estimators other"),
-    "name": ({"estimator": "least_square"}, "least_squares"),
+    "name": ({"estimator": "class_mean"}, "class_means"),
 }
 
 
 @pytest.mark.parametrize("what", ESTIMATOR_FAULTS)
 def test_what_an_estimator_does_not_do_is_refused(what):
     change, message = ESTIMATOR_FAULTS[what]
-    head = {"family": "head", "domain": "features", "training": {"estimator": "least_squares", **change}}
+    head = {"family": "head", "domain": "features", "training": {"estimator": "class_means", **change}}
     assert message in faults({"networks": {"own": head}})
 
 

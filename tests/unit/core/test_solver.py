@@ -16,9 +16,9 @@ from zetadp.core.records import Records
 from zetadp.core.server import Solver
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.core.training import Trained
-from zetadp.nn.closed_form import closed_form
+from zetadp.nn.closed_form import ClassMeans
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.settings import CLOSED_FORMS
+from zetadp.nn.settings import CLASS_MEANS
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import Terms, run_statement
@@ -37,9 +37,9 @@ class KilledError(Exception):
     """Stands for a job that is killed."""
 
 
-def settings(estimator: str, **more) -> TrainingSettings:
+def settings(**more) -> TrainingSettings:
     options = {"rounds": 1, "images_per_patient": len(LABELS), "clip": 0.5}
-    return TrainingSettings(estimator=estimator, **(options | more))
+    return TrainingSettings(estimator=CLASS_MEANS, **(options | more))
 
 
 def data() -> Records:
@@ -53,12 +53,10 @@ def public(seed: int = 0) -> dict[str, torch.Tensor]:
     return {"affine.weight": weight, "affine.bias": torch.zeros(CLASSES, dtype=torch.complex64)}
 
 
-def trained(folder, estimator: str, *, plans=PLANS, run=RUN, network=HEAD, noise="seeded", **more) -> Trained:
+def trained(folder, *, plans=PLANS, run=RUN, network=HEAD, noise="seeded", **more) -> Trained:
     places = {"ledger_path": folder / "ledger.jsonl", "checkpoint_path": folder / "run.partial"}
     how = Performance(checkpoint_seconds=0)
-    return train_run(
-        run, network, settings(estimator, noise=noise), plans, data(), data(), **places, performance=how, **more
-    )
+    return train_run(run, network, settings(noise=noise), plans, data(), data(), **places, performance=how, **more)
 
 
 def head(result: Trained) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,13 +68,10 @@ def without_noise() -> list[Held]:
     return [replace(plan, noise_multiplier=0.0) for plan in PLANS]
 
 
-@pytest.mark.parametrize("estimator", CLOSED_FORMS)
 @pytest.mark.parametrize("start", [None, public()])
-def test_the_head_is_that_of_the_mean_over_nodes_of_the_mean_over_patients(tmp_path, estimator, start):
-    result = trained(tmp_path, estimator, plans=without_noise(), run=replace(RUN, epsilon="inf"), start=start)
-    statistic = closed_form(
-        estimator, components=COMPONENTS, shares=(0.25,) * CLASSES, norm=0.8, bound=0.5, clipped=True
-    )
+def test_the_head_is_that_of_the_mean_over_nodes_of_the_mean_over_patients(tmp_path, start):
+    result = trained(tmp_path, plans=without_noise(), run=replace(RUN, epsilon="inf"), start=start)
+    statistic = ClassMeans(COMPONENTS, (0.25,) * CLASSES, norm=0.8, bound=0.5)
     contributions = statistic(by_record(data()), LABELS.expand(PATIENTS, -1))
     mean = (contributions[:2].mean(dim=0) + contributions[2:].mean(dim=0)) / 2
     wanted = statistic.head(mean, 0.0, None if start is None else start["affine.weight"])
@@ -86,9 +81,8 @@ def test_the_head_is_that_of_the_mean_over_nodes_of_the_mean_over_patients(tmp_p
     assert math.isnan(result.history["learning_rate"][0])
 
 
-@pytest.mark.parametrize("estimator", CLOSED_FORMS)
-def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, estimator, monkeypatch):
-    """By it the strength of the ridge and of the pull to the public classes is set."""
+def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, monkeypatch):
+    """By it the strength of the pull to the public classes is set."""
     seen, messages = [], []
     original = Solver.__init__
     monkeypatch.setattr(
@@ -97,18 +91,17 @@ def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, estimator, mon
     for seed in range(100):
         loud = [replace(plan, noise_multiplier=1e4) for plan in PLANS]
         folder, run = tmp_path / str(seed), replace(RUN, seed=seed)
-        trained(folder, estimator, plans=loud, run=run, after_round=lambda _, sent: messages.append(sent.mean(dim=0)))
+        trained(folder, plans=loud, run=run, after_round=lambda _, sent: messages.append(sent.mean(dim=0)))
     values = torch.stack(messages)
     deviation = float(values.square().mean().sqrt())
     assert seen[0]["deviation"] == pytest.approx(1e4 * 0.5 * math.hypot(1 / 2, 1 / 3) / 2)
     assert deviation == pytest.approx(seen[0]["deviation"], rel=6 / (2 * values.numel()) ** 0.5)
 
 
-@pytest.mark.parametrize("estimator", CLOSED_FORMS)
-def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_path, estimator):
-    trained(tmp_path, estimator)
+def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_path):
+    trained(tmp_path)
     (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
-    assert attempt.header["training"]["estimator"] == estimator
+    assert attempt.header["training"]["estimator"] == CLASS_MEANS
     weights = dict.fromkeys(("node-01", "node-02"), 1.0)
     terms = Terms(1e-3, "patient", "seeded")
     statement = run_statement(run_of("own", attempt), terms, weights=weights, target_epsilon=8.0)
@@ -116,9 +109,8 @@ def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_pa
     assert statement["rounds"] == {"declared": 1, "happened": 1, "replayed": 0}
 
 
-@pytest.mark.parametrize("estimator", CLOSED_FORMS)
 @pytest.mark.parametrize("noise", ["seeded", "os"])
-def test_what_was_sent_is_sent_again_and_counted_once(tmp_path, estimator, noise):
+def test_what_was_sent_is_sent_again_and_counted_once(tmp_path, noise):
     sent = []
 
     def killed(_: int, messages: torch.Tensor) -> None:
@@ -126,33 +118,29 @@ def test_what_was_sent_is_sent_again_and_counted_once(tmp_path, estimator, noise
         raise KilledError
 
     with pytest.raises(KilledError):
-        trained(tmp_path, estimator, noise=noise, start=public(), after_round=killed)
-    result = trained(
-        tmp_path, estimator, noise=noise, start=public(), after_round=lambda _, messages: sent.append(messages)
-    )
+        trained(tmp_path, noise=noise, start=public(), after_round=killed)
+    result = trained(tmp_path, noise=noise, start=public(), after_round=lambda _, messages: sent.append(messages))
     assert torch.equal(*sent)
     (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
     assert len(attempt.releases()) == len(PLANS)
     if noise == "seeded":
-        straight = trained(tmp_path / "straight", estimator, start=public())
+        straight = trained(tmp_path / "straight", start=public())
         assert all(torch.equal(one, other) for one, other in zip(head(result), head(straight), strict=True))
 
 
-@pytest.mark.parametrize("estimator", CLOSED_FORMS)
-def test_a_patient_that_is_not_finite_poisons_nothing(tmp_path, estimator, monkeypatch):
+def test_a_patient_that_is_not_finite_poisons_nothing(tmp_path, monkeypatch):
     broken = data()
     by_record(broken)[3, 0] = math.nan
     monkeypatch.setitem(globals(), "data", lambda: broken)
-    result = trained(tmp_path, estimator)
+    result = trained(tmp_path)
     assert result.not_finite == 1
     assert all(part.isfinite().all() for part in head(result))
 
 
-@pytest.mark.parametrize("estimator", CLOSED_FORMS)
-def test_several_rounds_and_other_networks_are_refused(tmp_path, estimator):
+def test_several_rounds_and_other_networks_are_refused(tmp_path):
     with pytest.raises(UserError, match="Expected one round"):
-        settings(estimator, rounds=2)
+        settings(rounds=2)
     with pytest.raises(UserError, match="not of family head"):
-        trained(tmp_path, estimator, network=NetworkSettings("linear"))
+        trained(tmp_path, network=NetworkSettings("linear"))
     with pytest.raises(UserError, match="Expected taper 0"):
-        trained(tmp_path, estimator, network=NetworkSettings("head", "features", components=2, taper=1.0))
+        trained(tmp_path, network=NetworkSettings("head", "features", components=2, taper=1.0))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from training_builder import CLASSES, SIZE, TINY, Held, backbone, by_record, of_record, plan_for, records, train_run
+from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, plan_for, records, train_run
 
 import zetadp.core.progress
 import zetadp.core.training
@@ -672,23 +672,6 @@ def test_a_taper_is_part_of_what_a_plan_is_known_by():
     assert len({plan.seeding for plan in plans}) == 3
     assert "taper" not in plans[0].to_json()["network"]  # an older plan keeps its hash
     assert [type(plan).from_json(plan.to_json()) for plan in plans] == plans
-
-
-@pytest.mark.parametrize("kind", ["low_rank", "low_rank_outer"])
-def test_low_rank_training_from_the_backbone_moves_factors_and_head_alone(tmp_path, kind):
-    public = backbone()
-    settings = replace(public.settings, start="public", trained=kind, rank=2)
-    result = trained(fresh(tmp_path, kind), network=settings, start=public.start(settings))
-    drawn = build(settings, 4, SIZE, stream(RUN.seed, Purpose.WEIGHTS)).state_dict()
-    before = drawn | public.start(settings)
-    moved = {name for name, p in result.model.named_parameters() if not torch.equal(p, before[name])}
-    factors = (".inner.", ".outer.") if kind == "low_rank" else (".outer.",)
-    expected = {name for name in before if name.startswith("head.") or any(factor in name for factor in factors)}
-    assert moved == expected
-    assert not any(".outer." in name and value.any() for name, value in drawn.items())
-    header = read_ledger(tmp_path / kind / "ledger.jsonl")[0].header
-    assert header["network"]["rank"] == 2
-    assert "rank" not in read_ledger(fresh_ledger(tmp_path))[0].header["network"]
 
 
 def test_other_starting_weights_are_another_training(tmp_path):

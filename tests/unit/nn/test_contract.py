@@ -11,7 +11,7 @@ import zetadp.nn
 from zetadp.base.parameters import Layout
 from zetadp.core.independence import first_mixture
 from zetadp.nn.activations import ACTIVATIONS, activation
-from zetadp.nn.layers import Conv2d, Linear, LowRankConv2d
+from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.spectral import MagnitudeMaxPool2d
 from zetadp.nn.stacked import ordinary_operations, stack, unstack
@@ -25,7 +25,6 @@ LAYERS = {
     "convolution": lambda: Conv2d(CHANNELS, 3, dtype=COMPLEX),
     "convolution with bias": lambda: Conv2d(CHANNELS, 3, 5, stride=2, bias=True, dtype=COMPLEX),
     "wide convolution": lambda: Conv2d(CHANNELS, 300, dtype=COMPLEX),
-    "low-rank convolution": lambda: LowRankConv2d(CHANNELS, 3, rank=2, dtype=COMPLEX),
     "linear": lambda: nn.Sequential(nn.Flatten(), Linear(CHANNELS * SIDE**2, 3, dtype=COMPLEX)),
     "linear without bias": lambda: nn.Sequential(nn.Flatten(), Linear(CHANNELS * SIDE**2, 3, bias=False)),
     "normalisation": lambda: ComplexGroupNorm(2, CHANNELS),

@@ -105,7 +105,6 @@ def test_an_image_has_the_same_features_wherever_the_block_ends(monkeypatch, bac
     [
         {"activation": "crelu"},
         {"family": "real", "domain": "image", "transform": "none"},
-        {"trained": "low_rank", "rank": 2},
     ],
 )
 def test_other_layers_are_left_to_themselves(changed):

@@ -128,8 +128,6 @@ def test_the_transform_is_that_of_the_library():
     [
         ("all", ["blocks.0.", "blocks.1.", "head."]),
         ("norms", ["blocks.1.", "head."]),
-        ("low_rank", ["blocks.0.inner.", "blocks.0.outer.", "head."]),
-        ("low_rank_outer", ["blocks.0.outer.", "head."]),
         ("head", ["head."]),
     ],
 )
@@ -138,7 +136,6 @@ def test_only_what_is_trained_requires_a_gradient(trained, words):
     trained_names = {name for name, p in model.named_parameters() if p.requires_grad}
     assert all(any(name.startswith(word) for name in trained_names) for word in words)
     assert ("blocks.0.weight" in trained_names) == (trained == "all")
-    assert ("blocks.0.inner.weight" in trained_names) == (trained == "low_rank")
     assert any(name.startswith("blocks.1.") for name in trained_names) == (trained in {"all", "norms"})
     assert set(Layout.of(model).names) == trained_names
 
@@ -174,12 +171,6 @@ def test_a_taper_scales_the_components_of_a_head():
         ({"family": "real", "transform": "fourier"}, "transform none for family real"),
         ({"family": "real", "start": "public"}, "start random for family real"),
         ({"trained": "norm"}, "Did you mean 'norms'"),
-        ({"family": "linear", "trained": "low_rank"}, "family complex or real for trained low_rank"),
-        (
-            {"family": "head", "domain": "features", "trained": "low_rank_outer"},
-            "low_rank_outer: only they have convolutions; found head",
-        ),
-        ({"rank": 0}, "rank > 0"),
         ({"family": "komplex"}, "Did you mean 'complex'"),
         ({"domain": "k-space"}, "Did you mean 'kspace'"),
         ({"head": "flat"}, "one of hidden, pooled"),
@@ -200,13 +191,7 @@ def test_images_that_cannot_be_halved_are_refused():
     assert build(NetworkSettings("linear"), CLASSES, SIZE + 1, np.random.default_rng(0)) is not None
 
 
-def test_the_rank_describes_only_networks_that_have_one():
-    plain, low = NetworkSettings(), NetworkSettings(trained="low_rank", rank=2)
-    assert plain.described() == replace(plain, rank=7).described()
-    assert "rank" not in plain.described()
-    assert low.described()["rank"] == 2
-    tapered = NetworkSettings("head", "features", taper=0.5)
-    assert "taper" not in plain.described()
-    for settings in (plain, low, tapered):
-        assert NetworkSettings(**settings.described()) == settings
-        assert NetworkSettings(**settings.to_json()) == settings
+def test_settings_come_back_from_their_description():
+    plain, tapered = NetworkSettings(), NetworkSettings("head", "features", taper=0.5)
+    assert "taper" not in plain.to_json()
+    assert all(NetworkSettings(**each.to_json()) == each for each in (plain, tapered))

@@ -23,7 +23,6 @@ def configuration():
     content["networks"] |= {
         "tuned": whole,
         "tuned_norms": whole | {"trained": "norms"},
-        "tuned_low_rank": whole | {"trained": "low_rank", "rank": 3},
         "linear_image": {"family": "linear", "domain": "image"},
         "hidden": {"family": "complex", "head": "hidden", "hidden": 77},
         "from_nothing": {"family": "head", "domain": "features"},
@@ -161,7 +160,6 @@ LOGARITHM = ", logarithm of the magnitude, standardised over the image."
             f"{KSPACE}.",
         ),
         ("tuned_norms", "Its head and the scales and shifts of its normalisation were trained", f"{KSPACE}."),
-        ("tuned_low_rank", "Its head and low-rank updates of its convolutions were trained", f"{KSPACE}."),
     ],
 )
 def test_the_task_describes_the_network_that_it_is_about(tmp_path, name, described, prepared):
@@ -184,13 +182,13 @@ def test_the_task_describes_the_network_that_it_is_about(tmp_path, name, describ
         ("linear", {"family", "domain"}),
         ("real_image", {"family", "domain", "widths", "convolutions", "groups", "head", "trained"}),
         ("hidden", {"family", "domain", "widths", "convolutions", "groups", "head", "hidden", "trained", "activation"}),
-        ("tuned_low_rank", {"family", "domain", "widths", "convolutions", "groups", "head", "trained", "rank"}),
+        ("tuned_norms", {"family", "domain", "widths", "convolutions", "groups", "head", "trained"}),
     ],
 )
 def test_only_settings_that_count_for_the_family_are_listed(tmp_path, name, settings):
     text = card(tmp_path, settings=network_of(CONFIGURATION, name))
     listed = {line.split(": ")[0].removeprefix("- network, ") for line in text.splitlines() if "- network, " in line}
-    of_complex = {"activation", "transform", "start"} if name in {"hidden", "tuned_low_rank"} else set()
+    of_complex = {"activation", "transform", "start"} if name in {"hidden", "tuned_norms"} else set()
     assert listed == settings | of_complex
 
 

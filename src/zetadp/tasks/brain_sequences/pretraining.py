@@ -201,7 +201,7 @@ def _with_features(
     """Fit centre, projection and heads on half of the public patients, and measure on the held-out ones."""
     images, watched, sequences = public
     count = network.widths[-1]
-    shown = json.loads(json.dumps({"network": network.described(), "pretraining": asdict(settings)}))
+    shown = json.loads(json.dumps({"network": network.to_json(), "pretraining": asdict(settings)}))
     shown |= {"patients": len(images), "digest": digest}
     plain = Backbone(
         network=model,
@@ -223,7 +223,7 @@ def _with_features(
 def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:
     """Return a hash of everything that the backbone depends on."""
     relevant = {key: value for key, value in asdict(settings).items() if key != "checkpoint_seconds"}
-    digest = hashlib.sha256(json.dumps([network.described(), relevant, images.shape], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([network.to_json(), relevant, images.shape], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(images).data)
     return digest.hexdigest()
 

@@ -198,7 +198,7 @@ def _described(network: Mapping[str, Any]) -> str:
         "all": "All its weights were",
         "norms": "Its head and the scales and shifts of its normalisation were",
         "head": "Its head alone was",
-    }.get(network["trained"], "Its head and low-rank updates of its convolutions were")
+    }[network["trained"]]
     start = "the weights of the public backbone" if network["start"] == "public" else "random weights"
     return f"A {family}-valued convolutional network on {seen}. {trained} trained on the cohort, from {start}."
 

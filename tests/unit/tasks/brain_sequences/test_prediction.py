@@ -83,7 +83,7 @@ def test_scores_of_standard_deviations_are_prepared_as_in_training(tmp_path, bra
     np.testing.assert_allclose(recorded(finished(tmp_path), path), whitened, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["complex pooled", "complex low rank", "real image", "linear"])
+@pytest.mark.parametrize("name", ["complex pooled", "complex fourier", "real image", "linear"])
 def test_orientation_and_axes_do_not_matter(tmp_path, brain, name):
     model = finished(tmp_path, NETWORKS[name])
     first = predict_volume(model, write_volume(tmp_path / "ras.nii.gz", brain, "RAS"))
