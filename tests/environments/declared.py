@@ -59,7 +59,7 @@ def imported(script: str) -> set[str]:
     if "." in script:
         script, named = "stage", [script]
     files = code_of(f"scripts/{script}.py", *named, root=ROOT)
-    modules = {name.split(".")[0] for file in files for name in imports_of(ROOT / file)}
+    modules = {name.split(".")[0] for file in files if file.endswith(".py") for name in imports_of(ROOT / file)}
     to_pypi = {module: name for name, module in IMPORTED_AS.items()}
     return {to_pypi.get(name, name) for name in modules - sys.stdlib_module_names - NOT_OF_STAGES}
 

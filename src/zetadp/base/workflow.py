@@ -9,6 +9,7 @@ import ast
 import hashlib
 import inspect
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from zetadp.base.validation import UserError
 
 PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
+_FILE = re.compile(r"(\w[\w-]*/)*\w[\w.-]*\.\w+", re.ASCII)
 TRIGGERS = ("code", "brought", "stage")
 """Parameters that no script takes: code and a user's files make a job run again, and a stage names its function."""
 
@@ -111,6 +113,8 @@ def _open_log(path: Path) -> None:
 def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
     """Return a hash of a script and of every module of this package and of ``papers`` that it imports, directly or not.
 
+    A file beside a module that the module names, such as a template, is part of it.
+
     Snakemake sees that a script changed by its modification time, and never looks at imported modules. As a parameter
     of the rule, these hashes make a job run again exactly when code that it can reach changes in meaning. Comments,
     docstrings, formatting, a fresh checkout and unrelated modules change nothing.
@@ -141,17 +145,20 @@ def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
 
 @cache
 def _meaning(file: Path, packages: tuple[Path, ...], _changed: int) -> tuple[str, tuple[Path, ...]]:
-    """Return the hash of a module's syntax tree without docstrings, and the files of packages that it imports.
+    """Return the hash of a module's syntax tree without docstrings, and the files that it imports or names.
 
     The modification time is there for the cache only: many rules reach the same modules. A string that is a statement
     of its own counts as a docstring, wherever it stands: below a constant it describes that constant.
     """
+    if file.suffix != ".py":
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:12], ()
     tree = ast.parse(file.read_text(encoding="utf-8"))
     nodes = list(ast.walk(tree))
     for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [statement for statement in node.body if not _is_text(statement)]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], tuple(_first_party(nodes, packages))
+    reached = (*_first_party(nodes, packages), *_named_beside(file, nodes))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], reached
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -175,6 +182,15 @@ def _first_party(nodes: Iterable[ast.AST], packages: tuple[Path, ...]) -> Iterab
             continue
         for name in names:
             yield from _files(name, packages)
+
+
+def _named_beside(module: Path, nodes: Iterable[ast.AST]) -> Iterable[Path]:
+    """Yield the files, other than modules, in a module's folder and below it that one of its strings names."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _FILE.fullmatch(node.value):
+            path = module.parent / node.value
+            if path.suffix != ".py" and path.is_file():
+                yield path
 
 
 def _files(name: str, packages: tuple[Path, ...]) -> Iterable[Path]:

@@ -31,7 +31,9 @@ FILES = {
             from zetadp.late import now
             return layers.width + now  # done
     """,
-    "src/zetadp/nn/layers.py": "from zetadp.nn.deep import width\n",
+    "src/zetadp/nn/layers.py": "from zetadp.nn.deep import width\npage = 'templates/page.j2'\n",
+    "src/zetadp/nn/templates/page.j2": "<p>{# here #}</p>\n",
+    "src/zetadp/nn/templates/other.j2": "<p></p>\n",
     "src/zetadp/nn/deep.py": "from zetadp.training import train\nwidth = 3\n",
     "src/zetadp/privacy/__init__.py": "clip = 1\n",
     "src/zetadp/late.py": "now = 1\n",
@@ -72,6 +74,7 @@ def test_code_is_the_script_and_all_it_imports(repository):
         "src/zetadp/nn/__init__.py",
         "src/zetadp/nn/deep.py",
         "src/zetadp/nn/layers.py",
+        "src/zetadp/nn/templates/page.j2",
         "src/zetadp/privacy/__init__.py",
         "src/zetadp/training.py",
     ]
@@ -86,6 +89,7 @@ def test_code_is_the_script_and_all_it_imports(repository):
         ("src/zetadp/privacy/__init__.py", "clip = 1", "clip = 2"),
         ("src/zetadp/late.py", "now = 1", "now = 1.0"),
         ("src/zetadp/nn/layers.py", "import width", "import width as breadth"),
+        ("src/zetadp/nn/templates/page.j2", "here", "there"),
     ],
 )
 def test_code_changes_when_something_reachable_changes_in_meaning(repository, name, old, new):
@@ -103,6 +107,7 @@ def test_code_changes_when_something_reachable_changes_in_meaning(repository, na
         ("src/zetadp/late.py", "now = 1", 'now = 1\n"""The time."""'),
         ("src/zetadp/unrelated.py", "x = 1", "x = 2"),
         ("src/zetadp/nn/unrelated.py", "y = 1", "y = 2"),
+        ("src/zetadp/nn/templates/other.j2", "<p>", "<q>"),
         ("src/zetadp/late.py", "now", "now"),
     ],
 )
