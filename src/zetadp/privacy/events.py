@@ -11,17 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self
 
 from zetadp.base.validation import UserError, did_you_mean, in_range, positive, whole
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.kinds import Kind, NoisySum
-
-Unit: TypeAlias = Literal["patient", "speaker", "record", "image"]
-"""The unit that is drawn, clipped and hidden. The person behind a record or an image may contribute others as well."""
-
-PERSONS = ("patient", "speaker")
-"""Units that are whole persons."""
+from zetadp.privacy.threat import PERSONS as PERSONS
+from zetadp.privacy.threat import Unit as Unit
 
 KINDS: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Direction)}
 """Every law of noise, by its name. There are no others: a release of another law is refused wherever it is read."""

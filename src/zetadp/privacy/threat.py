@@ -16,6 +16,12 @@ from zetadp.base.validation import one_of, positive
 
 Threat: TypeAlias = Literal["local", "secure_aggregation", "central"]
 
+Unit: TypeAlias = Literal["patient", "speaker", "record", "image"]
+"""The unit that is drawn, clipped and hidden. The person behind a record or an image may contribute others as well."""
+
+PERSONS = ("patient", "speaker")
+"""Units that are whole persons."""
+
 SECURE_AGGREGATION: Threat = "secure_aggregation"
 
 CENTRAL_HOLDER = "central"
