@@ -288,8 +288,8 @@ STAGES = {
                 "text": f"{RESULTS}/privacy_total.txt",
                 "pictures": [f"{RESULTS}/figures/accuracy.svg"],
             },
-            outputs={"page": f"{RESULTS}/report.html", "stages": f"{RESULTS}/stages.svg"},
-            params={"name": "killed", "rules": ["train_model", "write_report"]},
+            outputs={"page": f"{RESULTS}/report.html"},
+            params={"name": "killed"},
         ),
     )
 }

@@ -193,7 +193,6 @@ def test_the_page_with_the_result_is_that_of_the_finished_files(finished, tmp_pa
     page = results(finished) / "report.html"
     assert main(["report", str(results(finished)), "--html", str(tmp_path / "again.html")]) == 0
     assert (tmp_path / "again.html").read_text() == page.read_text()
-    assert "calibrate" in words_of(results(finished) / "stages.svg")
 
 
 def test_simulated_patients_are_not_titled_like_real_ones(finished):

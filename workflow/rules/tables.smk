@@ -101,7 +101,6 @@ rule write_report:
             category="Results",
             labels={"result": "everything on one page"},
         ),
-        stages=f"{RESULTS}/stages.svg",
     log:
         "logs/write_report.log",
     localrule: True
@@ -109,9 +108,6 @@ rule write_report:
         "../../envs/tables.yaml"
     params:
         name=config["name"],
-        rules=lambda wildcards: sorted(
-            {Path(rule.script).stem for rule in workflow.rules if rule.script}
-        ),
         code=code_of("scripts/write_report.py"),
     script:
         "../../scripts/write_report.py"
