@@ -8,6 +8,7 @@ from zetadp.base.storage import read_json, write_text
 from zetadp.base.workflow import run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
+from zetadp.report.page import to_html
 from zetadp.report.provenance import origin, seeds_shown
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def main(
     write_text(csv, rendering.to_csv(table, (*made, *below)))
     write_text(md, rendering.to_markdown(replace(sheet, notes=(*sheet.notes, *made))))
     write_text(tex, rendering.to_latex(sheet))
-    write_text(html, rendering.to_html(sheet))
+    write_text(html, to_html(sheet))
     write_text(txt, rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False)))
     write_text(per_class, rendering.to_csv(tables.per_class(runs), (*made, *below)))
     write_text(per_patient, rendering.to_csv(tables.per_patient(runs), (*made, *below)))

@@ -16,7 +16,6 @@ from zetadp.base.epsilon import epsilon_order, epsilon_value
 from zetadp.core.metrics import LEVEL
 from zetadp.report.figures import draw_chance
 from zetadp.report.figurestyle import (
-    GREY,
     LOOKS,
     arms_shown,
     columns_for,
@@ -34,15 +33,11 @@ from zetadp.report.figurestyle import (
     spread_shown,
     without_noise_shown,
 )
-from zetadp.report.tables import PAPER_TABLE_1, holders, metric_shown, not_empty
+from zetadp.report.tables import holders, metric_shown, not_empty
 
 PUBLIC = "public\nweights"
 """Tick label, left of every epsilon, for the metric of public weights before any private training."""
 FROM_PUBLIC, FROM_RANDOM = "networks from public weights", "networks from random weights"
-_PAPER_MEANING = (
-    "Paper: other patients, another network, ten seeds. Its ε has a weaker unit (its figures fit a guarantee per "
-    "image), so its points must not be compared with the others at equal ε."
-)
 
 
 @dataclass(frozen=True)
@@ -65,9 +60,7 @@ class _Panel:
         return below if below >= 50 else 0
 
 
-def accuracy_against_epsilon(
-    table: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, chance: float | None = None
-) -> Figure:
+def accuracy_against_epsilon(table: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
     """Draw the task's metric against epsilon.
 
     With one arm, there are up to two panels: one for the networks that start from public weights, one for the others.
@@ -80,9 +73,6 @@ def accuracy_against_epsilon(
         Result of `tables.table1`.
     cohort_label
         Name of the cohort for the title.
-    paper
-        Add the paper's printed figures in grey, to panels of networks that start from random weights, as the paper's
-        does; by default if the table has such figures.
     chance
         Score of guessing, in %; no line by default.
 
@@ -94,12 +84,9 @@ def accuracy_against_epsilon(
     the cost of privacy can be seen.
     """
     not_empty(table)
-    paper = bool(table["paper_mean"].notna().any()) if paper is None else paper
     metric, called = metric_shown(table["metric"].iloc[0]), networks_shown(table)
     laid = _panels(table, called)
-    all_public = all(panel.public for panel in laid)
-    printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if paper else set()
-    epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
+    epsilons = sorted(set(table["epsilon"]), key=epsilon_order)
     with figure_style():
         columns = columns_for(len(laid))
         wide = columns < 3  # narrow panels have no room for one more place on the axis
@@ -109,8 +96,6 @@ def accuracy_against_epsilon(
                 # A small shift keeps the bars apart.
                 shift = min(0.12, 0.6 / len(content.lines)) * (place - (len(content.lines) - 1) / 2)
                 _draw_line(panel, rows, epsilons, shift, label, line_look(look), marked=wide)
-            if paper and (all_public or not content.public):
-                _draw_paper(panel, epsilons)
             _draw_best(panel, table, called)
             lowest = content.lowest if len(laid) == 2 and content.title == FROM_PUBLIC else 0
             draw_chance(panel, None if lowest else chance)
@@ -126,7 +111,6 @@ def accuracy_against_epsilon(
             panels,
             f"Held-out test {holders(table)}; {spread}",
             "; ".join(filter(None, (public, without_noise_shown(epsilons)))),
-            _PAPER_MEANING if paper else "",
         )
     return figure
 
@@ -174,16 +158,6 @@ def _draw_line(
         if marked:
             panel.plot([shift - 1], [start], **{**look, "markerfacecolor": "white", "linestyle": "none"})
         panel.axhline(start, color=look["color"], linewidth=0.8, linestyle=":", zorder=1)
-
-
-def _draw_paper(panel: Axes, epsilons: Sequence[str]) -> None:
-    """Draw the paper's printed figures behind the runs, in grey."""
-    for (arm, cells), marker, fill in zip(PAPER_TABLE_1.items(), ("^", "v"), ("white", GREY), strict=True):
-        places = [position for position, epsilon in enumerate(epsilons) if epsilon in cells]
-        means = [cells[epsilons[position]][0] for position in places]
-        label = f"paper, printed ({arm}), ε of a weaker unit"
-        line = panel.plot(places, means, "--", color=GREY, linewidth=1.2, zorder=1, label=label)
-        line[0].set(marker=marker, markersize=5, markerfacecolor=fill)
 
 
 def _draw_best(panel: Axes, table: pd.DataFrame, called: dict[str, str]) -> None:

@@ -162,7 +162,7 @@ def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str, order: Seq
     meaning
         Lines of the heading; empty ones are left out.
     order
-        Order of the runs' labels. Labels of references (chance, paper, public weights) come last.
+        Order of the runs' labels. The label of guessing comes last.
     """
     entries: dict[str, Any] = {}
     for panel in panels:
@@ -170,7 +170,7 @@ def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str, order: Seq
         entries.update(zip(labels, handles, strict=True))
     places = {label: place for place, label in enumerate(order)}
     # Sorted because matplotlib lists plain lines before lines with bars.
-    labels = sorted(entries, key=lambda label: (label.startswith(("public", "paper", "chance")), places.get(label, 0)))
+    labels = sorted(entries, key=lambda label: (label.startswith("chance"), places.get(label, 0)))
     width = 0.97 * figure.get_figwidth()
     legend = figure.legend(
         [entries[label] for label in labels],

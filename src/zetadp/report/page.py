@@ -1,16 +1,19 @@
-"""Pages of sections with text, tables and figures, as one self-contained HTML file or as Markdown."""
+"""Pages of sections with text, tables and figures, as one self-contained HTML file or as Markdown, from templates."""
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
 
 from zetadp.base.sheet import Sheet
-from zetadp.report.rendering import html_page, html_table, html_text, markdown_text, to_markdown
+from zetadp.base.validation import shown
+from zetadp.report.rendering import markdown_text, to_markdown
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Section:
     Attributes
     ----------
     heading
-        One line.
+        One line; empty for a section without one.
     paragraphs
         Texts, with code in backticks.
     pictures
@@ -41,64 +44,59 @@ class Section:
     points: Sequence[str] = ()
 
 
-def page_html(title: str, sections: Sequence[Section]) -> str:
-    """Return a page that needs no other file; the paragraphs of its first section are set off."""
-    return html_page(title, [f"<h1>{html_text(title)}</h1>", *sections_html(sections)], PAGE_STYLE)
+def filled(template: str, *, filters: Mapping[str, Callable[..., Any]], html: bool = False, **values: Any) -> str:  # noqa: ANN401  (whatever the template shows)
+    """Return a template beside this module with its values; in HTML every text is escaped and on one line."""
+    environment = Environment(
+        autoescape=html,  # noqa: S701  (Markdown has no markup to escape)
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_on_one_line if html else None,
+    )
+    environment.filters.update(filters)
+    source = (Path(__file__).parent / template).read_text(encoding="utf-8")
+    return environment.from_string(source).render(**values).strip() + "\n"
 
 
-def sections_html(sections: Sequence[Section], *, lead: bool = True) -> list[str]:
-    """Return the HTML of sections, with embedded figures; ``lead`` sets off the paragraphs of the first section."""
-    body = []
-    for place, section in enumerate(sections):
-        body.append(f"<h2>{html_text(section.heading)}</h2>")
-        mark = ' class="first"' if lead and place == 0 else ""
-        body += [f"<p{mark}>{_code(text)}</p>" for text in section.paragraphs]
-        body += [_image(text, path) for text, path in section.pictures.items()]
-        body += [f'<div class="wide">{html_table(sheet)}</div>' for sheet in section.tables]
-        body += [f"<pre>{escape(text)}</pre>" for text in section.texts]
-        if section.points:
-            body += ["<ul>", *(f"<li>{_code(text)}</li>" for text in section.points), "</ul>"]
-    return body
+def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0, whole: bool = False) -> str:
+    """Return a page that needs no other file and is well-formed XML; the first section's paragraphs are set off.
+
+    Parameters
+    ----------
+    title, sections
+        Content of the page.
+    repeated
+        Number of sections that the landing page of Snakemake's report repeats.
+    whole
+        Never break lines within tables on a screen.
+    """
+    return filled(
+        "templates/page.html.j2",
+        html=True,
+        filters={"base64": _base64},
+        title=title,
+        sections=sections,
+        repeated=repeated,
+        whole=whole,
+    )
 
 
 def page_markdown(title: str, sections: Sequence[Section], folder: Path) -> str:
     """Return the page as Markdown, for a file in ``folder``, with relative links to figures."""
-    lines = [f"# {markdown_text(title)}", ""]
-    for section in sections:
-        lines += [f"## {markdown_text(section.heading)}", ""]
-        lines += [line for text in section.paragraphs for line in (markdown_text(text), "")]
-        for text, path in section.pictures.items():
-            lines += [f"![{markdown_text(text)}]({os.path.relpath(path, folder)})", ""]
-        lines += [line for sheet in section.tables for line in (to_markdown(sheet), "")]
-        lines += [line for text in section.texts for line in ("```text", text.rstrip(), "```", "")]
-        lines += [f"- {markdown_text(text)}" for text in section.points]
-        lines += [""] if section.points else []
-    return "\n".join(lines).rstrip() + "\n"
+    filters: dict[str, Callable[..., str]] = {"words": markdown_text, "table": to_markdown}
+    below = {path: os.path.relpath(path, folder) for section in sections for path in section.pictures.values()}
+    return filled("templates/page.md.j2", filters=filters, title=title, sections=sections, below=below)
 
 
-def _code(text: str) -> str:
-    """Escape a text, and mark what is in backticks as code."""
-    parts = html_text(text).split("`")
-    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
+def to_html(sheet: Sheet) -> str:
+    """Return a page with one table, whose title is the only heading."""
+    return page_html(sheet.title, [Section("", tables=[sheet])], whole=True)
 
 
-def _image(text: str, path: Path) -> str:
-    content = base64.b64encode(path.read_bytes()).decode()
-    return f'<figure><img alt="{html_text(text)}" src="data:image/svg+xml;base64,{content}"/></figure>'
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
 
 
-PAGE_STYLE = """\
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 1.8rem; break-after: avoid; }
-p, li { max-width: 46rem; }
-p.first { font-size: 1.15rem; border-left: 4px solid #1a1a1a; padding-left: .8rem; }
-figure { margin: 1rem 0; } img { max-width: 100%; }
-table { margin: 1rem 0; } caption { white-space: normal; }
-tbody td, thead th { white-space: normal; }
-pre { white-space: pre-wrap; font-size: 13px; max-width: 55rem; }
-.wide { overflow-x: auto; }
-@media print {
-  body { margin: 0; font-size: 11pt; max-width: none; }
-  .wide { overflow: visible; } table { font-size: 9pt; } th, td { padding: .15rem .4rem; }
-  figure, table { break-inside: avoid; } img { max-height: 22cm; }
-}
-"""
+def _on_one_line(value: object) -> object:
+    """Show what a page would not print, in everything but text that the template escaped itself."""
+    return shown(value) if type(value) is str else value

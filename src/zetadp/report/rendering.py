@@ -1,4 +1,4 @@
-"""Tables as CSV, Markdown, LaTeX, HTML and plain text, each with its notes.
+"""Tables as CSV, Markdown, LaTeX and plain text, each with its notes.
 
 All formats but CSV are rendered from one `Sheet`, so they show the same numbers.
 """
@@ -9,7 +9,6 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 
 import pandas as pd
 
@@ -18,74 +17,23 @@ from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.validation import shown
 from zetadp.core.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
-from zetadp.report.tables import BESIDE, PAPER_TABLE_1, holders, metric_shown, not_empty
+from zetadp.report.tables import BESIDE, holders, metric_shown, not_empty
 
 _NUMBER = re.compile(r"[+-][0-9.]+(e[+-]?[0-9]+)?%?")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
-PAPER_LABEL = "paper, printed"
-PAPER_NOTE = (
-    "Rows marked “paper, printed” repeat Table 1 of Riess et al., Complex-valued Federated Learning with Differential "
-    "Privacy and MRI Applications (10 seeds): its own cohort, network and reading of the guarantee. "
-    "They are no result of these runs."
+_LATEX = str.maketrans(
+    {character: rf"\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": "$<$", ">": "$>$", "|": "$|$", "–": "--", "’": "'", "±": r"$\pm$", "∞": r"$\infty$", "√": r"$\sqrt{}$"}
+    | {"≤": r"$\leq$", "≥": r"$\geq$", "×": r"$\times$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "μ": r"$\mu$"}
 )
-_GREEK = (
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "zeta",
-    "eta",
-    "theta",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "pi",
-    "rho",
-    "sigma",
-    "tau",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-)
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{character: rf"\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "|": "$|$",
-    "–": "--",
-    "—": "---",
-    "“": "``",
-    "”": "''",
-    "’": "'",
-    "±": r"$\pm$",
-    "∞": r"$\infty$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "≈": r"$\approx$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "√": r"$\sqrt{}$",
-    "ε": r"$\varepsilon$",
-    **{
-        letter: rf"$\{name}$"
-        for letter, name in zip(
-            "αβγδζηθκλμνπρστφχψω",
-            _GREEK,
-            strict=True,
-        )
-    },
-}
+"""What LaTeX has other words for."""
 
 
 def accuracy_sheet(
     table: pd.DataFrame, notes: tuple[str, ...] = (), *, title: str | None = None, intervals: bool = True
 ) -> Sheet:
-    """Return `tables.table1` with networks and arms as rows and epsilons as columns, and the paper's rows below.
+    """Return `tables.table1` with networks and arms as rows and epsilons as columns.
 
     Parameters
     ----------
@@ -101,10 +49,7 @@ def accuracy_sheet(
     """
     not_empty(table)
     title = title or f"Test {metric_shown(table['metric'].iloc[0])} in %"
-    with_paper = bool(table["paper_mean"].notna().any())
-    # The paper's rows are shown whole, even for an epsilon that was not run here.
-    printed = {epsilon for row in PAPER_TABLE_1.values() for epsilon in row} if with_paper else set()
-    epsilons = sorted({*table["epsilon"], *printed}, key=epsilon_order)
+    epsilons = sorted(set(table["epsilon"]), key=epsilon_order)
     rows = []
     for (network, arm), group in table.groupby(["network", "arm"], sort=False):
         cells = {str(row["epsilon"]): row for _, row in group.iterrows()}
@@ -114,13 +59,8 @@ def accuracy_sheet(
         if intervals:
             rows.append(("", f"{LEVEL:.0%} interval", *(interval_cell(cells.get(e)) for e in epsilons)))
             rows += [("", shown, *figures) for shown, figures in _beside(cells, epsilons)]
-    if with_paper:
-        for arm, cells_of_paper in PAPER_TABLE_1.items():
-            printed_cells = [cells_of_paper.get(e) for e in epsilons]
-            rows.append((PAPER_LABEL, arm, *(f"{c[0]:.2f} ± {c[1]:.2f}" if c else MISSING for c in printed_cells)))
     heading = ("network", "arm", *(e if e == UNCLIPPED else f"ε = {epsilon_shown(e)}" for e in epsilons))
-    below = (_spread_note(table, intervals=intervals), *notes, *([PAPER_NOTE] if with_paper else []))
-    return Sheet(title, heading, tuple(rows), below, names=2)
+    return Sheet(title, heading, tuple(rows), (_spread_note(table, intervals=intervals), *notes), names=2)
 
 
 def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: str | None = None) -> str:
@@ -142,11 +82,6 @@ def _csv_cell(value: object) -> object:
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text) else text
 
 
-def html_text(text: str) -> str:
-    """Return a text for a page in HTML, on one line and without markup."""
-    return escape(shown(text))
-
-
 def markdown_text(text: str) -> str:
     """Return a text for a page in Markdown, on one line and without raw HTML."""
     return _HTML.sub("&lt;", shown(text))
@@ -163,46 +98,23 @@ def to_markdown(sheet: Sheet) -> str:
 
 def to_latex(sheet: Sheet) -> str:
     r"""Render a sheet as a LaTeX table; the document needs ``\usepackage{booktabs,graphicx}``."""
-    align = "l" * sheet.names + "r" * (len(sheet.columns) - sheet.names)
-    body = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in sheet.rows]
-    names = [row[0] for row in sheet.rows]
-    if PAPER_LABEL in names:
-        body.insert(names.index(PAPER_LABEL), r"\midrule")
+    title, *notes = (text.translate(_LATEX) for text in (sheet.title, *sheet.notes))
+    head, *body = [[cell.translate(_LATEX) for cell in row] for row in (sheet.columns, *sheet.rows)]
+    align = "l" * sheet.names + "r" * (len(head) - sheet.names)
+    cells = pd.DataFrame(body, columns=head).to_latex(index=False, column_format=align)
     lines = [
         r"% needs \usepackage{booktabs,graphicx}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_latex(sheet.title)}.}}",
+        rf"\caption{{{title}.}}",
         # Six columns of mean and spread are wider than the text block of most classes: shrink, but never enlarge.
         r"\footnotesize",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{align}}}",
-        r"\toprule",
-        " & ".join(_latex(cell) for cell in sheet.columns) + r" \\",
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}}",
-        *(rf"\par\smallskip\parbox{{\linewidth}}{{\scriptsize {_latex(note)}}}" for note in sheet.notes),
+        f"{cells.rstrip()}}}",
+        *(rf"\par\smallskip\parbox{{\linewidth}}{{\scriptsize {note}}}" for note in notes),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def to_html(*sheets: Sheet) -> str:
-    """Render sheets as one self-contained HTML page, which is also well-formed XML."""
-    return html_page(sheets[0].title, [html_table(sheet) for sheet in sheets])
-
-
-def html_page(title: str, body: Sequence[str], style: str = "") -> str:
-    """Return a self-contained HTML page with the given elements, and ``style`` in addition to the common style."""
-    return (
-        "<!DOCTYPE html>\n"
-        f'<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        f"<title>{html_text(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
-    )
 
 
 def to_text(sheet: Sheet) -> str:
@@ -254,48 +166,3 @@ def _beside(cells: Mapping[str, pd.Series], epsilons: Sequence[str]) -> list[tup
         (shown, [f"{cells[epsilon][key]:.2f}" if epsilon in cells else MISSING for epsilon in epsilons])
         for key, shown in BESIDE.items()
     ]
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
-def html_table(sheet: Sheet) -> str:
-    """Render a sheet as an HTML table, with its notes as a list below."""
-
-    def row(cells: tuple[str, ...], tag: str) -> str:
-        marked = [
-            f'<th scope="row">{escape(cell)}</th>'
-            if tag == "td" and index < sheet.names
-            else f'<th scope="col">{escape(cell)}</th>'
-            if tag == "th"
-            else f"<td>{escape(cell)}</td>"
-            for index, cell in enumerate(cells)
-        ]
-        paper = ' class="paper"' if cells[0] == PAPER_LABEL else ""
-        return f"<tr{paper}>{''.join(marked)}</tr>"
-
-    lines = [
-        "<table>",
-        f"<caption>{escape(sheet.title)}</caption>",
-        f"<thead>{row(sheet.columns, 'th')}</thead>",
-        "<tbody>",
-        *(row(cells, "td") for cells in sheet.rows),
-        "</tbody>",
-        "</table>",
-        *(["<ul>", *(f"<li>{escape(note)}</li>" for note in sheet.notes), "</ul>"] if sheet.notes else []),
-    ]
-    return "\n".join(lines)
-
-
-_STYLE = """\
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 1.5rem; max-width: 70rem; }
-table { border-collapse: collapse; border-top: 2px solid #1a1a1a; border-bottom: 2px solid #1a1a1a; }
-caption { text-align: left; font-weight: 600; padding-bottom: .5rem; }
-th, td { padding: .25rem .75rem; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-th { font-weight: 500; }
-thead th { border-bottom: 1px solid #1a1a1a; }
-tbody th, thead th:first-child, thead th:nth-child(2) { text-align: left; }
-tr.paper td, tr.paper th { color: #555; font-style: italic; }
-ul { padding-left: 1.2rem; font-size: 13px; color: #333; max-width: 55rem; }
-"""

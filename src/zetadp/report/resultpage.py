@@ -15,13 +15,11 @@ from zetadp.base.sheet import Sheet
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError
 from zetadp.privacy.threat import arm_shown
-from zetadp.report.page import PAGE_STYLE, Section, sections_html
+from zetadp.report.page import Section, page_html
 from zetadp.report.provenance import KEYS
-from zetadp.report.rendering import accuracy_sheet, html_page, html_text
+from zetadp.report.rendering import accuracy_sheet
 from zetadp.report.tables import is_simulated, metric_shown
 
-RESULT, END = "<!-- result -->", "<!-- end of the result -->"
-"""Marks around the part that the landing page of Snakemake's report repeats."""
 FIGURE = "accuracy.svg"
 _SHOWN = {
     "confusion.svg": "Confusion of the classes",
@@ -29,13 +27,11 @@ _SHOWN = {
     "curves.svg": "Training curves on validation data",
     "patient.svg": "Data of one held-out patient",
 }
-_STAGES = "stages.svg"
 _OF_A_RUN = (
     "Each run has a folder `runs/NETWORK/ARM/eps-EPSILON/seed-SEED`. There, `risk.html` says what the run may reveal "
     "about a person, and `privacy.txt` states its guarantee."
 )
 _MOST_NAMED = 4
-_MORE_STYLE = "@media screen { .wide td, .wide th { white-space: nowrap; } }\n"
 
 
 @dataclass(frozen=True)
@@ -91,10 +87,9 @@ class Results:
 
 def write_results(found: Results, name: str, page: Path) -> None:
     """Write the page of the experiment ``name``. It needs no other file and no network, and can be printed."""
+    result, details = list(_result(found)), list(_details(found))
     title = f"Results of the experiment {name}"
-    result, details = sections_html(list(_result(found))), sections_html(list(_details(found)), lead=False)
-    body = [RESULT, f"<h1>{html_text(title)}</h1>", *result, END, *details]
-    write_text(page, html_page(title, body, PAGE_STYLE + _MORE_STYLE))
+    write_text(page, page_html(title, [*result, *details], repeated=len(result), whole=True))
 
 
 def reached(table: pd.DataFrame) -> str:
@@ -133,8 +128,6 @@ def _result(found: Results) -> Iterable[Section]:
     made = tuple(note for note in found.notes if note.partition(":")[0] in KEYS)
     below = tuple(note for note in found.notes if note not in made)
     yield Section("Figure and table", pictures=pictures, tables=[accuracy_sheet(found.table, below)])
-    if _STAGES in found.pictures:
-        yield Section("How results are made", pictures={"Stages of the workflow": found.pictures[_STAGES]})
 
 
 def _details(found: Results) -> Iterable[Section]:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from zetadp.base.epsilon import epsilon_shown, rounded_up
 from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
-from zetadp.privacy.events import Unit
 from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
+from zetadp.privacy.threat import Unit
 from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
 from zetadp.report.page import Section, page_html, page_markdown

@@ -19,31 +19,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
 from zetadp.core.metrics import LEVEL, accuracy_interval
-from zetadp.privacy.events import PERSONS
-
-# Riess et al., "Complex-valued Federated Learning with Differential Privacy and MRI Applications", Table 1: test
-# accuracy in %, mean and standard deviation over 10 seeds, as printed, by arm and epsilon.
-PAPER_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
-    "federated": {
-        "1": (81.65, 1.03),
-        "3": (87.98, 1.46),
-        "5": (88.46, 1.37),
-        "8": (89.08, 1.11),
-        "10": (89.99, 0.70),
-        "inf": (90.12, 1.26),
-    },
-    "central": {
-        "1": (82.85, 1.49),
-        "3": (89.53, 1.89),
-        "5": (89.31, 1.49),
-        "8": (89.62, 1.06),
-        "10": (90.33, 0.59),
-        "inf": (90.89, 1.41),
-    },
-}
-
-PAPER_TASK = "brain_sequences"
-"""The task of the paper's Table 1."""
+from zetadp.privacy.threat import PERSONS
 
 CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")
@@ -56,11 +32,6 @@ REPLICATES = "replicates"
 STATED = ("delta", "unit", "noise_source", "statement", "nodes")
 # Calibration stays below the target, so an excess beyond rounding was not planned, and a note reports it.
 EPSILON_TOLERANCE = 1e-9
-
-
-def paper_cell(arm: str, epsilon: str) -> tuple[float, float] | None:
-    """Return the paper's printed mean and standard deviation in %, or None where it prints none."""
-    return PAPER_TABLE_1.get(arm, {}).get(epsilon)
 
 
 def is_simulated(cohort_label: str) -> bool:
@@ -146,7 +117,7 @@ def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
     return ordered(pd.concat(parts, ignore_index=True), "seed", "round")
 
 
-def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, seed: int = 0) -> pd.DataFrame:
+def table1(runs: pd.DataFrame, cohort_label: str, *, seed: int = 0) -> pd.DataFrame:
     """Return the task's metric against epsilon, one row for each network, arm and epsilon.
 
     Parameters
@@ -155,10 +126,6 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
         Result of `collect`.
     cohort_label
         Name of the cohort for readers. It contains the word "simulated" if the cohort is.
-    paper
-        Add the paper's printed figures, ``paper_mean`` and ``paper_std``, if it has some for this arm and epsilon. The
-        default is to add them if pulse sequences of single images were classified, as in the paper. The paper has
-        another cohort, another network and another reading of the guarantee.
     seed
         Seed of the bootstrap.
 
@@ -179,12 +146,9 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
     """
     not_empty(runs)
     rows = []
-    alone = runs["image_accuracy"].isna()  # as in the paper
-    paper = bool(((runs["task"] == PAPER_TASK) & alone).all()) if paper is None else paper
     for cell, group in _cells(runs):
         mean, std = _mean_std(group["value"])
         low, high = _joint_interval(group, seed)
-        printed = paper_cell(cell[1], cell[2]) if paper else None
         rows.append(
             {
                 **dict(zip(CELL, cell, strict=True)),
@@ -194,8 +158,6 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, paper: bool | None = None, 
                 "std": std,
                 "ci_low": 100 * low,
                 "ci_high": 100 * high,
-                "paper_mean": printed[0] if printed else math.nan,
-                "paper_std": printed[1] if printed else math.nan,
                 **{key: 100 * float(group[key].mean()) for key in ("public_start", *BESIDE)},
                 "cohort": cohort_label,
                 "unit": _common(group, "unit"),
@@ -289,7 +251,6 @@ def _row(directory: Path) -> dict[str, Any]:
         **identity,
         **{key: metrics[key] for key in MEASURED},
         **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES)},
-        "task": metrics.get("task", PAPER_TASK),
         "decision": metrics.get("decision"),
         "value": metrics[metric],
         "value_low": metrics[f"{metric}_interval"]["low"],

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
-from papers.complex_mri.tabulate_grid import earlier, with_earlier
+from papers.complex_mri.tabulate_grid import beside_printed, earlier, with_earlier
 from zetadp.report import tables
 
 
@@ -36,3 +36,11 @@ def test_runs_of_the_paper_s_table_join_those_of_other_machines(tmp_path):
     fewer, runs = with_earlier(every[every["seed"] == 1], label, whole)
     assert fewer["mean"].tolist() == whole["mean"].tolist()  # the kept cells have this seed
     assert len(runs) == 5
+
+
+def test_the_paper_s_figures_stand_beside_the_cells_of_their_arm_and_epsilon_alone():
+    table = pd.DataFrame({"arm": ["federated", "federated", "central", "secure"], "epsilon": ["1", "2", "inf", "1"]})
+    joined, rows = beside_printed(table)
+    assert joined["printed"].fillna(0).tolist() == [81.65, 0, 90.89, 0]
+    assert joined["printed_std"].fillna(0).tolist() == [1.03, 0, 1.41, 0]
+    assert rows[0] == ("the paper, printed", "federated", "81.65 ± 1.03", "–", "90.12 ± 1.26")

@@ -133,29 +133,23 @@ def test_lines_break_at_the_width_and_nowhere_within_an_equation():
         assert figurestyle.wrapped("a\nb", 10, 99) == "a\nb"
 
 
-def test_accuracy_shows_runs_chance_and_the_printed_figures(folders):
+def test_accuracy_shows_runs_and_chance(folders):
     figure = DRAW["accuracy"](folders)
     (panel,) = [axes for axes in figure.axes if axes.get_visible()]
-    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "3", "5", "8", "10", "∞", "unclipped"]
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "∞", "unclipped"]
     lines = {line.get_label(): line for line in panel.get_lines()}
-    paper = lines["paper, printed (central), ε of a weaker unit"]
-    assert list(paper.get_ydata()) == [82.85, 89.53, 89.31, 89.62, 90.33, 90.89]
-    assert paper.get_linestyle() == "--"
     assert set(lines["chance (25 %)"].get_ydata()) == {25.0}
     bars = {container.get_label(): container for container in panel.containers}
     np.testing.assert_allclose(bars["federated"].lines[0].get_ydata().astype(float), [58.75] * 3)
     # Seeds at 55 % and 62.5 %: the bar reaches one standard deviation to either side.
     segment = bars["central"].lines[2][0].get_segments()[0]
     np.testing.assert_allclose(segment[:, 1], [58.75 - 5.3033, 58.75 + 5.3033], atol=1e-3)
-    plain = accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL, paper=False)
-    assert not any("paper" in text.lower() for text in texts(plain))
 
 
-def test_accuracy_says_what_epsilon_means_how_many_seeds_there_are_and_that_the_papers_unit_is_weaker(folders):
+def test_accuracy_says_what_epsilon_means_and_how_many_seeds_there_are(folders):
     shown = texts(DRAW["accuracy"](folders))
     assert "ε per patient, δ = 0.001, simulated noise" in shown
     assert any("mean of 2 seeds; bars: ± one standard deviation over seeds" in text for text in shown)
-    assert any("Its ε has a weaker unit" in text and "must not be compared" in text for text in shown)
     shown = texts(DRAW["accuracy"](folders[:1]))
     assert any("one seed; bars: 95 % interval over patients" in text for text in shown)
     shown = texts(DRAW["accuracy"]([*folders[:2], folders[2]]))

@@ -15,7 +15,7 @@ from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
-from zetadp.report.resultpage import END, RESULT, Results, reached, spent, write_results
+from zetadp.report.resultpage import Results, reached, spent, write_results
 
 LABEL = "simulated cohort phantom, 3 + 2 patients"
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="90"><rect width="400" height="90" fill="{}"/></svg>'
@@ -49,7 +49,6 @@ def write_experiment(root, label=LABEL, spent_in_total=None):
     (root / "figures").mkdir()
     for name, colour in (("accuracy", "navy"), ("confusion", "red")):
         (root / f"figures/{name}.svg").write_text(SVG.format(colour))
-    (root / "stages.svg").write_text(SVG.format("gold"))
     return root
 
 
@@ -112,7 +111,7 @@ def test_without_private_runs_the_page_says_so(page):
 def test_the_page_needs_no_other_file_and_escapes_what_it_shows(page):
     root = ET.parse(page).getroot()
     images = [each.get("src") for each in root.iter(f"{XHTML}img")]
-    assert len(images) == 3
+    assert len(images) == 2
     assert all(source.startswith("data:image/svg+xml;base64,") for source in images)
     assert "http" not in page.read_text().replace("http://www.w3.org/1999/xhtml", "")
     assert "The total.\n  - indented <b>\n" in [each.text for each in root.iter(f"{XHTML}pre")]
@@ -121,9 +120,9 @@ def test_the_page_needs_no_other_file_and_escapes_what_it_shows(page):
 
 def test_the_part_for_the_landing_page_holds_sentences_figure_and_table(page):
     text = page.read_text()
-    (part,) = [text.split(RESULT)[1].split(END)[0]]
+    (part,) = [text.split("<!-- result -->")[1].split("<!-- end of the result -->")[0]]
     root = ET.fromstring(f"<div>{part}</div>")
-    assert [len(list(root.iter(tag))) for tag in ("table", "img", "h1")] == [1, 2, 1]
+    assert [len(list(root.iter(tag))) for tag in ("table", "img", "h1")] == [1, 1, 1]
 
 
 def test_a_browser_shows_the_page_without_an_error_and_in_grey(page, tmp_path):

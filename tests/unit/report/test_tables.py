@@ -10,10 +10,8 @@ from zetadp.base.epsilon import epsilon_label
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.tables import (
-    PAPER_TABLE_1,
     collect,
     collect_histories,
-    paper_cell,
     per_class,
     per_node,
     per_patient,
@@ -37,7 +35,6 @@ def test_mean_and_spread_are_those_of_the_seeds(three_seeds):
     assert row["std"] == pytest.approx(100 * math.sqrt((0.15**2 + 0.05**2 + 0.2**2) / 2))
     assert (row["network"], row["arm"], row["epsilon"]) == ("complex", "federated", "3")
     assert (row["cohort"], row["unit"], row["noise"], row["patients"]) == (LABEL, "patient", "seeded", 2)
-    assert (row["paper_mean"], row["paper_std"]) == (87.98, 1.46)
 
 
 def test_interval_resamples_patients_jointly_over_seeds(three_seeds):
@@ -64,10 +61,9 @@ def test_a_metric_that_is_no_mean_over_patients_brings_its_resamples(tmp_path):
 
 
 def test_one_seed_has_no_spread_but_an_interval(tmp_path):
-    (row,) = table1(collect([write_run(tmp_path, {"a": 10, "b": 14})]), LABEL, paper=False).to_dict("records")
+    (row,) = table1(collect([write_run(tmp_path, {"a": 10, "b": 14})]), LABEL).to_dict("records")
     assert math.isnan(row["std"])
     assert row["ci_low"] < row["mean"] < row["ci_high"]
-    assert math.isnan(row["paper_mean"])
 
 
 def test_epsilons_are_ordered_as_numbers_with_infinity_and_unclipped_last(tmp_path):
@@ -89,25 +85,6 @@ def test_epsilon_has_one_spelling():
     for wrong in ("0", "-1", "nan", "eight"):
         with pytest.raises(UserError, match="epsilon above zero"):
             epsilon_label(wrong)
-
-
-def test_the_paper_is_quoted_by_arm_and_only_where_it_prints_a_figure():
-    assert paper_cell("federated", "1") == (81.65, 1.03)
-    assert paper_cell("central", "inf") == (90.89, 1.41)
-    assert paper_cell("federated", "2") is None
-    assert paper_cell("federated_secure", "1") is None
-
-
-@pytest.mark.parametrize(
-    ("arm", "printed"),
-    [
-        ("federated", "81.65 +- 1.03 | 87.98 +- 1.46 | 88.46 +- 1.37 | 89.08 +- 1.11 | 89.99 +- 0.70 | 90.12 +- 1.26"),
-        ("central", "82.85 +- 1.49 | 89.53 +- 1.89 | 89.31 +- 1.49 | 89.62 +- 1.06 | 90.33 +- 0.59 | 90.89 +- 1.41"),
-    ],
-)
-def test_the_papers_figures_are_as_printed(arm, printed):
-    cells = [tuple(float(part) for part in cell.split(" +- ")) for cell in printed.split(" | ")]
-    assert PAPER_TABLE_1[arm] == dict(zip(("1", "3", "5", "8", "10", "inf"), cells, strict=True))
 
 
 def test_a_run_that_spent_more_than_its_name_says_is_told_to_the_reader(tmp_path):

@@ -109,16 +109,14 @@ def test_another_decision_is_refused():
         BrainSequences(decision="patient")
 
 
-def test_tables_show_each_image_by_itself_and_volumes_too_and_no_printed_figures(tmp_path):
+def test_tables_show_each_image_by_itself_and_volumes_too(tmp_path):
     right = {"a": 20, "b": 10}
     folder = write_run(tmp_path, right)
     by_itself = tables.table1(tables.collect([folder]), "simulated")
     assert "each image by itself" not in rendering.to_markdown(rendering.accuracy_sheet(by_itself))
-    assert by_itself["paper_mean"].notna().any()
     write_json(folder / "metrics.json", read_json(folder / "metrics.json") | {"image_accuracy": 0.625})
     runs = tables.collect([folder])
     table = tables.table1(runs, "simulated")
-    assert table["paper_mean"].isna().all()
     lines = rendering.to_markdown(rendering.accuracy_sheet(table)).splitlines()
     assert "|  | each image by itself | 62.50 |" in lines
     assert "|  | volumes | 75.00 |" in lines
