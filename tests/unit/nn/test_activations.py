@@ -112,21 +112,6 @@ def test_gradients_are_finite_at_and_near_the_origin(name, dtype, bias):
     assert all(t.isfinite().all() for t in (out, *gradients))
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_gradients_are_those_of_differences(name):
-    module = activation(name, 2)
-    for parameter in module.parameters():
-        parameter.data = torch.linspace(-0.2, 0.3, len(parameter), dtype=torch.float64)
-    x = stack(torch.tensor([[0.4 + 0.9j, -1.1 + 0.3j], [0.7 - 0.2j, -0.6 - 1.3j]], dtype=torch.complex128))
-    parameters = tuple(module.parameters())
-
-    def call(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
-        named = dict(zip([name for name, _ in module.named_parameters()], values, strict=True))
-        return torch.func.functional_call(module, named, (x,))
-
-    assert torch.autograd.gradcheck(call, (x.requires_grad_(), *parameters))
-
-
 @pytest.mark.parametrize(
     ("name", "biases"),
     [

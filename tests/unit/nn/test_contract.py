@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 
 import zetadp.nn
 from zetadp.base.parameters import Layout
 from zetadp.core.independence import first_mixture
+from zetadp.nn import stacked as stacking
 from zetadp.nn.activations import ACTIVATIONS, activation
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
@@ -36,7 +37,8 @@ REAL_LAYERS = {
     "real convolution": lambda: Conv2d(CHANNELS, 3, bias=True, dtype=REAL),
     "real linear": lambda: nn.Sequential(nn.Flatten(), Linear(CHANNELS * SIDE**2, 3, dtype=REAL)),
     "real normalisation": lambda: GroupNorm(2, CHANNELS),
-    "real mish": lambda: zetadp.nn.Mish(pooled=True),
+    "real mish": zetadp.nn.Mish,
+    "pooled real mish": lambda: zetadp.nn.Mish(pooled=True),
 }
 ALL = {**LAYERS, **REAL_LAYERS}
 
@@ -134,6 +136,83 @@ def test_ordinary_operations_can_be_differentiated_twice(name):
 
     with ordinary_operations():
         assert torch.autograd.gradgradcheck(output, (x.requires_grad_(), *parameters), fast_mode=True)
+
+
+def weighted(layer: nn.Module, own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Return a loss whose slope is another one for every number of the output."""
+    out = stacked(functional_call(layer, own, (x,)))
+    return (out * torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype).view(out.shape[1:])).square().sum()
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "wide convolution"])
+def test_gradients_are_those_of_differences(name):
+    layer, x = made(name, torch.float64), inputs(name, torch.float64)[:2]
+    names = [key for key, _ in layer.named_parameters()]
+
+    def output(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+        return stacked(functional_call(layer, dict(zip(names, values, strict=True)), (x,)))
+
+    given = (x.requires_grad_(), *(p.detach().requires_grad_() for p in layer.parameters()))
+    assert torch.autograd.gradcheck(output, given, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_second_derivative_is_right_or_refused(name):
+    def second() -> torch.Tensor:
+        layer, x = made(name, torch.float64), inputs(name, torch.float64)[:2].requires_grad_()
+        (first,) = torch.autograd.grad(weighted(layer, {}, x), [x], create_graph=True)
+        stacked(first).pow(3).sum().backward()
+        return x.grad
+
+    with ordinary_operations():
+        expected = second()
+    try:
+        found = second()
+    except RuntimeError as error:
+        assert "once_differentiable" in str(error)  # noqa: PT017  (not every layer raises)
+    else:
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_mapped_by_vmap_it_is_a_loop(name):
+    """With parameters of all or of each, and the mapped axis in front or not."""
+    layer = made(name, torch.float64)
+    x = stacked(inputs(name, torch.float64)[:6]).unflatten(0, (3, 2))
+    own = {key: p.detach() for key, p in layer.named_parameters()}
+    gradients = grad(lambda own, x: weighted(layer, own, x), argnums=(0, 1))
+    several = {key: torch.stack([p * k for k in (1, 1.5, 2)]) for key, p in own.items()}
+    shared, each = vmap(gradients, (None, 0))(own, x), vmap(gradients)(several, x)
+    behind = vmap(gradients, (None, 1))(own, x.movedim(0, 1))
+    for index in range(3):
+        mine = {key: p[index] for key, p in several.items()}
+        for found, parameters in ((shared, own), (behind, own), (each, mine)):
+            expected, of_x = gradients(parameters, x[index])
+            torch.testing.assert_close(found[1][index], of_x)
+            torch.testing.assert_close({key: value[index] for key, value in found[0].items()}, expected)
+
+
+def results(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    loss = weighted(layer, {}, x)
+    return [loss.detach(), *torch.autograd.grad(loss, [x, *layer.parameters()])]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("block", [1, 50, 10_000])
+def test_the_size_of_a_block_changes_no_bit(name, block, monkeypatch):
+    layer, x = made(name), inputs(name)
+    expected = results(layer, x)
+    monkeypatch.setattr(stacking, "BLOCK", block)
+    assert all(torch.equal(*pair) for pair in zip(results(layer, x), expected, strict=True))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_memory_layout_of_the_input_does_not_matter(name):
+    layer, x = made(name, torch.float64), inputs(name, torch.float64)
+    turned = x.to(memory_format=torch.channels_last)
+    assert turned.stride() != x.stride()
+    torch.testing.assert_close(results(layer, turned), results(layer, x))
 
 
 @pytest.mark.parametrize("name", ALL)

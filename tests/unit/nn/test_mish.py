@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zetadp.nn import stacked
 from zetadp.nn.activations import conj_mish, mish
 
 if TYPE_CHECKING:
@@ -60,22 +59,6 @@ def test_values_and_gradients_are_those_of_the_plain_composition(
         torch.testing.assert_close(found, expected, atol=tolerance * scale, rtol=tolerance)
 
 
-@pytest.mark.parametrize("kind", PLAIN)
-def test_gradients_are_those_of_differences(kind):
-    x = random(2, 4, 4, 2).requires_grad_()
-    assert torch.autograd.gradcheck(PLAIN[kind][0], (x,))
-
-
-@pytest.mark.parametrize("kind", PLAIN)
-@pytest.mark.parametrize("block", [1, 50, 129, 10_000])
-def test_the_size_of_a_block_changes_nothing(kind, block, monkeypatch):
-    x = random(7, 2, 4, 4)
-    expected = value_and_gradient(PLAIN[kind][0], x)
-    monkeypatch.setattr(stacked, "BLOCK", block)
-    for found, wanted in zip(value_and_gradient(PLAIN[kind][0], x), expected, strict=True):
-        assert torch.equal(found, wanted)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_small_values_far_to_the_left_keep_their_digits(dtype):
     """There Mish is nearly x exp(x); a difference of numbers near one would keep none of its digits."""
@@ -92,29 +75,3 @@ def test_far_to_the_right_it_is_the_identity():
     value, gradient = value_and_gradient(mish, x)
     assert torch.equal(value, x)
     torch.testing.assert_close(gradient, random(1, 3, seed=1, dtype=torch.float32))
-
-
-@pytest.mark.parametrize("kind", PLAIN)
-def test_memory_layout_of_the_input_does_not_matter(kind):
-    x = random(3, 4, 4, 6)
-    turned = x.to(memory_format=torch.channels_last)
-    results = (value_and_gradient(PLAIN[kind][0], t) for t in (turned, x))
-    for found, expected in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("kind", PLAIN)
-def test_mapped_by_vmap_it_is_a_loop(kind):
-    x = random(3, 2, 4, 4, 6)
-    gradient = torch.func.grad(lambda image: PLAIN[kind][0](image).square().sum())
-    expected = torch.stack([gradient(part) for part in x])
-    torch.testing.assert_close(torch.func.vmap(gradient)(x), expected)
-    torch.testing.assert_close(torch.func.vmap(gradient, in_dims=1)(x.movedim(0, 1)), expected)
-
-
-@pytest.mark.parametrize("kind", PLAIN)
-def test_second_derivatives_are_refused_rather_than_wrong(kind):
-    x = random(2, 2, 4, 4).requires_grad_()
-    (gradient,) = torch.autograd.grad(PLAIN[kind][0](x).square().sum(), [x], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()

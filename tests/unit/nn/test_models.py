@@ -104,16 +104,6 @@ def test_scores_of_zero_have_finite_gradients():
     assert all(torch.view_as_real(p.grad).isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_an_image_is_scored_alone(name):
-    settings = NETWORKS[name]
-    model = network(settings, dtype=torch.float64)
-    images, _ = patients(1, 4, domain=settings.domain, dtype=torch.float64)
-    together = model(images[0])
-    for index in range(4):
-        torch.testing.assert_close(model(images[0, index : index + 1])[0], together[index], atol=1e-12, rtol=1e-12)
-
-
 def test_the_transform_is_that_of_the_library():
     """A network behind the inverse transform sees, of k-space, the image that the library transformed."""
     settings = NETWORKS["complex fourier"]

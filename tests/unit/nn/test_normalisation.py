@@ -6,11 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 from torch.nn import functional
 from training_builder import as_dtype
 
-from zetadp.nn import stacked
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.stacked import stack, unstack
 
@@ -220,82 +219,6 @@ def test_degenerate_groups_have_the_gradients_of_ordinary_steps(kind):
     tolerance = 1e-9 + torch.finfo(torch.float64).eps * float(x.var()) / 1e-5
     for mine, wanted in zip(found, expected, strict=True):
         assert (mine - wanted).norm() <= tolerance * (1 + wanted.norm())
-
-
-@pytest.mark.parametrize("kind", ["random", "circular", "constant", "zero"])
-def test_gradients_are_those_of_differences(kind):
-    # A large epsilon: with the usual one a difference of any useful step leaves the straight part at a zero image.
-    layer = ComplexGroupNorm(1, 1, epsilon=0.1)
-    values = VALUES if kind == "random" else DEGENERATE[kind][..., :2, :2].to(torch.complex128)
-    x = stack(values).requires_grad_()
-    scale, shift = (torch.tensor([z], dtype=torch.complex128, requires_grad=True) for z in (1 - 0.5j, 0.3j))
-    assert torch.autograd.gradcheck(
-        lambda x, scale, shift: functional_call(layer, {"scale": scale, "shift": shift}, (x,)), (x, scale, shift)
-    )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_mapped_by_vmap_it_is_a_loop(kind):
-    layer_of, _, stacked = KINDS[kind]
-    layer = as_dtype(layer_of(2, 4), torch.float64)
-    own = {name: p.detach() for name, p in layer.named_parameters()}
-    x = torch.randn(3, 2, 4 * stacked, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-    def loss(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        return functional_call(layer, own, (x,))[..., ::2].pow(3).sum()
-
-    gradients = grad(loss, argnums=(0, 1))
-    found = vmap(gradients, in_dims=(None, 0))(own, x)
-    several = {name: torch.stack([p * k for k in (1, 2, 3)]) for name, p in own.items()}
-    found_several = vmap(gradients)(several, x)
-    for index in range(3):
-        mine = {name: p[index] for name, p in several.items()}
-        for (by_name, of_x), parameters in ((found, own), (found_several, mine)):
-            expected, expected_x = gradients(parameters, x[index])
-            torch.testing.assert_close(of_x[index], expected_x)
-            for name in own:
-                torch.testing.assert_close(by_name[name][index], expected[name])
-
-
-@pytest.mark.parametrize("block", [1, 100, 300])
-def test_the_size_of_a_block_changes_nothing(block, monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    x, direction = (torch.randn(7, 8, 3, 5, generator=generator) for _ in range(2))
-    own = {name: torch.randn(4, dtype=torch.complex64, generator=generator) for name in ("scale", "shift")}
-    expected = outcome("complex", 2, x, own, direction, plain=False)
-    monkeypatch.setattr(stacked, "BLOCK", block)
-    for found, wanted in zip(outcome("complex", 2, x, own, direction, plain=False), expected, strict=True):
-        assert torch.equal(found, wanted)
-
-
-def test_memory_layout_of_the_input_does_not_matter():
-    layer = ComplexGroupNorm(2, 4)
-    x = torch.randn(2, 8, 3, 5, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(layer(x.to(memory_format=torch.channels_last)), layer(x))
-
-
-def test_second_derivatives_are_refused_rather_than_wrong():
-    layer = ComplexGroupNorm(1, 1)
-    x = torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    (gradient,) = torch.autograd.grad(layer(x).pow(3).sum(), [x], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("layer", "channels"), [(ComplexGroupNorm(2, 4), 8), (GroupNorm(2, 4), 4)], ids=["complex", "real"]
-)
-def test_no_statistic_crosses_images(layer, channels):
-    x = torch.randn(3, channels, 4, 4, generator=torch.Generator().manual_seed(0))
-    together = layer(x)
-    for index in range(3):
-        torch.testing.assert_close(layer(x[index : index + 1]), together[index : index + 1], atol=1e-6, rtol=1e-6)
-    changed = x.clone()
-    changed[0] *= 100
-    changed[0, 0] += 7
-    torch.testing.assert_close(layer(changed)[1:], together[1:], atol=0, rtol=0)
-    changed[0] = torch.nan
-    torch.testing.assert_close(layer(changed)[1:], together[1:], atol=0, rtol=0)
 
 
 def test_real_group_normalisation_is_pytorchs():

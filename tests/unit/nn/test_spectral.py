@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from zetadp.base.parameters import Layout
 from zetadp.nn.activations import activation as activation_of
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.spectral import MagnitudeMaxPool2d
 from zetadp.nn.stacked import stack, unstack
-from zetadp.privacy.contributions import knows_units, patient_gradients
 
 PAPER = {"widths": (8, 16, 32, 64), "hidden": 64, "activation": "igaussian"}
 SMALL = {"widths": (2, 3, 3, 4), "hidden": 5, "activation": "igaussian"}
@@ -83,34 +80,3 @@ def test_the_network_of_the_paper_has_its_shapes_and_its_twin_as_many_numbers():
     assert scores.shape == (2, 8)
     # The activation keeps moduli below 1; one of almost 1 may be rounded to the next number above it.
     assert ((scores >= 0) & (scores <= 1 + torch.finfo(scores.dtype).eps)).all()
-
-
-@pytest.mark.parametrize("domain", ["complex", "image"])
-def test_gradients_of_single_clips_are_those_of_torch_func(domain):
-    model = build(NetworkSettings("spectrogram", domain, **SMALL), 8, 17, np.random.default_rng(0)).double()
-    if domain == "complex":
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(torch.complex128)
-    assert knows_units(model)
-    inputs = complex_images(3, 1, 16, 17)
-    inputs = inputs if domain == "complex" else inputs.abs()
-    labels = torch.tensor([1, 5, 5])
-    found = torch.cat(patient_gradients(model, Layout.of(model), inputs.unsqueeze(1), labels.unsqueeze(1)), dim=1)
-
-    # torch.func differentiates by real numbers: complex weights go in as pairs.
-    pairs = {n: torch.view_as_real(p) if p.is_complex() else p for n, p in model.named_parameters()}
-    pairs = {name: value.detach().clone() for name, value in pairs.items()}
-
-    def loss(given, image, label):
-        weights = {n: torch.view_as_complex(v) if domain == "complex" else v for n, v in given.items()}
-        return functional.cross_entropy(functional_call(model, weights, (image[None],)), label[None])
-
-    for clip in range(3):
-        expected = grad(loss)(pairs, inputs[clip], labels[clip])
-        named = {n: torch.view_as_complex(v.contiguous()) if domain == "complex" else v for n, v in expected.items()}
-        flat = Layout.of(model).flatten(named)
-        assert float(flat.norm()) > 1e-3
-        assert torch.allclose(found[clip], flat, rtol=1e-9, atol=1e-12)
-    if domain == "image":
-        mapped = vmap(grad(loss), (None, 0, 0))(pairs, inputs, labels)
-        assert torch.allclose(mapped["head.0.bias"][2], expected["head.0.bias"])

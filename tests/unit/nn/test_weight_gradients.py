@@ -14,7 +14,6 @@ from zetadp.nn.weight_gradients import (
     by_patient,
     by_patient_in_three,
     convolution_gradients,
-    product_gradients,
 )
 
 DTYPES = {torch.complex128: 1e-10, torch.float64: 1e-10, torch.complex64: 2e-5, torch.float32: 2e-5}
@@ -81,27 +80,6 @@ def test_patients_that_share_a_call_keep_their_own_gradients(threads, patients, 
     found = by_patient_in_three(x, gradient, patients, Geometry(3, **geometry))
     expected = by_patient(x, gradient, patients, Geometry(3, **geometry), is_complex=True)
     assert_near(found, expected, 1e-10)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=25)
-@given(
-    inputs=st.integers(1, 5),
-    outputs=st.integers(1, 4),
-    patients=st.integers(1, 5),
-    images=st.integers(1, 4),
-    seed=st.integers(0, 999),
-)
-def test_products_give_what_a_loop_of_ordinary_gradients_gives(dtype, inputs, outputs, patients, images, seed):
-    weight = random(outputs, inputs, dtype=dtype, seed=seed).requires_grad_()
-    stacked = 2 if dtype.is_complex else 1
-    x = random(patients * images, stacked * inputs, dtype=dtype.to_real(), seed=seed + 1)
-    gradient = random(patients * images, stacked * outputs, dtype=x.dtype, seed=seed + 2)
-    found = product_gradients(x, gradient, patients, is_complex=dtype.is_complex)
-    for mine, own, g in zip(found, x.chunk(patients), gradient.chunk(patients), strict=True):
-        product = own @ (block_weight(weight) if dtype.is_complex else weight).mT
-        (expected,) = torch.autograd.grad((product * g).sum(), [weight])
-        assert_near(mine, expected, DTYPES[dtype])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,11 @@ from zetadp.privacy.contributions import Gradient, Statistic, knows_units, patie
 from zetadp.privacy.factored import Factored
 from zetadp.privacy.grid import Grid
 
+WIDE = {
+    "factored": NetworkSettings(widths=(2, 4), convolutions=1, hidden=64, groups=2),
+    "factored, real": NetworkSettings("real", widths=(2, 4), convolutions=1, hidden=64, groups=2, activation="mish"),
+}
+"""Networks whose hidden layer is large enough to be kept as factors."""
 MIXED = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation="modrelu_per_channel")
 # The factor is rounded down by 2^-20, float32 adds 2^-24 a number.
 ROUNDING = 2e-6
@@ -32,7 +37,7 @@ def contributions(settings: NetworkSettings, bound: float | None, count: int = 4
     return sums.double(), plain.double()
 
 
-@pytest.mark.parametrize("settings", [*NETWORKS.values(), MIXED], ids=[*NETWORKS, "real biases"])
+@pytest.mark.parametrize("settings", [*NETWORKS.values(), MIXED, *WIDE.values()], ids=[*NETWORKS, "real biases", *WIDE])
 @pytest.mark.parametrize("bound", [1e-3, 0.5, 2.0, 1e3])
 def test_no_patient_contributes_more_than_the_bound(settings, bound):
     clipped, plain = contributions(settings, bound)
@@ -156,11 +161,12 @@ def test_the_sums_do_not_depend_on_the_chunk(chunk):
     torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("settings", [TINY, WIDE["factored"]], ids=["written out", "factored"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("chunk", [4, 1000])
 @pytest.mark.parametrize("bound", [0.3, None])
-def test_a_patient_that_is_not_finite_contributes_zero_and_harms_nobody(value, chunk, bound):
-    model = network(TINY)
+def test_a_patient_that_is_not_finite_contributes_zero_and_harms_nobody(settings, value, chunk, bound):
+    model = network(settings)
     images, labels = patients(5, 4)
     groups = torch.tensor([0, 1, 1, 0, 1])
     options = {"count": 2, "bound": bound, "chunk": chunk}
