@@ -10,7 +10,7 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.statement import Terms, total_statement
+from zetadp.privacy.statement import total_statement
 
 PATIENTS, EXPECTED, ROUNDS, CLIP, EPSILON, DELTA = 200, 20, 30, 1.0, 4, 1e-5
 probability = EXPECTED / PATIENTS
@@ -21,7 +21,7 @@ mean = torch.zeros(8)
 path = Path(tempfile.mkdtemp(prefix="zetadp-")) / "loop.jsonl"
 with Ledger(path) as ledger:
     # Torch's generator starts from a seed: the statement will say that the noise is simulated.
-    ledger.start({"noise": "seeded", "training": {"rounds": ROUNDS}})
+    ledger.start({"unit": "patient", "delta": DELTA, "noise": "seeded", "training": {"rounds": ROUNDS}})
     for number in range(ROUNDS):
         drawn = values[torch.rand(PATIENTS) < probability]  # each patient by a coin of its own
         steps = drawn - mean
@@ -32,4 +32,4 @@ with Ledger(path) as ledger:
         mean += (steps.sum(0) + sigma * CLIP * torch.randn(8)) / EXPECTED
 
 print(f"noise multiplier {sigma:.3f}, learned mean {mean.mean():.2f}, ledger: {path}")
-print(total_statement(recorded_runs(path), Terms(DELTA, "patient", "seeded"))["statement"])
+print(total_statement(recorded_runs(path))["statement"])

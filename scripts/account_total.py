@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 from zetadp.base.storage import write_json, write_text
 from zetadp.base.workflow import run
-from zetadp.privacy.account import cohort_runs, runs_of_others, shared_records
-from zetadp.privacy.exposure import noise_of
-from zetadp.privacy.statement import Terms, total_statement
+from zetadp.privacy.book import Book, claim
+from zetadp.privacy.statement import total_statement
 from zetadp.privacy.wording import plain_text
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ def main(
     text: Path,
     ledger_folder: str,
     others: str,
-    delta: float,
-    unit: str,
 ) -> None:
     """Write the total over all ledgers of the cohort, which include failed and repeated runs, and deleted results.
 
@@ -31,10 +28,9 @@ def main(
     ``others``, a hash of the ledgers of other experiments, makes this job run again when these ledgers grow.
     """
     folder = Path(ledger_folder)
-    shared = shared_records(folder, table)
-    runs = cohort_runs(folder, ledgers) + runs_of_others(shared)
-    names = {other.name: count for other, count in shared.items()}
-    statement = total_statement(runs, Terms(delta, unit, noise_of(runs)), shared=names)
+    claim(folder, table)
+    book = Book.read(folder, ledgers)
+    statement = total_statement(book.runs(), shared=book.shared)
     write_json(total, statement)
     write_text(text, plain_text(statement))
 

@@ -45,8 +45,6 @@ def main(
     tf32: bool,
     settings: dict[str, Any],
     cohort_label: str,
-    delta: float,
-    unit: str,
 ) -> None:
     """Write predictions and metrics, the privacy statement as JSON and as text, the card of the model, and the seal.
 
@@ -64,7 +62,7 @@ def main(
         tf32=tf32,
     )
     name = f"{network} {arm} eps-{epsilon} seed-{seed}"
-    statement = account_run(ledger, model, name=name, epsilon=epsilon, delta=delta, unit=unit)
+    statement = account_run(ledger, model, name=name)
     write_json(privacy, statement)
     write_text(text, plain_text(statement))
     measured = read_json(metrics)

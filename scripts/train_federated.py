@@ -19,8 +19,8 @@ from zetadp.federation.flower.settings import HospitalSettings, Patience, Server
 from zetadp.federation.partition import read_partition
 from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
-from zetadp.privacy.account import Permission, claim, forget_times
-from zetadp.privacy.budget import Cap
+from zetadp.privacy.book import claim, forget_times
+from zetadp.privacy.budget import Cap, Permission
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -43,6 +43,7 @@ def main(
     performance: dict[str, Any],
     finish_seconds: int,
     cap: str,
+    series: str,
     real_patients: bool,
     federation: dict[str, Any],
     device: str,
@@ -86,6 +87,7 @@ def main(
         patience=Patience(**{key: federation[key] for key in patience}),
         permission=Permission(declared.delta) if declared.exact else None,
         cap=Cap.named(cap, declared.delta),
+        series=series,
     )
     # The nodes' own ledgers must remain when results are deleted, like the cohort's ledgers.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")

@@ -19,8 +19,9 @@ from zetadp.core.task import Held, pipeline_task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.partition import read_partition
 from zetadp.mri.dataset import pick_device
-from zetadp.privacy.account import Permission, claim, forget_times
-from zetadp.privacy.budget import Cap
+from zetadp.privacy.book import claim, forget_times
+from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.exposure import Series
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -41,6 +42,7 @@ def main(
     performance: dict[str, Any],
     finish_seconds: int,
     cap: str,
+    series: str,
     device: str,
     ledger_file: str,
     checkpoint: str,
@@ -62,7 +64,7 @@ def main(
     tick = announced_tick(declared, finish_seconds)
     permission = Permission(declared.delta) if declared.exact else None
     limit = Cap.named(cap, declared.delta)
-    files = TrainingFiles(Path(ledger_file), Path(checkpoint), permission, limit)
+    files = TrainingFiles(Path(ledger_file), Path(checkpoint), permission, limit, Series.named(series))
     trained = train(
         declared,
         TrainingData(held.records, holdings(held, declared), watched.records),

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from zetadp.base.storage import read_json
 from zetadp.base.workflow import run
-from zetadp.privacy.events import Unit
 from zetadp.privacy.risk import Risk
 from zetadp.report.riskpage import Evidence, write_risk
 
@@ -22,16 +21,14 @@ def main(
     texts: list[Path],
     pictures: list[Path],
     networks: list[str],
-    delta: float,
-    unit: Unit,
 ) -> None:
     """Write all pages in one job, because each takes less time than the start of a job.
 
     ``texts`` and ``pictures`` are in the folders of ``pages``.
     """
     for ledger, statement, page, network in zip(ledgers, statements, pages, networks, strict=True):
-        found = Risk.of(ledger, delta=delta, name=read_json(statement)["name"])
-        write_risk(found, unit, delta, page.parent, str(ledger), Evidence.of(audit, network))
+        found = Risk.of(ledger, name=read_json(statement)["name"])
+        write_risk(found, found.unit, found.delta, page.parent, str(ledger), Evidence.of(audit, network))
 
 
 if __name__ == "__main__":

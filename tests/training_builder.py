@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from zetadp.core.plan import RunName
     from zetadp.core.settings import TrainingSettings
     from zetadp.core.training import Trained
-    from zetadp.privacy.account import Permission
-    from zetadp.privacy.budget import Cap
+    from zetadp.privacy.budget import Cap, Permission
 
 CLASSES, SIZE = 4, 8
 CLASSIFICATION = {"name": "classification", "classes": CLASSES, "balanced": True}

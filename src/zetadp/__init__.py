@@ -14,6 +14,7 @@ _PUBLIC = {
     "Run": "zetadp.front.run",
     "UserError": "zetadp.base.validation",
     "epsilon": "zetadp.front.figures",
+    "ledger": "zetadp.front.figures",
     "load": "zetadp.front.run",
     "noise": "zetadp.front.figures",
     "private": "zetadp.front.run",

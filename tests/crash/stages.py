@@ -168,6 +168,7 @@ STAGES = {
                 "performance": PERFORMANCE,
                 "finish_seconds": 0,
                 "cap": "none",
+                "series": "none",
                 "device": "cpu",
                 "ledger_file": LEDGER,
                 "checkpoint": CHECKPOINT,
@@ -239,15 +240,13 @@ STAGES = {
                 "tf32": False,
                 "settings": asdict(NetworkSettings(**NETWORK)),
                 "cohort_label": LABEL,
-                "delta": DELTA,
-                "unit": "patient",
             },
         ),
         Stage(
             "account_total",
             inputs={"ledgers": [SEALED], "table": INDEX},
             outputs={"total": TOTAL, "text": f"{RESULTS}/privacy_total.txt"},
-            params={"ledger_folder": str(Path(LEDGER).parent), "others": "", "delta": DELTA, "unit": "patient"},
+            params={"ledger_folder": str(Path(LEDGER).parent), "others": ""},
         ),
         Stage(
             "write_risk",
@@ -257,7 +256,7 @@ STAGES = {
                 "texts": [f"{RUN}/risk.md"],
                 "pictures": [f"{RUN}/risk.svg"],
             },
-            params={"delta": DELTA, "unit": "patient", "networks": ["complex"]},
+            params={"networks": ["complex"]},
         ),
         Stage(
             "make_tables",

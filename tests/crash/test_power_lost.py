@@ -15,7 +15,7 @@ from federation.test_hospital import request
 
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer
-from zetadp.privacy.account import cohort_runs
+from zetadp.privacy.book import Book
 from zetadp.privacy.ledger import Ledger, read_ledger
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_a_training_goes_on_wherever_the_power_failed(tmp_path, noise, checkpoin
     assert len(remains) > 4 * ROUNDS
     for folder in remains.values():
         train_tiny(str(folder), **settings)
-        assert len(cohort_runs(folder / "ledgers")) >= 1
+        assert len(Book.read(folder / "ledgers").runs()) >= 1
         counts = counted(folder)
         assert all(counts[number, f"node-{node}"] >= 1 for number in range(ROUNDS) for node in range(NODES)), folder
         # As after any crash: at most the round in progress is released again, or the whole once it was finished.

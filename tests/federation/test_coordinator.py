@@ -28,7 +28,7 @@ from zetadp.privacy.accounting import compose
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run, recorded_runs, seen_by
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import Terms, run_statement
+from zetadp.privacy.statement import run_statement
 
 HEAD = NetworkSettings("head", "features", components=2, start="public")
 TUNED = replace(backbone().settings, start="public")
@@ -167,6 +167,7 @@ def test_answers_carry_nothing_that_depends_on_patients_but_the_update(tmp_path)
         assert len(entries[-1].pop("digest")) == 64  # of the update
         assert entries[0].pop("federation") == answer.attempt
         assert len(entries[0].pop("nonce")) == 32
+        assert len(entries[0].pop("register")) == 64  # of lines that the secret beside them keys
     assert lines[0] == lines[1]
 
 
@@ -349,7 +350,6 @@ def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
     assert sum(found["node-01"].unshielded.values()) == plan.training.rounds
     statement = run_statement(
         Run("run", found, plan.training.rounds),
-        Terms(1e-3, "patient", "os"),
         weights=dict.fromkeys(found, 1.0),
         target_epsilon=8,
     )

@@ -39,8 +39,7 @@ from zetadp.federation.flower.processes import (
     silent_environment,
 )
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.privacy.account import Permission
-from zetadp.privacy.budget import Cap
+from zetadp.privacy.budget import Cap, Permission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

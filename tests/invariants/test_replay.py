@@ -102,9 +102,9 @@ def leftovers(folder, noise, change, frozen, monkeypatch, caplog):
     return released, shown
 
 
-OWN = {"chain", "nonce", "data"}
+OWN = {"chain", "nonce", "data", "register"}
 """Keys of a ledger that differ between any two runs: an attempt's random number, the chain of hashes that contains it,
-and the hash of the data that seeded draws note, whose key is the secret next to the ledger."""
+the register's head, and the hash of the data that seeded draws note. The secret next to the ledger is their key."""
 
 
 def ledger(path):

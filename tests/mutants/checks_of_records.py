@@ -22,7 +22,7 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import Run, recorded_runs
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.mechanism import NodeMechanism
-from zetadp.privacy.statement import Terms, run_statement
+from zetadp.privacy.statement import run_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,9 +93,7 @@ def _counted(folder: Path) -> dict[str, int]:
 
 
 def _stated(run: Run) -> float:
-    statement = run_statement(
-        run, Terms(DELTA, "patient", "seeded"), weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=8.0
-    )
+    statement = run_statement(run, weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=8.0)
     return float(statement["epsilon"])
 
 

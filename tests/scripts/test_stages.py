@@ -36,7 +36,7 @@ from zetadp.mri.index import index_cohort
 from zetadp.mri.whitening import whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.account import claim
+from zetadp.privacy.book import claim
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
@@ -64,13 +64,23 @@ def read(path: Path) -> dict:
 # The ledger of an experiment
 
 
+DECLARED = {"unit": "patient", "delta": 1e-3, "noise": "seeded"}
+
+
 def write_ledger(
-    path: Path, *attempts: int, noise: float = 2.0, declared: int = 5, nodes: int = 2, source: str = "seeded"
+    path: Path,
+    *attempts: int,
+    noise: float = 2.0,
+    declared: int = 5,
+    nodes: int = 2,
+    source: str = "seeded",
+    epsilon: str = "8",
 ) -> Path:
     """Write a ledger with so many rounds in each attempt: each node draws 10 of 40 patients."""
+    header = DECLARED | {"noise": source, "training": {"rounds": declared}, "run": {"epsilon": epsilon}}
     with Ledger(path) as ledger:
         for rounds in attempts:
-            ledger.start({"noise": source, "training": {"rounds": declared}})
+            ledger.start(header)
             for number in range(rounds):
                 ledger.record(
                     [Event(f"node-0{node + 1}", number, 40, 10.0, 1.0, NoisySum(0.25, noise)) for node in range(nodes)]
@@ -87,15 +97,13 @@ def account(folder: Path, ledger: Path, epsilon: str = "8") -> dict:
 
 def account_of(folder: Path, ledger: Path, model: Path, epsilon: str = "8") -> dict:
     name = f"complex federated eps-{epsilon} seed-3"
-    write_json(
-        folder / "privacy.json", account_run(ledger, model, name=name, epsilon=epsilon, delta=1e-3, unit="patient")
-    )
+    write_json(folder / "privacy.json", account_run(ledger, model, name=name))
     return read(folder / "privacy.json")
 
 
 def account_total(folder: Path, sealed: Sequence[Path] = (), contents: Sequence[str] = ()) -> dict:
     paths = {"total": folder / "total.json", "text": folder / "total.txt", "table": write_index(folder, contents)}
-    params = {"ledger_folder": str(folder), "others": "", "delta": 1e-3, "unit": "patient"}
+    params = {"ledger_folder": str(folder), "others": ""}
     stage("account_total", ledgers=list(sealed), **paths, **params)
     return read(folder / "total.json")
 
@@ -121,7 +129,7 @@ def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path
     assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.25, 2.0): 7}, 1e-3), rel=1e-12)
     assert said["rounds"] == {"declared": 7, "happened": 3, "replayed": 0}
     # The first training is another release of the same patients; the statement says so, and what both cost.
-    both = accounting.epsilon({NoisySum(0.25, 2.0): 14}, 1e-3)
+    both = accounting.epsilon_rdp({NoisySum(0.25, 2.0): 14}, 1e-3)
     together = pytest.approx(both, rel=1e-12)
     assert said["earlier_attempts"] == {"number": 1, "epsilon_together": together, "seeded": 1}
     assert "trained from its first round 1 time(s) before" in plain_text(said)
@@ -135,7 +143,7 @@ def test_account_of_a_model_trained_once_names_no_earlier_training(tmp_path):
 
 @pytest.mark.parametrize("epsilon", ["inf", "unclipped"])
 def test_account_of_a_run_without_noise_claims_nothing(tmp_path, epsilon):
-    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, noise=0.0), epsilon)
+    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, noise=0.0, epsilon=epsilon), epsilon)
     assert said["epsilon"] == said["target_epsilon"] == "inf"
     assert said["guarantee"] == "none"
 
@@ -177,7 +185,7 @@ def test_the_total_misses_a_deleted_ledger_and_one_that_was_cut(tmp_path):
     for path in live.iterdir():
         path.unlink()
     write_ledger(live / "second.jsonl", 5)
-    with pytest.raises(UserError, match=r"lack records of .*sealed\.jsonl"):
+    with pytest.raises(UserError, match=r"lacks records of .*sealed\.jsonl"):
         account_total(live, [sealed])
 
 
@@ -190,7 +198,7 @@ def test_the_total_counts_the_same_patients_under_another_name(tmp_path):
     assert said["private_rows"]["runs"] == 2
     assert said["shared_with"] == {"b": 1}
     assert "cohort b" in said["statement"]
-    both = accounting.epsilon({NoisySum(0.25, 2.0): 10}, 1e-3)
+    both = accounting.epsilon_rdp({NoisySum(0.25, 2.0): 10}, 1e-3)
     assert said["private_rows"]["epsilon"] == pytest.approx(both, rel=1e-12)
     assert account_total(tmp_path / "ledgers/c", contents=["v"])["private_rows"]["runs"] == 1
 
@@ -221,7 +229,7 @@ def test_the_total_adds_every_attempt_of_every_ledger(tmp_path):
     write_ledger(tmp_path / "second.jsonl", 5, noise=3.0)
     total = account_total(tmp_path)
     assert total["private_rows"]["runs"] == total["all_rows"]["runs"] == 3
-    expected = accounting.epsilon({NoisySum(0.25, 2.0): 5 + 5, NoisySum(0.25, 3.0): 5}, 1e-3)
+    expected = accounting.epsilon_rdp({NoisySum(0.25, 2.0): 5 + 5, NoisySum(0.25, 3.0): 5}, 1e-3)
     assert total["private_rows"]["epsilon"] == pytest.approx(expected, rel=1e-12)
     assert total["all_rows"]["epsilon"] == total["private_rows"]["epsilon"]
     assert "3 private run(s)" in (tmp_path / "total.txt").read_text()
@@ -236,14 +244,14 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
     """Another seed of the partition moves patients; one of them can be in the smallest node twice, under two names."""
     for name, seed in (("first", 0), ("second", 1)):
         with Ledger(tmp_path / f"{name}.jsonl") as ledger:
-            ledger.start({"noise": "seeded", "training": {"rounds": 5}, "partition": {"seed": seed}})
+            ledger.start(DECLARED | {"training": {"rounds": 5}, "partition": {"seed": seed}})
             for number in range(5):
                 small = Event("node-01", number, 20, 10.0, 1.0, NoisySum(0.5, 2.0))
                 ledger.record([small, Event("node-02", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
     nodes = account_total(tmp_path)["private_rows"]["nodes"]
-    expected = accounting.epsilon({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
+    expected = accounting.epsilon_rdp({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
     assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)
-    assert nodes["node-01"] == pytest.approx(accounting.epsilon({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
+    assert nodes["node-01"] == pytest.approx(accounting.epsilon_rdp({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
 
 
 def test_the_total_does_not_count_a_training_that_released_nothing(tmp_path):
@@ -450,7 +458,7 @@ def training(folder: Path, plan: dict, multiplier: float = 1.0, **more: object) 
     outputs = {name: folder / f"{name}.x" for name in ("model", "history", "ledger", "agreed")}
     files = {"ledger_file": str(folder / "live.jsonl"), "checkpoint": str(folder / "checkpoint.safetensors")}
     inputs = {"noise": [folder / "noise.json"], "table": write_index(folder, ["a", "b"]), "backbone": []}
-    how = {"performance": asdict(Performance()), "finish_seconds": 0, "cap": "none", "device": "cpu"}
+    how = {"performance": asdict(Performance()), "finish_seconds": 0, "cap": "none", "series": "none", "device": "cpu"}
     return {"plan": plan, **outputs, **files, **inputs, **how, **more}
 
 
@@ -488,8 +496,6 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
         tf32=True,
         settings=asdict(NetworkSettings(family)),
         cohort_label="test",
-        delta=1e-3,
-        unit="patient",
     )
     (tmp_path / "history.x").rename(tmp_path / "history.csv")
     curves = training_curves(collect_histories([tmp_path]), "test", chance=25)

@@ -187,6 +187,20 @@ CAP = (
 )
 
 
+# The runs with noise are declared together: their losses compose, where runs chosen after results need a filter. This is a
+# resource too, or a new run in the grid would make the finished ones run again.
+DECLARED = [
+    plan_of(config, run).to_json()
+    for run in RUNS
+    if math.isfinite(epsilon_value(run.epsilon))
+]
+SERIES = (
+    f"{hashlib.sha256(json.dumps(DECLARED).encode()).hexdigest()[:16]} {len(DECLARED)}"
+    if DECLARED
+    else "none"
+)
+
+
 def ledgers_of_others():
     """Return a hash of what was released beside this grid, also about the same patients in other cohorts."""
     own = {

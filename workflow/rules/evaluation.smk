@@ -38,8 +38,6 @@ rule evaluate:
         tf32=lambda wildcards: training_of(config, wildcards.network)["tf32"],
         settings=lambda wildcards: network_of(config, wildcards.network),
         cohort_label=cohort_label(),
-        delta=config["privacy"]["delta"],
-        unit=config["cohort"]["unit"],
         code=code_of("scripts/evaluate.py", TASK_CODE),
     script:
         "../../scripts/evaluate.py"
@@ -67,8 +65,6 @@ rule account_total:
     params:
         ledger_folder=LEDGERS,
         others=ledgers_of_others(),
-        delta=config["privacy"]["delta"],
-        unit=config["cohort"]["unit"],
         code=code_of("scripts/account_total.py"),
     script:
         "../../scripts/account_total.py"
@@ -99,8 +95,6 @@ rule write_risk:
         runtime="1h",
     params:
         networks=[run.network for run in RUNS],
-        delta=config["privacy"]["delta"],
-        unit=config["cohort"]["unit"],
         code=code_of("scripts/write_risk.py"),
     script:
         "../../scripts/write_risk.py"

@@ -33,6 +33,7 @@ if config["engine"] == "flower" and FEDERATED_ARMS:
             runtime="12h",
             finish_seconds=FINISH_SECONDS,
             cap=CAP,
+            series=SERIES,
         params:
             plan=plan_json,
             performance=performance,

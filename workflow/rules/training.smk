@@ -65,6 +65,7 @@ rule train_model:
         runtime="12h",
         finish_seconds=FINISH_SECONDS,
         cap=CAP,
+        series=SERIES,
     params:
         plan=plan_json,
         performance=performance,

@@ -19,7 +19,8 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     )
     explain(
         budget,
-        "Add up all ledgers (.jsonl) in a folder: ledgers/NAME of the pipeline, or state/ledgers of a hospital. With "
+        "Add up all ledgers in a folder: ledgers/NAME of the pipeline, or state/ledgers of a hospital. Cohorts that "
+        "share its patients count too. Whatever the folder's register names must be there. With "
         "--plan (plan.json), also print the total after its training. With --cap, end with exit code 1 if the total is "
         "above the cap. Runs without noise make the total infinite.",
         "Training itself refuses to exceed a cap that is set in privacy.cap of the configuration, or in cap of a "
@@ -41,22 +42,24 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
 
 def _budget(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
-    from zetadp.privacy.account import cohort_runs
-    from zetadp.privacy.budget import planned, total
+    from zetadp.privacy.book import Book
+    from zetadp.privacy.exposure import declared_run, total
 
     if not given.folder.is_dir():
         raise UserError(
             f"Expected a folder of ledgers, found no folder {given.folder}. A hospital has none before its first run."
         )
-    runs = cohort_runs(given.folder)
+    runs = Book.read(given.folder).runs()
     found = total(runs, given.delta)
     at = f"at delta {given.delta:g}"
     print(f"spent so far: epsilon {rounded_up(found)} {at}, in {len(runs)} run(s), each counted to its declared end")
     if given.plan is not None:
         plan = Plan.read(given.plan)
+        header = plan.header()
         if given.node is not None:
             plan.place(given.node)
-        found = total([*runs, planned(plan.label, plan.header(), given.node)], given.delta)
+            header["node"] = given.node
+        found = total([*runs, declared_run(plan.label, header)], given.delta)
         print(f"with the plan {plan.label}: epsilon {rounded_up(found)} {at}")
     if given.cap is None:
         return

@@ -16,7 +16,6 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain, paragraphs
 from zetadp.cli.numbers import count, delta, number_that, positive_number, probability
-from zetadp.privacy.events import PERSONS
 from zetadp.privacy.kinds import NoisySum
 
 PLD = "privacy-loss distribution, an upper bound"
@@ -89,23 +88,15 @@ def _add_ledger(commands: Any) -> None:  # noqa: ANN401
         "together: give the files of all runs on the same patients, and no others. Interrupted and repeated runs count "
         "too. Two totals are printed: one for the runs with noise, and one for all runs. The second is none if any run "
         "had no noise.",
-        "A ledger that your own program writes with zetadp.privacy.ledger may declare in its header the number of "
-        'rounds ("training": {"rounds": T}) and the source of the noise ("noise": "os" or "seeded"). Without the '
-        "first, the rounds that happened are counted. Without the second, the noise is taken to be seeded. The end of "
-        "the statement says which of the two was missing.",
+        "Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes "
+        'with zetadp.privacy.ledger must declare them in its header: "unit" (patient, speaker or record), "delta", '
+        '"noise" ("os" or "seeded") and the number of rounds ("training": {"rounds": T}). Files that were chosen after '
+        "earlier results are added up by a privacy filter, and the statement says so. Where a register lies beside the "
+        "files, nothing that it names may be missing.",
         "The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml.",
-        examples=("ledger ledgers/phantom-no-atlas/*.jsonl --unit patient", "ledger rows.jsonl --delta 1e-5 --json"),
+        examples=("ledger ledgers/phantom-no-atlas/*.jsonl", "ledger rows.jsonl --json"),
     )
     ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl)")
-    ledger.add_argument("--delta", type=delta, default=1e-3, help="delta of the statement (default: %(default)s)")
-    ledger.add_argument(
-        "--unit",
-        choices=(*PERSONS, "record"),
-        default="record",
-        help="what one unit of the ledger is: patient (or speaker) only if each person has one record, or if a patient "
-        "key joins the records of a person (cohort.unit in the configuration); with record, the statement also has the "
-        "cost for a person with several records (default: %(default)s)",
-    )
     ledger.add_argument("--json", action="store_true", help="print JSON")
     ledger.set_defaults(run=_ledger)
 
@@ -234,9 +225,9 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
 
 
 def _ledger(given: argparse.Namespace) -> None:
-    from zetadp.privacy.account import read_ledgers
-    from zetadp.privacy.exposure import noise_of, runs_of, unstated
-    from zetadp.privacy.statement import Terms, total_statement
+    from zetadp.privacy.book import read_ledgers
+    from zetadp.privacy.exposure import runs_of
+    from zetadp.privacy.statement import total_statement
     from zetadp.privacy.wording import plain_text
 
     # A file that two patterns match counts once.
@@ -245,18 +236,15 @@ def _ledger(given: argparse.Namespace) -> None:
     runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
     if not runs:
         raise UserError(f"Expected records of training rounds in {', '.join(map(str, files))}, found none.")
-    statement = total_statement(runs, Terms(given.delta, given.unit, noise_of(runs)))
-    notes = unstated(ledgers)
+    statement = total_statement(runs)
     if given.json:
-        print(json.dumps({**statement, "not_stated": notes}, indent=2))
+        print(json.dumps(statement, indent=2))
         return
     print(plain_text(statement), end="")
-    if notes:
-        print("\n  - ".join(["Not stated in the ledgers:", *notes]))
 
 
 def _permit(given: argparse.Namespace) -> None:
-    from zetadp.privacy.account import Permission
+    from zetadp.privacy.budget import Permission
     from zetadp.privacy.ledger import Ledger, read_ledger
 
     read_ledger(given.file)  # fails where there is no ledger: `Ledger` would create one

@@ -24,9 +24,10 @@ def _add_release(commands: Any) -> None:  # noqa: ANN401
     explain(
         release,
         "Mix the features of people into rows, add exact noise from the operating system, and write the rows with "
-        "their guarantee to a file. The release is first recorded in a ledger, and can be made only once. To release "
-        "the same people again, permit it (zetadp permit). With --cap, nothing is released if the total epsilon of all "
-        "runs and releases of these people would exceed the cap: keep their ledgers (.jsonl) in one folder.",
+        "their guarantee to a file. The release is first recorded in the ledger of these people, which lies next to "
+        "their features, and can be made only once, whatever the output is called. To release the same people again, "
+        "permit it (zetadp permit). With --cap, nothing is released if the total epsilon of all runs and releases of "
+        "these people would exceed the cap: keep their ledgers in one folder.",
         "The features of a person must be computed from this person's data alone, by a model that was trained on none "
         "of these people.",
         examples=(
@@ -63,11 +64,13 @@ def _add_release(commands: Any) -> None:  # noqa: ANN401
     release.add_argument(
         "--norm", type=positive_number, default=1.0, help="norm that features are clipped to (default: %(default)s)"
     )
-    release.add_argument("--ledger", type=Path, help="ledger of the release (default: FILE with the ending .jsonl)")
+    release.add_argument(
+        "--ledger", type=Path, help="ledger of the people (default: ledgers/NAME.jsonl next to the features)"
+    )
     release.add_argument(
         "--cap",
         type=positive_number,
-        help="epsilon that the total of all ledgers (.jsonl) in the folder of --ledger must not exceed, at this delta",
+        help="epsilon that the total of all ledgers in the folder of --ledger must not exceed, at this delta",
     )
     release.set_defaults(run=_release)
 
@@ -111,7 +114,7 @@ def _release(given: argparse.Namespace) -> None:
         cohort=given.features.stem,
         cap=given.cap,
     )
-    ledger = given.ledger or given.file.with_suffix(".jsonl")
+    ledger = given.ledger or given.features.parent / "ledgers" / f"{given.features.stem}.jsonl"
     print(plain_text(release_features(features, labels, settings, ledger=ledger, file=given.file)), end="")
 
 

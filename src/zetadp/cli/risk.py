@@ -8,8 +8,6 @@ from typing import Any
 
 from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain
-from zetadp.cli.numbers import delta
-from zetadp.privacy.events import PERSONS
 
 LEDGER = "ledger.jsonl"
 OF_AN_EXPERIMENT = 5
@@ -26,17 +24,11 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "needs no network and can be printed.",
         examples=(
             "risk results/default/runs/study_gentle/federated/eps-8/seed-0",
-            "risk rows.jsonl --unit patient --delta 1e-5 --output report",
+            "risk rows.jsonl --output report",
         ),
     )
     risk.add_argument("place", type=Path, metavar="RUN", help="folder of a finished run, or a ledger (.jsonl)")
     risk.add_argument("--output", type=Path, help="folder for the page (default: that of the ledger)")
-    risk.add_argument("--delta", type=delta, help="delta of the statement (default: that of the run, else 1e-3)")
-    risk.add_argument(
-        "--unit",
-        choices=(*PERSONS, "record"),
-        help="what one unit of the ledger is (default: that of the run, else record)",
-    )
     risk.add_argument("--audit", type=Path, help="folder of the audit (default: that of the run's experiment)")
     risk.set_defaults(run=_risk)
 
@@ -52,12 +44,11 @@ def _risk(given: argparse.Namespace) -> None:
         raise UserError(f"Expected a finished run or a ledger, found no {ledger}.")
     statement = ledger.with_name("privacy.json")
     known = read_json(statement) if place.is_dir() and statement.is_file() else {}
-    unit, quoted = given.unit or known.get("unit", "record"), given.delta or known.get("delta", 1e-3)
     parents = place.resolve().parents
     audit = given.audit or (parents[OF_AN_EXPERIMENT - 1] / "audit" if len(parents) >= OF_AN_EXPERIMENT else place)
     network = parents[OF_AN_EXPERIMENT - 3].name if len(parents) >= OF_AN_EXPERIMENT else None
     output = given.output or ledger.parent
-    found = Risk.of(ledger, delta=quoted, name=known.get("name"))
-    write_risk(found, unit, quoted, output, str(ledger), Evidence.of(audit.glob("*"), network))
-    print(headline(found, unit, quoted))
+    found = Risk.of(ledger, name=known.get("name"))
+    write_risk(found, found.unit, found.delta, output, str(ledger), Evidence.of(audit.glob("*"), network))
+    print(headline(found, found.unit, found.delta))
     print(f"written to {output / 'risk.html'}")

@@ -162,6 +162,7 @@ def plan_of(config: Mapping[str, Any], run: RunName) -> Plan:
         colluding=given["colluding"] if threat == SECURE_AGGREGATION else None,
         update=config["federation"]["update"],
         simulated=not has_real_patients(config),
+        cohort_unit=config["cohort"]["unit"],
     )
 
 

@@ -21,7 +21,7 @@ from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError, checked_name, in_range, one_of, shown, whole
 from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import DESCENT, STUDY, NetworkSettings
-from zetadp.privacy.events import KINDS, Event, sampling_probability
+from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, sampling_probability
 from zetadp.privacy.kinds import Kind
 from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
 
@@ -129,6 +129,9 @@ class Plan:
         Threat model of the calibration; with secure aggregation, the number of nodes whose noise is not relied on.
     public
         Hashes of the inputs from public data: ``backbone``, ``start``.
+    cohort_unit
+        The unit of the cohort: ``patient`` or ``speaker`` only if each person has one record, or if the records of each
+        person are joined; else ``record``. Ledgers and statements take it from here.
     update
         How updates travel in a federation: ``float32`` as they are, or rounded to ``float16`` or ``int8``. Rounding
         comes after the noise, so it is post-processing and costs no privacy.
@@ -149,11 +152,13 @@ class Plan:
     public: Mapping[str, str] = field(default_factory=dict)
     update: str = "float32"
     simulated: bool | None = None
+    cohort_unit: Literal["patient", "speaker", "record"] = "patient"
 
     def __post_init__(self) -> None:
         """Check every value, and that values agree with each other."""
         one_of(UPDATES, update=self.update)
         one_of(("patient", "image"), unit=self.unit)
+        one_of(COHORT_UNITS, cohort_unit=self.cohort_unit)
         one_of(("local", "central", SECURE_AGGREGATION), threat=self.threat)
         whole(1, 10**6, units_of_a_person=self.units_of_a_person)
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
@@ -355,6 +360,8 @@ class Plan:
             "cohort": self.cohort,
             "task": dict(self.task),
             "partition": dict(self.partition),
+            "unit": self.cohort_unit,
+            "plan": self.digest,
             **self.public,
         }
         if self.training.mixing is not None:
@@ -365,7 +372,7 @@ class Plan:
             }
         if self.unit == "image":
             # A reader of the ledger must know that several of the counted units belong to one patient.
-            found |= {"unit": "image", "images_of_a_patient": self.units_of_a_person}
+            found["images_of_a_patient"] = self.units_of_a_person
         if self.threat == SECURE_AGGREGATION:
             found |= {"threat": self.threat, "colluding": self.colluding}
         return found

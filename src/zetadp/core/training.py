@@ -14,7 +14,7 @@ import secrets
 import shutil
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from zetadp.core.plan import Plan
     from zetadp.core.server import Receiver
     from zetadp.core.task import Task
-    from zetadp.privacy.account import Permission
-    from zetadp.privacy.budget import Cap
+    from zetadp.privacy.budget import Cap, Permission
+    from zetadp.privacy.exposure import Series
 
 logger = logging.getLogger(__name__)
 
@@ -129,12 +129,15 @@ class TrainingFiles:
         Rule on whether the run may start again from its first round; None sets no limit.
     cap
         Largest total privacy cost of all runs on the same patients; None sets no limit.
+    series
+        The series of runs that this one was declared with, before the first of them; None if it stands alone.
     """
 
     ledger: Path
     checkpoint: Path
     permission: Permission | None = None
     cap: Cap | None = None
+    series: Series | None = None
 
     @property
     def messages(self) -> Path:
@@ -355,7 +358,7 @@ def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: Train
         check_checkpoint(files.checkpoint, checkpoint, ledger, secret.name)
         if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == keyed:
             if files.cap is not None:
-                files.cap.continuing(ledger)
+                files.cap.continuing(ledger.path)
             receiver.load(checkpoint.state)
             ledger.resume(checkpoint.round)
             logger.info("continuing after round %d of an interrupted run", checkpoint.round)
@@ -366,8 +369,9 @@ def _begin(parts: Assembly, receiver: Receiver, data: TrainingData, files: Train
         logger.info("the checkpoint %s belongs to another run; starting from the first round", files.checkpoint)
     if files.permission is not None:
         files.permission.check(ledger, header)
-    with files.cap.starting(ledger, header) if files.cap is not None else nullcontext():
-        ledger.start(parts.first_line(), draws)
+    first = {**parts.first_line(), **({} if files.series is None else {"series": asdict(files.series)})}
+    with files.cap.starting(files.ledger, first) if files.cap is not None else nullcontext():
+        ledger.start(first, draws)
     files.remove_messages()
     return state
 

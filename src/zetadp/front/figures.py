@@ -1,10 +1,85 @@
-"""Figures of accounting without a training."""
+"""Figures of accounting without a training, and what may be said of a ledger."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, calibration
+from zetadp.privacy.book import read_ledgers
+from zetadp.privacy.exposure import Run, runs_of
 from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.statement import total_statement
+from zetadp.privacy.wording import plain_text
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What may be said of a run, as text and as the JSON object that it is made from."""
+
+    content: Mapping[str, Any]
+
+    @property
+    def guarantee(self) -> str:
+        """``holds``, ``simulated`` or ``none``."""
+        return str(self.content["guarantee"])
+
+    @property
+    def text(self) -> str:
+        """The whole statement."""
+        return plain_text(self.content)
+
+    def __str__(self) -> str:
+        return str(self.content["statement"])
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a ledger records. Unit and source of the noise are its own.
+
+    Attributes
+    ----------
+    runs
+        Every attempt, each to its declared end.
+    """
+
+    runs: tuple[Run, ...]
+
+    def statement(self, delta: float | None = None) -> Statement:
+        """Return what may be said of all attempts together.
+
+        Parameters
+        ----------
+        delta
+            At most the delta that the ledger declares, which is the default.
+
+        Raises
+        ------
+        UserError
+            If delta is larger, or if the ledger records nothing.
+        """
+        declared = min((run.delta for run in self.runs), default=1.0)
+        if delta is not None and not 0 < delta <= declared:
+            raise UserError(f"delta: Expected at most {declared:g}, which the ledger declares, found {delta:g}.")
+        return Statement(total_statement([replace(run, delta=delta or declared) for run in self.runs]))
+
+
+def ledger(path: Path | str) -> Recorded:
+    """Read a ledger: of a run here, of the pipeline, of a hospital or of a release.
+
+    Raises
+    ------
+    UserError
+        If the ledger cannot be read or was edited, lacks what it must declare, or if something that the register beside
+        it names is missing.
+    """
+    file = Path(path)
+    return Recorded(tuple(runs_of(file, read_ledgers([file])[file])))
 
 
 def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int, delta: float) -> float:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.epsilon import CONSENT, rounded_up
-from zetadp.base.storage import make_folder, read_json, write_json, writing
+from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name
 from zetadp.core.evaluation import predict
@@ -28,16 +28,15 @@ from zetadp.core.records import Records as Items
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import Task
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.front.figures import Statement
 from zetadp.front.losses import check_model, shares_of_noise, task_for
 from zetadp.front.records import Records, id_text, joined
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.account import cohort_ledgers
-from zetadp.privacy.budget import Cap, planned, total
-from zetadp.privacy.exposure import runs_of
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.book import Book, note_people, read_ledgers
+from zetadp.privacy.budget import Cap
+from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.secret import Secret
 from zetadp.privacy.statement import last_statement
-from zetadp.privacy.wording import plain_text
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -227,9 +226,9 @@ class Run:
         """What the run costs each patient, alone and with all that was recorded before."""
         plan = self.plan
         costs = [promise_of(plan, node.name) for node in plan.nodes]
-        before = [run for path, run in self._recorded() if path != self.ledger]
-        header = plan.header()
-        now = planned(plan.run.network, header)
+        others = Book.read(self.account).without(self.ledger)
+        before = others.runs(about=self.ledger)
+        now = declared_run(plan.run.network, plan.header())
         # By name, because a finished model requires no gradient.
         groups = (plan.training.optimiser.recipe or {})["groups"]
         trained = [self.model.get_parameter(name) for group in groups for name in group["parameters"]]
@@ -282,14 +281,10 @@ class Run:
         UserError
             If nothing was recorded yet.
         """
-        attempts = read_ledger(self.ledger) if self.ledger.exists() else []
+        attempts = read_ledgers([self.ledger])[self.ledger] if self.ledger.exists() else []
         if not attempts:
             raise UserError(f"statement: Expected a run that has begun, found no ledger {self.ledger}. Call train().")
-        plan = self.plan
-        content = last_statement(
-            attempts, name=plan.run.network, epsilon=plan.run.epsilon, delta=plan.delta, unit="patient"
-        )
-        return Statement(content)
+        return Statement(last_statement(attempts, self.plan.run.network))
 
     def evaluate(self, records: Records) -> Evaluation:
         """Return the metric on other patients, with an interval over patients.
@@ -332,17 +327,6 @@ class Run:
     def _files(self) -> TrainingFiles:
         cap = None if self._most is None else Cap(self._most, self.plan.delta)
         return TrainingFiles(self.ledger, self.folder / "checkpoint", cap=cap)
-
-    def _recorded(self) -> list[tuple[Path, Any]]:
-        """Return the account's runs that share a patient with this one."""
-        mine = self._tags()
-        found = []
-        for path, attempts in cohort_ledgers(self.account).items():
-            people = path.with_suffix(".people")
-            # A run whose list of people is lost counts: a total may be too large, never too small.
-            if not people.exists() or mine & set(people.read_text().split()):
-                found += [(path, run) for run in runs_of(path, attempts)]
-        return found
 
     def _tags(self) -> set[str]:
         """Return keyed hashes of the patients' ids, which reveal nothing without the account's secret."""
@@ -389,9 +373,7 @@ class Run:
         tensors = self._weights()
         save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
         self.plan.write(self.folder / "plan.json")
-        people = self.ledger.with_suffix(".people")
-        with writing(people):
-            people.write_text("\n".join(sorted(self._tags())) + "\n", encoding="ascii")
+        note_people(self.ledger, self._tags())
         write_json(identity, now)
 
     def _weights(self) -> dict[str, Tensor]:
@@ -451,28 +433,6 @@ class Promise:
                 f"{self.noise[0]:.2g}; over all rounds {self.noise[1]:.2g}."
             )
         return f"Simulated: the noise is seeded and protects nobody. {text}" if self.simulated else text
-
-    __repr__ = __str__
-
-
-@dataclass(frozen=True)
-class Statement:
-    """What may be said of a run, as text and as the JSON object that it is made from."""
-
-    content: Mapping[str, Any]
-
-    @property
-    def guarantee(self) -> str:
-        """``holds``, ``simulated`` or ``none``."""
-        return str(self.content["guarantee"])
-
-    @property
-    def text(self) -> str:
-        """The whole statement."""
-        return plain_text(self.content)
-
-    def __str__(self) -> str:
-        return str(self.content["statement"])
 
     __repr__ = __str__
 

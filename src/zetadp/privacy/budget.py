@@ -1,71 +1,56 @@
-"""The total cost of all runs recorded for a cohort, the cost of a further run, and a cap on the total."""
+"""What may still be spent: a cap on the total of a cohort's people, and the permission of another attempt."""
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zetadp.base.epsilon import rounded_up
-from zetadp.base.storage import make_folder
 from zetadp.base.validation import UserError, in_range, positive
-from zetadp.privacy import accounting
-from zetadp.privacy.account import cohort_ledgers, cohort_runs
+from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
-from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of, runs_of
-from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
-
-LOCK = "cap.lock"
-"""Lock file. Only one attempt starts at a time, so two attempts cannot both use the same room under the cap."""
+from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
+from zetadp.privacy.ledger import Ledger, protected_attempts, read_ledger
 
 
 class CapError(UserError):
     """A release would bring the total above the cap. It was neither recorded nor made."""
 
 
-def total(runs: Iterable[Run], delta: float) -> float:
-    """Return epsilon of all runs together for the most exposed patient; infinite if one run had no noise."""
-    exposures = over_runs(list(runs), delta).values()
-    return max((accounting.epsilon(exposure, delta) for exposure in exposures), default=0.0)
-
-
 def spent(folder: Path, delta: float) -> float:
-    """Return epsilon of all runs recorded in a folder of ledgers, each counted to its declared end.
+    """Return epsilon of everything in the book of a folder of ledgers, each run counted to its declared end.
 
     Raises
     ------
     UserError
-        If a ledger, or the end of one, is missing.
+        If anything that the register names is missing.
     """
-    return total(cohort_runs(folder), delta)
-
-
-def planned(name: str, header: Mapping[str, Any], node: str | None = None) -> Run:
-    """Return all that an attempt with this header will release: at one node, or at all if it does not name that one."""
-    run = declared_run(name, header)
-    return run if node is None or node not in run.nodes else replace(run, nodes={node: run.nodes[node]})
+    return total(Book.read(folder).runs(), delta)
 
 
 @dataclass(frozen=True)
 class Cap:
-    """The largest epsilon that all runs recorded for a cohort may cost one of its patients together.
+    """The largest epsilon that all runs in the book of a cohort may cost one of its people together.
 
-    Before an attempt starts, its declared cost is added to everything recorded. An attempt does not declare repeated
-    releases of a round, so the total is computed again before each of them. If the total exceeds the cap, nothing is
-    recorded or released. Runs of other cohorts with the same patients are not counted. In a cohort of records, the cap
-    is for one record.
+    The cap and the total are one computation: what `zetadp.privacy.exposure.total` says of `Book.runs`, shared patients
+    of other cohorts included. Before an attempt starts, its declared cost is added. An attempt does not declare
+    repeated releases of a round, so the total is computed again before each of them. If it exceeds the cap, nothing is
+    recorded or released. In a cohort of records, the cap is for one record.
 
     Attributes
     ----------
     epsilon, delta
         The cap, and the delta at which it holds.
+    alone
+        Whether only the attempts of the run's own ledger count.
     """
 
     epsilon: float
     delta: float
+    alone: bool = False
 
     def __post_init__(self) -> None:
         """Check both values."""
@@ -78,61 +63,40 @@ class Cap:
         return None if text == "none" else cls(float(text.removeprefix("epsilon ")), delta)
 
     @contextmanager
-    def starting(self, ledger: Ledger, header: Mapping[str, Any], node: str | None = None) -> Iterator[None]:
-        """Refuse an attempt that would exceed the cap. Within the block, no other attempt of the cohort can start.
+    def starting(self, ledger: Path, header: Mapping[str, Any], attempts: int = 1) -> Iterator[None]:
+        """Refuse attempts that would exceed the cap. Within the block, no other attempt of the cohort can start.
 
         Parameters
         ----------
         ledger
-            The run's open ledger.
+            The run's ledger, which need not exist yet.
         header
-            Description of the attempt.
-        node
-            The node whose patients the ledgers are about; None for those of all nodes.
+            Description of the attempt. If it names a node, the ledgers are about the people of that node.
+        attempts
+            Number of attempts to be reserved: this one, and those that may follow it without being asked again.
 
         Raises
         ------
         CapError
             If the total would exceed the cap.
         """
-        folder = ledger.path.parent
-        make_folder(folder)
-        with (folder / LOCK).open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            ledgers = cohort_ledgers(folder)
-            before = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
-            # Attempts that have begun and not yet released anything count in full.
-            begun = [
-                planned(path.stem, attempts[-1].header, node)
-                for path, attempts in ledgers.items()
-                if path != ledger.path and attempts and not attempts[-1].events
-            ]
-            self._refuse([*before, *begun], planned(f"{ledger.path.stem} next", header, node), "The run")
+        with held(ledger.parent):
+            self.check_plan(ledger, header, attempts)
             yield
 
-    def check_plan(self, ledger: Path, header: Mapping[str, Any], node: str) -> None:
-        """Refuse a plan before a node joins: like `starting` before its first release, like `continuing` afterwards.
-
-        Parameters
-        ----------
-        ledger
-            The ledger of the plan's run, which need not exist yet.
-        header
-            Header of the plan.
-        node
-            The node whose patients the ledgers are about.
+    def check_plan(self, ledger: Path, header: Mapping[str, Any], attempts: int = 1) -> None:
+        """Refuse attempts as `starting` does, without holding a lock.
 
         Raises
         ------
         CapError
             If the total would exceed the cap.
         """
-        if ledger.exists() and any(attempt.events for attempt in read_ledger(ledger)):
-            self._refuse_recorded(ledger.parent)
-        else:
-            self._refuse(cohort_runs(ledger.parent), planned(ledger.stem, header, node), "The run")
+        new = declared_run(f"{ledger.stem} next", header)
+        before = self._book(ledger).runs(about=ledger)
+        self._refuse(before, [*before, *[new] * attempts], "The run")
 
-    def continuing(self, ledger: Ledger) -> None:
+    def continuing(self, ledger: Path) -> None:
         """Refuse to continue if the recorded runs, each counted to its declared end, exceed the cap.
 
         Raises
@@ -140,7 +104,12 @@ class Cap:
         CapError
             If they exceed it, for example because the cap was lowered after the attempt had started.
         """
-        self._refuse_recorded(ledger.path.parent)
+        found = total(self._book(ledger).runs(about=ledger), self.delta)
+        if found > self.epsilon:
+            raise CapError(
+                f"The runs recorded in {ledger.parent} cost their patients epsilon {rounded_up(found)} at delta "
+                f"{self.delta:g} when they are finished. The cap is {self.epsilon:g}. The run does not continue."
+            )
 
     def check_again(self, ledger: Ledger, events: Sequence[Event]) -> None:
         """Refuse to record releases that an attempt did not declare, if the total would exceed the cap.
@@ -160,25 +129,74 @@ class Cap:
         again = [event for event in events if ledger.holds(event)]
         if not again:
             return
-        ledgers = cohort_ledgers(ledger.path.parent)
-        last = ledgers[ledger.path].pop()
-        runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
-        more = Attempt(last.header, [*last.events, *again], last.sent, last.torn)
-        self._refuse(runs, run_of(f"{ledger.path.stem} again", more), "Another release of a round")
+        book = self._book(ledger.path)
+        more = book.with_releases(ledger.path, again)
+        self._refuse(book.runs(ledger.path), more.runs(ledger.path), "Another release of a round")
 
-    def _refuse_recorded(self, folder: Path) -> None:
-        found = spent(folder, self.delta)
+    def _book(self, ledger: Path) -> Book:
+        """Return the book that counts."""
+        if not self.alone:
+            return Book.read(ledger.parent)
+        return Book(ledger.parent, {ledger: read_ledger(ledger)} if ledger.exists() else {})
+
+    def _refuse(self, before: Sequence[Run], after: Sequence[Run], what: str) -> None:
+        found = total(after, self.delta)
         if found > self.epsilon:
             raise CapError(
-                f"The runs recorded in {folder} cost their patients epsilon {rounded_up(found)} at delta "
-                f"{self.delta:g} when they are finished. The cap is {self.epsilon:g}. The run does not continue."
-            )
-
-    def _refuse(self, runs: Sequence[Run], new: Run, what: str) -> None:
-        after = total([*runs, new], self.delta)
-        if after > self.epsilon:
-            raise CapError(
                 f"{what} would bring the total of all runs on these patients from epsilon "
-                f"{rounded_up(total(runs, self.delta))} to {rounded_up(after)} at delta {self.delta:g}. The cap is "
+                f"{rounded_up(total(before, self.delta))} to {rounded_up(found)} at delta {self.delta:g}. The cap is "
                 f"{self.epsilon:g}. Nothing was released."
             )
+
+
+@dataclass(frozen=True)
+class Permission:
+    """The rule that a run with protecting noise has one attempt, unless its ledger permits more.
+
+    Attributes
+    ----------
+    delta
+        The delta at which a refusal states the cost of another attempt.
+    """
+
+    delta: float
+
+    def check(self, ledger: Ledger, header: Mapping[str, Any]) -> None:
+        """Refuse an attempt that the ledger does not permit, and state the total to which it would lead.
+
+        Parameters
+        ----------
+        ledger
+            The run's open ledger.
+        header
+            Description of the attempt.
+
+        Raises
+        ------
+        UserError
+            If the run has as many attempts as permitted. Attempts that released nothing do not count, nor do attempts
+            with seeded noise.
+        """
+        made = protected_attempts(read_ledger(ledger.path))
+        if made < ledger.permitted:
+            return
+        raise UserError(
+            f"The run {ledger.path.stem} has been trained {made} time(s) already. Training it again would release more "
+            f"about the same patients: {self.cost(ledger.path, header)}. The results of the finished run stay as they "
+            f"are, and the next start continues with them. To permit another attempt, run: zetadp permit {ledger.path}"
+        )
+
+    def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:
+        """Return in words the totals after another attempt, which by default is like the last one."""
+        attempts = read_ledger(ledger)
+        with named(ledger, "the header of the last attempt"):
+            new = declared_run(f"{ledger.stem} again", header or attempts[-1].header)
+        own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
+        return (
+            f"epsilon of this run would rise from {self._epsilon(own)} to {self._epsilon([*own, new])}, and that of "
+            f"all private runs recorded in {ledger.parent} from {self._epsilon(cohort)} to "
+            f"{self._epsilon([*cohort, new])}, at delta {self.delta:g}"
+        )
+
+    def _epsilon(self, runs: Sequence[Run]) -> str:
+        return rounded_up(total([run for run in runs if run.private], self.delta))

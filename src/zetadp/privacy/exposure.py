@@ -8,19 +8,43 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
-from zetadp.base.epsilon import UNCLIPPED
-from zetadp.base.validation import UserError, positive
+from zetadp.base.epsilon import SMALLEST_DELTA, UNCLIPPED
+from zetadp.base.validation import UserError, in_range, one_of, positive
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.events import Event, NodeHistory, histories
+from zetadp.privacy.events import COHORT_UNITS, Event, NodeHistory, Unit, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Audience, NodeRelease, Threat, effective_noise
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Runs that were declared together, before the first of them released anything.
+
+    Attributes
+    ----------
+    name
+        Hash of everything that was declared.
+    runs
+        Number of its runs with noise.
+    """
+
+    name: str
+    runs: int
+
+    @classmethod
+    def named(cls, text: str) -> Series | None:
+        """Return the series that a rule of the workflow passes on: ``none``, or its name and its number of runs."""
+        if text == "none":
+            return None
+        name, runs = text.split()
+        return cls(name, int(runs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +72,13 @@ class Run:
         Source of the noise: ``os``, or ``seeded``, which protects no one.
     dimension
         Real numbers in one contribution; None if the ledger does not record it.
+    unit
+        The unit of the cohort: ``patient`` or ``speaker`` only if each person has one record, or if the records of each
+        person are joined. If single images were drawn, a unit has several of them.
+    delta
+        The delta at which the run was declared.
+    series
+        The series of runs that the run belongs to, all declared before the first of them; None if it stands alone.
     """
 
     name: str
@@ -58,6 +89,9 @@ class Run:
     images: int | None = None
     noise: Literal["seeded", "os"] = "os"
     dimension: int | None = None
+    unit: Unit = "patient"
+    delta: float = 1e-3
+    series: Series | None = None
 
     @property
     def threat(self) -> Threat:
@@ -76,6 +110,9 @@ class Run:
     def __post_init__(self) -> None:
         """Refuse a run without releases, and impossible combinations."""
         positive(declared_rounds=self.declared_rounds)
+        one_of(COHORT_UNITS, unit=self.unit)
+        one_of(("seeded", "os"), noise=self.noise)
+        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
         empty = [node for node, history in self.nodes.items() if not history.mechanisms]
         if not self.nodes or empty:
             where = f"of node {empty[0]!r} " if empty else ""
@@ -121,16 +158,29 @@ def recorded_runs(ledger: Path) -> list[Run]:
 
 
 def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
-    """Return the attempts of a ledger that released anything, each with its own name."""
-    runs = []
-    for name, attempt in _releasing(ledger, attempts):
+    """Return the attempts of a ledger, each with its own name.
+
+    An attempt that has begun counts in full: only a line that closes it before its first release makes it count as
+    nothing. An attempt beyond the number that its header declares was chosen after earlier results: it belongs to no
+    series.
+    """
+    runs: list[Run] = []
+    for number, attempt in enumerate(attempts, start=1):
+        name = ledger.stem if number == 1 else f"{ledger.stem} (attempt {number})"
+        if attempt.closed:
+            continue
         with named(ledger, f"the header of {name}"):
-            runs.append(run_of(name, attempt))
+            run = run_of(name, attempt) if attempt.events else declared_run(name, attempt.header)
+            earlier = sum(other.series == run.series for other in runs)
+            runs.append(run if earlier < attempt.header.get("attempts", 1) else replace(run, series=None))
     return runs
 
 
 def declared_run(name: str, header: Mapping[str, Any]) -> Run:
-    """Return everything that an attempt with this header will have released after its last declared round."""
+    """Return everything that an attempt with this header will have released after its last declared round.
+
+    If the header names the node whose ledger it is in, these are the releases of that node alone.
+    """
     training = header["training"]
     clip = math.inf if header["run"]["epsilon"] == UNCLIPPED else training["clip"]
     rows = header.get("rows", {"open": 1, "sampling_probability": {}})
@@ -148,6 +198,7 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
             count=rows["open"],
         )
         for node in header["nodes"]
+        if header.get("node") in (None, node["name"])
         for number in range(training["rounds"])
     ]
     return run_of(name, Attempt(dict(header), events))
@@ -156,51 +207,32 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
 def run_of(name: str, attempt: Attempt) -> Run:
     """Return the releases of an attempt as a run with this name.
 
-    If the header declares no number of rounds, only the rounds that happened count.
+    The header must declare ``unit``, ``delta``, ``noise`` and ``training.rounds``: what is said of a run follows from
+    its ledger, and nobody says it again.
     """
     header = attempt.header
-    partition = json.dumps(header.get("partition", ""), sort_keys=True)
-    colluding = int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None
-    images = int(header["images_of_a_patient"]) if header.get("unit") == "image" else None
-    nodes = histories(attempt.releases())
-    rounds = _declared_rounds(header) or min((history.rounds for history in nodes.values()), default=1)
-    noise: Literal["seeded", "os"] = "os" if header.get("noise") == "os" else "seeded"
-    dimension = int(header["dimension"]) if "dimension" in header else None
-    return Run(name, nodes, rounds, partition, colluding, images, noise, dimension)
-
-
-def _declared_rounds(header: Mapping[str, Any]) -> int | None:
-    """Return the number of rounds that a header declares, or None."""
-    training = header.get("training")
-    rounds = training.get("rounds") if isinstance(training, Mapping) else None
-    if rounds is not None and (not isinstance(rounds, int) or rounds < 1):
+    rounds = header["training"]["rounds"]
+    if not isinstance(rounds, int) or rounds < 1:
         raise ValueError(f"expected a whole number above zero as training.rounds, found {rounds!r}.")
-    return rounds
+    series = header.get("series")
+    return Run(
+        name,
+        histories(attempt.releases()),
+        rounds,
+        partition=json.dumps(header.get("partition", ""), sort_keys=True),
+        colluding=int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None,
+        images=int(header["images_of_a_patient"]) if "images_of_a_patient" in header else None,
+        noise=header["noise"],
+        dimension=int(header["dimension"]) if "dimension" in header else None,
+        unit=header["unit"],
+        delta=float(header["delta"]),
+        series=None if series is None else Series(str(series["name"]), int(series["runs"])),
+    )
 
 
 def noise_of(runs: Iterable[Run]) -> Literal["seeded", "os"]:
     """Return the source of the noise of all runs. With one seeded run, it is ``seeded``."""
     return "os" if {run.noise for run in runs} == {"os"} else "seeded"
-
-
-def unstated(ledgers: Mapping[Path, Sequence[Attempt]]) -> list[str]:
-    """Return, in whole sentences, which values are missing in the headers of ledgers and what was assumed."""
-    found = [each for ledger, attempts in ledgers.items() for each in _releasing(ledger, attempts)]
-    endless = [name for name, attempt in found if _declared_rounds(attempt.header) is None]
-    unknown = [name for name, attempt in found if attempt.header.get("noise") not in ("seeded", "os")]
-    rounds = "No number of rounds is declared for {}: the rounds that happened are counted, and each further one costs."
-    noise = "The source of the noise is not stated for {}: it is taken to be a seed, which is a simulation."
-    return [text.format(", ".join(names)) for text, names in ((rounds, endless), (noise, unknown)) if names]
-
-
-def _releasing(ledger: Path, attempts: Sequence[Attempt]) -> list[tuple[str, Attempt]]:
-    """Return the attempts in a ledger that released anything, each with its name."""
-    stem = ledger.stem
-    return [
-        (stem if number == 1 else f"{stem} (attempt {number})", attempt)
-        for number, attempt in enumerate(attempts, start=1)
-        if attempt.events
-    ]
 
 
 @contextmanager
@@ -277,13 +309,55 @@ def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind]]:
         for node, history in run.nodes.items():
             totals[node] += of_patient(run, declared(history, run.declared_rounds))
     worst: dict[str, Counter[Kind]] = {}
+    beforehand = declared_together(runs)
     for place, totals in enumerate(partitions.values()):
         others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != place]
         for node, own in totals.items():
             candidates = [sum(choice, own) for choice in itertools.product(*others)]
             name = node if node not in worst else f"{node} (partition {place + 1})"
-            worst[name] = max(candidates, key=lambda total: accounting.epsilon(total, delta))
+            worst[name] = max(candidates, key=lambda total: cost(total, delta, beforehand=beforehand))
     return worst
+
+
+def declared_together(runs: Sequence[Run]) -> bool:
+    """Return whether all these runs were declared before the first of them, so that their losses compose as declared.
+
+    That is so for one run, and for the whole of one series. Where runs were chosen after earlier results, or a series
+    is not complete, the losses are summed by a filter (Feldman and Zrnic 2021, arXiv:2008.11193).
+    """
+    series = {run.series for run in runs}
+    only = next(iter(series), None)
+    return len(runs) <= 1 or (len(series) == 1 and only is not None and len(runs) == only.runs)
+
+
+def cost(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
+    """Return epsilon of releases: by a filter unless all of them were declared beforehand.
+
+    The filter adds up Renyi divergences. Where every unit takes part in every round, it adds up squares of mu (Smith
+    and Thakurta 2022, arXiv:2210.17520), which gives the same figure as the composition of declared releases.
+    """
+    if beforehand or accounting.exact_mu(exposure) is not None:
+        return accounting.epsilon(exposure, delta)
+    return accounting.epsilon_rdp(exposure, delta)
+
+
+def accountant(exposures: Iterable[Exposure], *, beforehand: bool) -> str:
+    """Return the name of the accountant that `cost` uses."""
+    exact = all(accounting.exact_mu(exposure) is not None for exposure in exposures)
+    if beforehand:
+        return "exact composition of Gaussians" if exact else "privacy-loss distribution"
+    return "Gaussian privacy filter" if exact else "Renyi privacy filter"
+
+
+def total(runs: Iterable[Run], delta: float) -> float:
+    """Return epsilon of all runs together for the most exposed patient; infinite if one run had no noise.
+
+    This is the one computation behind totals, limits and statements.
+    """
+    several = list(runs)
+    beforehand = declared_together(several)
+    exposures = over_runs(several, delta).values()
+    return max((cost(exposure, delta, beforehand=beforehand) for exposure in exposures), default=0.0)
 
 
 def distinct(totals: Iterable[Exposure]) -> list[Counter[Kind]]:

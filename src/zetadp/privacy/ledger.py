@@ -25,9 +25,21 @@ from zetadp.base.validation import UserError, shown
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.privacy.events import Event
+from zetadp.privacy.register import Register
+from zetadp.privacy.secret import REGISTER
 
 FORMAT = 2
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""
+
+
+class LostError(UserError):
+    """Ledgers and their register differ: something that was recorded is missing, or something else was brought."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        super().__init__(
+            f"The ledgers are not all that was recorded: {'; '.join(problems)}. A total over the rest would be too "
+            "low. Restore the files from a backup."
+        )
 
 
 class OtherFormatError(BrokenChainError):
@@ -62,6 +74,8 @@ class Attempt:
     draws
         Identity of the attempt's seeded draws: hash of the plan, keyed hash of the data. None if the noise came from
         the operating system.
+    closed
+        Whether the attempt ended before its first release. An attempt that has begun and is not closed counts in full.
     """
 
     header: dict[str, Any]
@@ -74,6 +88,12 @@ class Attempt:
     permitted: int = 1
     register: str | None = None
     draws: dict[str, str] | None = None
+    closed: bool = False
+
+    @property
+    def unused(self) -> bool:
+        """Whether the attempt recorded nothing at all: no release, and no line that a crash cut off."""
+        return not self.events and not self.torn
 
     def releases(self) -> list[Event]:
         """Return every release to be accounted, torn lines included."""
@@ -83,12 +103,14 @@ class Attempt:
 class Ledger:
     """An open ledger of one run.
 
-    The register (`zetadp.privacy.register`) records every attempt when it begins, continues or is closed.
+    The register (`zetadp.privacy.register`) names the head when an attempt begins, releases something for the first
+    time, continues or is closed. While the ledger is open, a lock file next to it keeps other processes out; the ledger
+    itself may be replaced by another file, so it cannot be the thing that is locked.
 
     Parameters
     ----------
     path
-        The ledger file. It is created if absent.
+        The ledger file. It is created if absent, unless the register names it.
 
     Attributes
     ----------
@@ -102,31 +124,36 @@ class Ledger:
     Raises
     ------
     UserError
-        If the file was edited, or another process has it open.
+        If the file was edited, is not as its register says, or if another process has it open.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._head, self._synced, self._registered = START, True, START
         self.before_record: Callable[[Sequence[Event]], None] | None = None
+        self._file: IO[bytes] | None = None
         try:
             make_folder(path.parent)
-            # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
-            self._file: IO[bytes] = path.open("a+b", buffering=0)
-            sync_folder(path.parent)
+            self._lock: IO[bytes] = path.with_name(f".{path.name}.lock").open("ab")
         except OSError as error:
             raise UserError(_cannot_write(path, error)) from error
         try:
+            self._take_lock()
             self._take_up()
         except BaseException:
             self.close()
             raise
 
     def _take_up(self) -> None:
-        """Lock the file, check all of it, and continue after its last attempt."""
-        self._lock()
+        """Check all of the file, and continue after its last attempt."""
+        known = Register.read(self.path.parent)
+        if not self.path.exists() and self.path.name in known.last:
+            raise LostError([f"{self.path} is missing"])
+        self._open()
         attempts, self._head, torn = _parse(self.path)
         self._registered = self._head
+        if fault := fault_of(self.path, attempts, known):
+            raise LostError([fault])
         self.attempts = len(attempts)
         self.permitted = max((attempt.permitted for attempt in attempts), default=1)
         self._earlier = {head for attempt in attempts[:-1] for head in attempt.heads}
@@ -136,9 +163,18 @@ class Ledger:
         if torn:
             self._mend(torn, counted=bool(attempts))
 
-    def _lock(self) -> None:
+    def _open(self) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
+            self._file = self.path.open("a+b", buffering=0)
+            self._size = os.fstat(self._file.fileno()).st_size
+            sync_folder(self.path.parent)
+        except OSError as error:
+            raise UserError(_cannot_write(self.path, error)) from error
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
                 f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
@@ -151,17 +187,18 @@ class Ledger:
 
         The whole file is replaced at once: it always contains either the torn line or the note.
         """
-        content = self.path.read_bytes()[:-torn]
+        content, link = self.path.read_bytes()[:-torn], Link.after(self._head, {"kind": "torn"})
         if counted:
-            link = Link.after(self._head, {"kind": "torn"})
-            self._head = link.head
-            self._attempt.heads.add(link.head)
             content += f"{link.text}\n".encode()
         with written_whole(self.path) as temporary:
             temporary.write_bytes(content)
-        self._file.close()
-        self._file = self.path.open("a+b", buffering=0)
-        self._lock()
+        if self._file is not None:
+            self._file.close()
+        if counted:
+            self._head = link.head
+            self._attempt.heads.add(link.head)
+            self._attempt.torn += 1
+        self._open()
 
     def __enter__(self) -> Self:
         return self
@@ -175,12 +212,15 @@ class Ledger:
 
     def close(self) -> None:
         """Note the head in the register, close the file and release its lock."""
-        if self._file.closed:
+        if self._lock.closed:
             return
         try:
-            self._register()
+            if self._file is not None:
+                self._register()
         finally:
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
+            self._lock.close()
 
     @property
     def head(self) -> str:
@@ -190,7 +230,7 @@ class Ledger:
 
     def sync(self) -> None:
         """Write every line to disk. Nothing may name or copy a line before."""
-        if self._synced:
+        if self._synced or self._file is None:
             return
         try:
             os.fsync(self._file.fileno())
@@ -200,7 +240,7 @@ class Ledger:
 
     def _register(self) -> None:
         if self._registered != self._head:
-            register.note(self.path, self.head)
+            register.note(self.path.parent, {"ledger": self.path.name, "head": self.head})
             self._registered = self._head
 
     def start(self, header: Mapping[str, Any], draws: Mapping[str, str] | None = None) -> None:
@@ -209,10 +249,18 @@ class Ledger:
         Parameters
         ----------
         header
-            Description of the run: public constants only.
+            Description of the run: public constants only. A statement needs what `zetadp.privacy.exposure.run_of`
+            reads: unit, delta, source of the noise and number of rounds.
         draws
             As in `Attempt`.
         """
+        if self.attempts and self._attempt.unused and not self._attempt.closed:
+            # Nothing was released: a first release is recorded, and named by the register, before it is made.
+            self._append({"kind": "closed"})
+            self._attempt.closed = True
+        if not (self.path.parent / REGISTER).exists():
+            # First of all, so that a register which is missing later was lost.
+            register.note(self.path.parent, {"ledger": self.path.name, "head": START})
         self.attempts += 1
         self._earlier |= self._attempt.heads
         self._attempt = Attempt(header=dict(header))
@@ -234,11 +282,11 @@ class Ledger:
 
     def knows(self, head: str) -> bool:
         """Return whether the chain had this head during the attempt; if not, lines were cut off or changed since."""
-        return head in self._attempt.heads
+        return head in self._attempt.heads and not self._attempt.closed
 
     def knew(self, head: str) -> bool:
-        """Return whether the chain had this head during an earlier attempt."""
-        return head in self._earlier
+        """Return whether the chain had this head during an attempt that is over."""
+        return head in self._earlier or (head in self._attempt.heads and self._attempt.closed)
 
     def resume(self, round_number: int) -> None:
         """Record that the attempt continues from a checkpoint before ``round_number``."""
@@ -271,6 +319,8 @@ class Ledger:
             groups.setdefault(json.dumps(constants), []).append(event.node)
         releases = [{"nodes": nodes, **json.loads(constants)} for constants, nodes in groups.items()]
         self._append({"kind": "round", "releases": releases})
+        if not self._attempt.events:
+            self._register()
         self._attempt.events += events
         self._held.update(events)
         self._times.update({event.round for event in events})
@@ -308,15 +358,56 @@ class Ledger:
     def _append(self, content: Mapping[str, Any], *, sync: bool = True) -> None:
         link = Link.after(self._head, content)
         line = f"{link.text}\n".encode()
+        file = self._same_file()
         try:
             while line:
-                line = line[self._file.write(line) :]
+                written = file.write(line)
+                self._size += written
+                line = line[written:]
         except OSError as error:
             raise UserError(_cannot_write(self.path, error)) from error
         self._head, self._synced = link.head, False
         if sync:
             self.sync()
         self._attempt.heads.add(self._head)
+
+    def _same_file(self) -> IO[bytes]:
+        """Return the open file, if it is the one that lies at the path, and as long as this process left it."""
+        file = self._file
+        try:
+            there = self.path.stat()
+            same = file is not None and os.path.samestat(there, os.fstat(file.fileno())) and there.st_size == self._size
+        except OSError as error:
+            raise UserError(_cannot_write(self.path, error)) from error
+        if file is None or not same:
+            raise UserError(
+                f"Expected the ledger {self.path} as this process left it, found another file in its place, or one of "
+                "another length. Nothing was released. End what else writes there, and restore the ledger."
+            )
+        return file
+
+
+def fault_of(path: Path, attempts: Sequence[Attempt], known: Register, before: Register | None = None) -> str:
+    """Return how a ledger differs from what the register next to it says; empty if it does not.
+
+    Parameters
+    ----------
+    path, attempts
+        The ledger.
+    known
+        The register, read after the ledger. A ledger that has released nothing may be newer: a crash came between.
+    before
+        The register, read before the ledger, where other processes may add to both.
+    """
+    heads = {START}.union(*(attempt.heads for attempt in attempts))
+    place = path.parent / REGISTER
+    if (last := (before or known).last.get(path.name)) is not None and last not in heads:
+        return f"{path} has lost lines at its end"
+    if known.exists and not {attempt.register for attempt in attempts} - {None} <= known.heads:
+        return f"{place} has lost lines at its end, or {path} was copied from another folder"
+    if path.name not in known.last and not all(attempt.unused for attempt in attempts):
+        return f"{path} is not named by {place}: it was copied or renamed" if known.exists else f"{place} is missing"
+    return ""
 
 
 def read_ledger(path: Path) -> list[Attempt]:
@@ -401,8 +492,10 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
         draws = entry.pop("draws", None)
         attempts.append(Attempt(header=entry, identity=link.head, register=register_head, draws=draws))
     elif kind is None or not attempts:
-        raise BrokenChainError(number)
+        raise BrokenChainError(number, "is no line of a ledger")
     elif kind == "round":
+        if attempts[-1].closed:
+            raise BrokenChainError(number, "records a release of an attempt that was closed")
         for release in entry["releases"]:
             nodes = release.pop("nodes")
             attempts[-1].events += [Event.from_json({"node": node, **release}) for node in nodes]
@@ -412,6 +505,12 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
         attempts[-1].permitted = entry["attempts"]
     elif kind == "torn":
         attempts[-1].torn += 1
+    elif kind == "closed":
+        if not attempts[-1].unused:
+            raise BrokenChainError(number, "closes an attempt that has released something")
+        attempts[-1].closed = True
+    elif kind != "resume":
+        raise BrokenChainError(number, f"is of the kind {shown(str(kind))!r}, which this version does not know")
     attempts[-1].heads.add(link.head)
     attempts[-1].last = link.head
 

@@ -1,83 +1,148 @@
-"""The register of a cohort's ledgers, with the heads of their chains.
+"""The register of a folder of ledgers: which ledgers exist, where each ends, and which cohorts share patients.
 
-The remaining ledgers do not show that a ledger was deleted or lost its last lines, so a total over them would silently
-be too low. The register therefore names every ledger, with its head, when an attempt begins, continues or is closed.
-`zetadp.privacy.account` refuses to add up the ledgers if one of them, or the end of one, is missing. The register is
-itself a chain, and each attempt names the register's head in its first line, so that an old copy of the register is
-detected too.
+The remaining ledgers do not show that one was deleted or lost its last lines, so a total over them would silently be
+too low. The register names every ledger, with its head, when an attempt begins, releases something for the first time,
+continues or is closed. `zetadp.privacy.book` refuses a total if the folder and the register differ.
+
+The register is itself a chain. Each line holds a keyed hash, so that nobody without the folder's secret can write one,
+and each attempt names the register's head in its first line, so that an old copy of the register shows. Whoever can
+read the secret and write the folder can forge both; a head that is kept elsewhere shows that.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from zetadp.base.storage import make_folder, sync_folder
 from zetadp.base.validation import UserError
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
+from zetadp.privacy.secret import REGISTER, Secret
 
-NAME = "register"
-"""Name of the file. Unlike that of a ledger it does not end in .jsonl."""
 TAIL = 4096
 """Number of bytes at the end of the file that contain its last line."""
 
 
+@dataclass
+class Register:
+    """What the register of a folder says.
+
+    Attributes
+    ----------
+    exists
+        Whether there is a register.
+    last
+        The last head that is named for each ledger, by the name of its file.
+    shares
+        Cohorts that share training records with this one, by the name of their folder, and the number of records.
+    claimed
+        Number of training records whose keyed hashes must exist.
+    heads
+        Every head that the register has had.
+    """
+
+    exists: bool = False
+    last: dict[str, str] = field(default_factory=dict)
+    shares: dict[str, int] = field(default_factory=dict)
+    claimed: int = 0
+    heads: set[str] = field(default_factory=lambda: {START})
+
+    @classmethod
+    def read(cls, folder: Path) -> Register:
+        """Read the register of a folder. A folder without one has an empty register.
+
+        Raises
+        ------
+        UserError
+            If the register was edited or cannot be read, or if its secret is missing.
+        """
+        path = folder / REGISTER
+        try:
+            *lines, _ = path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return cls()
+        except OSError as error:
+            raise UserError(f"Cannot read the register {path}: {error.strerror}.") from error
+        key, found, head = Secret.of(folder), cls(exists=True), START
+        try:
+            for number, link in enumerate(follow(lines), start=1):
+                content = {name: value for name, value in link.entry.items() if name != "tag"}
+                if link.entry.get("tag") != _tag(key, head, content):
+                    raise BrokenChainError(number, "was not written with the secret of the folder")
+                found._take(content, number)
+                head = link.head
+                found.heads.add(head)
+        except BrokenChainError as error:
+            raise UserError(f"The register {path} was edited or damaged: {error}. Restore it from a backup.") from error
+        return found
+
+    def _take(self, content: Mapping[str, Any], number: int) -> None:
+        """Add the content of a line."""
+        match dict(content):
+            case {"ledger": str(ledger), "head": str(head)}:
+                self.last[ledger] = head
+            case {"shares": str(other), "records": int(count)}:
+                self.shares[other] = max(count, self.shares.get(other, 0))
+            case {"claimed": int(count)}:
+                self.claimed = max(count, self.claimed)
+            case _:
+                raise BrokenChainError(number, "is of a kind that this version does not know")
+
+
 def head_beside(ledger: Path) -> str:
     """Return the head of the register next to a ledger."""
-    path = ledger.parent / NAME
+    path = ledger.parent / REGISTER
     if not path.exists():
         return START
     with path.open("rb") as file:
         return _last(_tail(file))
 
 
-def note(ledger: Path, head: str) -> None:
-    """Add a ledger's head to the register next to it, and sync.
+def note(folder: Path, content: Mapping[str, Any]) -> None:
+    """Add a line to the register of a folder, and sync.
+
+    Parameters
+    ----------
+    folder
+        The folder of ledgers.
+    content
+        ``ledger`` and ``head``; or ``shares`` and ``records``; or ``claimed``.
 
     Raises
     ------
     UserError
-        If the disk is full or read-only.
+        If the disk is full or read-only, or if the secret of an existing register is missing.
     """
-    path = ledger.parent / NAME
+    path, key = folder / REGISTER, Secret.of(folder)
     try:
-        make_folder(path.parent)
+        make_folder(folder)
         with path.open("a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            content = _tail(file)
-            torn = len(content) - (content.rfind(b"\n") + 1)
+            tail = _tail(file)
+            torn = len(tail) - (tail.rfind(b"\n") + 1)
             if torn:  # by a crash, before anything named the line
                 file.truncate(file.seek(0, os.SEEK_END) - torn)
-            line = f"{Link.after(_last(content), {'ledger': ledger.name, 'head': head}).text}\n".encode()
+            head = _last(tail)
+            line = f"{Link.after(head, {**content, 'tag': _tag(key, head, content)}).text}\n".encode()
             while line:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
-        if not content:
-            sync_folder(path.parent)
+        if not tail:
+            sync_folder(folder)
     except OSError as error:
         raise UserError(
             f"Cannot write the register {path}: {error.strerror or error}. Repair the disk or folder, then run again."
         ) from error
 
 
-def read_register(folder: Path) -> list[Link]:
-    """Return the lines of the register of a folder. Without a register there are none.
-
-    Raises
-    ------
-    UserError
-        If the register was edited or cannot be read.
-    """
-    path = folder / NAME
-    try:
-        *lines, _ = path.read_bytes().split(b"\n")
-        return list(follow(lines))
-    except FileNotFoundError:
-        return []
-    except (OSError, BrokenChainError) as error:
-        raise UserError(f"The register {path} was edited or damaged: {error}. Restore it from a backup.") from error
+def _tag(key: Secret, head: str, content: Mapping[str, Any]) -> str:
+    """Return the keyed hash of a line's content and of all lines before it."""
+    return key.tag(f"{head} {json.dumps(dict(content))}")
 
 
 def _tail(file: IO[bytes]) -> bytes:

@@ -19,7 +19,9 @@ from pathlib import Path
 from zetadp.base.validation import UserError, in_range
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs, recorded_runs
+from zetadp.privacy.book import read_ledgers
+from zetadp.privacy.events import Unit
+from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs, runs_of
 
 CANDIDATES = (2, 10, 100, 1000)
 """Numbers of equally likely candidates, of which an attacker names one."""
@@ -54,30 +56,39 @@ class Risk:
     guarantee: str
 
     @classmethod
-    def of(cls, ledger: Path, *, delta: float, name: str | None = None) -> Risk:
+    def of(cls, ledger: Path, *, name: str | None = None) -> Risk:
         """Read a ledger.
 
         Parameters
         ----------
         ledger
-            A run's ledger, or that of a release.
-        delta
-            Where a person's node in other runs is not known, the worst at this delta is assumed.
+            A run's ledger, or that of a release. Unit and delta are its own. Where a person's node in other runs is not
+            known, the worst at this delta is assumed.
         name
             Name of the run; by default that of the ledger.
 
         Raises
         ------
         UserError
-            If the ledger cannot be read or records nothing.
+            If the ledger cannot be read or records nothing, or if its folder is not as its register says.
         """
-        runs = recorded_runs(ledger)
+        runs = runs_of(ledger, read_ledgers([ledger])[ledger])
         if not runs:
             raise UserError(f"Expected records of released rounds in {ledger}, found none.")
         if not all(run.private for run in runs):
             return cls(name or runs[-1].name, tuple(runs), (), "none")
-        exposures = _weakest(over_runs(runs, delta).values())
+        exposures = _weakest(over_runs(runs, min(run.delta for run in runs)).values())
         return cls(name or runs[-1].name, tuple(runs), exposures, "holds" if noise_of(runs) == "os" else "simulated")
+
+    @property
+    def delta(self) -> float:
+        """The smallest delta at which a run of the ledger was declared."""
+        return min(run.delta for run in self.runs)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of the cohort."""
+        return self.runs[-1].unit
 
     def epsilon(self, delta: float) -> float:
         """Return epsilon at a delta."""

@@ -18,6 +18,8 @@ from zetadp.base.validation import UserError
 NAME = "secret"
 RECORDS = "records"
 """File of the keyed hashes of a cohort's training records. Another secret could not recognise them."""
+REGISTER = "register"
+"""File that names all ledgers of a folder, with a keyed hash in each line (`zetadp.privacy.register`)."""
 BYTES = 32
 
 
@@ -47,10 +49,10 @@ class Secret:
             make_folder(folder)
             remove_leftovers(path)
             if not path.exists():
-                if (folder / RECORDS).exists():
+                if any((folder / name).exists() for name in (RECORDS, REGISTER)):
                     raise UserError(
-                        f"The secret {path} is missing: without it, patients who also belong to another cohort cannot "
-                        "be recognised, and a total would be too low. Restore it from a backup."
+                        f"The secret {path} is missing: without it, the register cannot be checked, and patients who "
+                        "also belong to another cohort cannot be recognised. Restore it from a backup."
                     )
                 _make(path)
         try:

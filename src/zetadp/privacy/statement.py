@@ -9,16 +9,28 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from zetadp.base.epsilon import epsilon_value
-from zetadp.base.validation import UserError, one_of
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, wording
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.events import PERSONS, NodeHistory, Unit
-from zetadp.privacy.exposure import Run, declared, distinct, over_runs, run_of, seen_by
+from zetadp.privacy.events import NodeHistory, Unit
+from zetadp.privacy.exposure import (
+    Run,
+    accountant,
+    cost,
+    declared,
+    declared_together,
+    distinct,
+    noise_of,
+    over_runs,
+    runs_of,
+    seen_by,
+    total,
+)
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
 
@@ -29,35 +41,8 @@ SMALL_DELTAS = (1e-5, 1e-6)
 RECORDS_OF_ONE_PERSON = (2, 6)
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Terms of a statement: delta, unit and source of the noise.
-
-    Attributes
-    ----------
-    delta
-        The delta of the quoted epsilon.
-    unit
-        The unit of the cohort: ``"patient"`` only if the cohort declares one record per patient, or merges the records
-        of each patient. ``"speaker"`` is the same for recordings of speech. If single images were drawn, the statement
-        is per image and also gives the figures for this unit.
-    noise_source
-        ``"seeded"`` is a simulation and protects no one; ``"os"`` is the operating system's generator.
-    """
-
-    delta: float
-    unit: Unit
-    noise_source: NoiseSource
-
-    def __post_init__(self) -> None:
-        """Refuse unknown units and sources."""
-        one_of((*PERSONS, "record"), unit=self.unit)
-        one_of(("seeded", "os"), noise_source=self.noise_source)
-
-
 def run_statement(
     run: Run,
-    terms: Terms,
     *,
     weights: Mapping[str, float],
     target_epsilon: float,
@@ -69,9 +54,8 @@ def run_statement(
     Parameters
     ----------
     run
-        The releases, and the declared number of rounds. The figures are for the larger number of rounds.
-    terms
-        Delta, unit and source of the noise.
+        The releases, and what the ledger declares: delta, unit, source of the noise, number of rounds. The figures are
+        for the larger number of rounds.
     weights
         Public weight of each node in the server's average.
     target_epsilon
@@ -83,23 +67,22 @@ def run_statement(
     """
     if set(weights) != set(run.nodes):
         raise ValueError(f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}.")
-    delta = terms.delta
-    unit: Unit = "image" if run.images else terms.unit
+    delta = run.delta
+    unit: Unit = "image" if run.images else run.unit
     totals = seen_by(run, weights, "server") or {}
-    epsilons = {node: accounting.epsilon(total, delta) for node, total in totals.items()}
+    epsilons = {node: accounting.epsilon(exposure, delta) for node, exposure in totals.items()}
     worst = max(epsilons, key=lambda node: epsilons[node])
     kinds = distinct(totals.values())
     summed = run.threat == SECURE_AGGREGATION
-    exact = all(accounting.exact_mu(total) is not None for total in kinds)
     unhidden = any(each.private and each.noise == "seeded" for each in earlier)
-    guarantee = _guarantee(private=run.private, noise_source=terms.noise_source, simulated=summed or unhidden)
+    guarantee = _guarantee(private=run.private, noise_source=run.noise, simulated=summed or unhidden)
     audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
     alone = audiences["messages"] if summed else None
-    together = _with_earlier(run, earlier, delta, terms.unit)
+    together = _with_earlier(run, earlier)
     # In a sum, several contributions of one person are under the same noise, so their costs do not compose. The costs
     # of single messages compose and are an upper bound.
     open_totals = (seen_by(run, weights, "messages") or {}) if summed else totals
-    whole = _of_all_images(run, terms.unit, open_totals.values(), delta, summed=summed) if run.images else None
+    whole = _of_all_images(run, run.unit, open_totals.values(), delta, summed=summed) if run.images else None
     return {
         "kind": "run",
         "name": run.name,
@@ -110,7 +93,7 @@ def run_statement(
         "earlier_attempts": together,
         "of_all_images": whole,
         "public": None if backbone is None else wording.public_sentences(unit, backbone),
-        **wording.setting(unit, terms.noise_source, noisy=run.private, directions=run.directions),
+        **wording.setting(unit, run.noise, noisy=run.private, directions=run.directions),
         "threat": {
             "model": run.threat,
             "colluding": run.colluding,
@@ -121,7 +104,7 @@ def run_statement(
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
         "epsilon": _number(epsilons[worst]),
-        "accountant": "exact composition of Gaussians" if exact else "privacy-loss distribution",
+        "accountant": accountant(kinds, beforehand=True),
         "epsilon_rdp": _number(max(accounting.epsilon_rdp(total, delta) for total in kinds)),
         "mu": _exact_mu(totals[worst]),
         "worst_node": worst,
@@ -149,24 +132,24 @@ def _of_all_images(run: Run, unit: Unit, totals: Iterable[Exposure], delta: floa
     return {"unit": unit, "images": images, "epsilon": _number(worst), "single_messages": summed}
 
 
-def _with_earlier(run: Run, earlier: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any] | None:
+def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
     """Return the cost of this attempt and all earlier ones together, or None if there were none."""
     if not earlier:
         return None
-    private = all(each.private for each in (run, *earlier))
-    epsilon = _worst(over_runs((run, *earlier), delta).values(), delta) if private else math.inf
+    runs = [*earlier, run]
+    epsilon = total(runs, run.delta) if all(each.private for each in runs) else math.inf
     seeded = sum(each.private and each.noise == "seeded" for each in earlier)
     found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon), "seeded": seeded}
     counted = [
-        *(["every message as visible"] if any(each.colluding for each in (run, *earlier)) else []),
-        *([f"all images of a {unit} together"] if any(each.images for each in (run, *earlier)) else []),
+        *(["every message as visible"] if any(each.colluding for each in runs) else []),
+        *([f"all images of a {run.unit} together"] if any(each.images for each in runs) else []),
     ]
     if counted:
         found["counted"] = " and ".join(counted)
     return found
 
 
-def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: float, unit: Unit) -> dict[str, Any]:
+def account_run(ledger: Path, model: Path, *, name: str) -> dict[str, Any]:
     """Return the statement of the attempt that made a model, which is the last one in the ledger.
 
     Parameters
@@ -175,10 +158,6 @@ def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: fl
         The run's sealed ledger, and its model, which contains the head of that ledger.
     name
         Name of the run in the statement.
-    epsilon
-        Target epsilon of the run.
-    delta, unit
-        As in `Terms`.
 
     Raises
     ------
@@ -193,30 +172,34 @@ def account_run(ledger: Path, model: Path, *, name: str, epsilon: str, delta: fl
             f"Expected {ledger} to record the run that made {model}, found another or none, or lines are missing at "
             "its end. Train the model again."
         )
-    return last_statement(attempts, name=name, epsilon=epsilon, delta=delta, unit=unit)
+    return last_statement(attempts, name)
 
 
-def last_statement(attempts: Sequence[Attempt], *, name: str, epsilon: str, delta: float, unit: Unit) -> dict[str, Any]:
+def last_statement(attempts: Sequence[Attempt], name: str) -> dict[str, Any]:
     """Return the statement of the last attempt in a ledger, which includes the releases of earlier attempts.
 
-    The parameters are those of `account_run`. All nodes have the same weight.
+    Unit, delta, source of the noise and target epsilon are those of the ledger. All nodes have the same weight.
+
+    Parameters
+    ----------
+    attempts
+        What the ledger says.
+    name
+        Name of the run in the statement.
     """
-    last = attempts[-1]
-    happened = run_of(name, last)
-    earlier = [run_of(f"attempt {number}", attempt) for number, attempt in enumerate(attempts[:-1]) if attempt.events]
+    *earlier, happened = runs_of(Path(name), attempts)
+    last = attempts[-1].header
     return run_statement(
-        happened,
-        Terms(delta, unit, last.header["noise"]),
+        replace(happened, name=name),
         weights=dict.fromkeys(happened.nodes, 1.0),
-        target_epsilon=epsilon_value(epsilon),
+        target_epsilon=epsilon_value(last["run"]["epsilon"]),
         earlier=earlier,
-        backbone=last.header.get("backbone"),
+        backbone=last.get("backbone"),
     )
 
 
 def total_statement(
     runs: Sequence[Run],
-    terms: Terms,
     *,
     unnoised: Sequence[str] = (),
     shared: Mapping[str, int] | None = None,
@@ -231,28 +214,36 @@ def total_statement(
     Parameters
     ----------
     runs
-        All runs on the cohort.
-    terms
-        Delta, unit and source of the noise.
+        All runs on the cohort. Unit and source of the noise are what their ledgers say: with one seeded run, all of it
+        is a simulation. Delta is the smallest one that a ledger declares.
     unnoised
         Names of other results that were computed from training patients and released without noise.
     shared
         Other cohorts that contain some of the same training records, and the number of these. ``runs`` includes their
         runs.
+
+    Raises
+    ------
+    UserError
+        If there are no runs, or if their units differ: records and persons do not add up.
     """
-    delta, unit = terms.delta, terms.unit
+    units = {run.unit for run in runs}
+    if len(units) != 1:
+        raise UserError(f"Expected runs with one unit, found {', '.join(sorted(units)) or 'no runs'}.")
+    unit: Unit = runs[0].unit
+    delta, noise = min(run.delta for run in runs), noise_of(runs)
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private] + list(unnoised)
     rows = _private_rows(private, delta, unit)
     summed = [run.name for run in private if run.threat == SECURE_AGGREGATION]
     by_image = [run.name for run in private if run.images]
-    guarantee = _guarantee(private=bool(private), noise_source=terms.noise_source)
+    guarantee = _guarantee(private=bool(private), noise_source=noise)
     claim = wording.claim_sentence(guarantee, unit, float(rows["epsilon"]), delta)
     return {
         "kind": "total",
         "statement": wording.total_sentences(claim, private, broken, unit, shared or {}),
         "guarantee": "none" if broken else guarantee,
-        **wording.setting(unit, terms.noise_source, noisy=bool(private), directions=any(r.directions for r in private)),
+        **wording.setting(unit, noise, noisy=bool(private), directions=any(r.directions for r in private)),
         "delta": delta,
         "private_rows": rows,
         "single_messages": {"runs": summed, "counted": "every message as visible"} if summed else None,
@@ -288,12 +279,13 @@ def _audience(run: Run, weights: Mapping[str, float], audience: Audience, delta:
 
 def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
     """Return the figures of all runs with noise together, against the server."""
-    totals = over_runs(private, delta)
-    nodes = {node: accounting.epsilon(total, delta) for node, total in totals.items()}
+    totals, beforehand = over_runs(private, delta), declared_together(private)
+    nodes = {node: cost(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
     worst = max(nodes, key=lambda node: nodes[node], default=None)
     rows: dict[str, Any] = {
         "runs": len(private),
         "epsilon": 0.0 if worst is None else _number(nodes[worst]),
+        "accountant": None if worst is None else accountant(totals.values(), beforehand=beforehand),
         "mu": None if worst is None else _exact_mu(totals[worst]),
         "worst_node": worst,
         "nodes": {node: _number(value) for node, value in nodes.items()},
@@ -304,12 +296,13 @@ def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str,
     if worst is None:
         return rows
     # If a patient's node is not known, the worst exposure can differ between deltas.
-    smaller = {small: _worst(over_runs(private, small).values(), small) for small in SMALL_DELTAS if small < delta}
+    smaller = {small: total(private, small) for small in SMALL_DELTAS if small < delta}
     rows["smaller_deltas"] = [{"delta": small, "epsilon": _number(epsilon)} for small, epsilon in smaller.items()]
     if unit == "record":
-        rows["records_of_one_person"] = _records_of_one_node(totals, delta)
-    # No curve is computed for many images together: their epsilon is too large for a useful curve.
-    if _follows_from_node(private) and not any(run.images for run in private):
+        rows["records_of_one_person"] = _records_of_one_node(totals, delta, beforehand=beforehand)
+    # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for a filter.
+    exact = all(accounting.exact_mu(each) is not None for each in totals.values())
+    if (beforehand or exact) and _follows_from_node(private) and not any(run.images for run in private):
         rows["trade_off"] = _trade_off(distinct(totals.values()), unit)
     return rows
 
@@ -342,11 +335,13 @@ def _records_of_one_person(totals: Mapping[str, Exposure], delta: float) -> list
     return rows
 
 
-def _records_of_one_node(totals: Mapping[str, Exposure], delta: float) -> list[dict[str, Any]]:
+def _records_of_one_node(
+    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool = True
+) -> list[dict[str, Any]]:
     """Return epsilon for a person behind several records that are always together on one node."""
     kinds = distinct(totals.values())
     worst = {
-        records: max(accounting.epsilon_group(total, delta, records) for total in kinds)
+        records: max(cost(accounting.grouped(total, records), delta, beforehand=beforehand) for total in kinds)
         for records in RECORDS_OF_ONE_PERSON
     }
     return [{"records": records, "nodes": 1, "epsilon": _number(epsilon)} for records, epsilon in worst.items()]

@@ -17,8 +17,7 @@ from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.task import Classification
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
-from zetadp.privacy.account import Permission
-from zetadp.privacy.budget import Cap
+from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import last_statement
 from zetadp.release.degree import best_degree, usual_rows
@@ -168,9 +167,7 @@ def release_features(
     files = TrainingFiles(ledger, ledger.with_suffix(".checkpoint.safetensors"), permission, cap)
     units = [[person] for person in range(settings.people)]
     trained = train(plan, TrainingData(data, [Holding(units)]), files)
-    statement = last_statement(
-        read_ledger(ledger), name=plan.label, epsilon=plan.run.epsilon, delta=settings.delta, unit="patient"
-    )
+    statement = last_statement(read_ledger(ledger), plan.label)
     mixture = mixture_of(plan, Classification(settings.classes), features.shape[1])
     if trained.released is None:
         raise RuntimeError("Expected rows of a plan that releases them, found none.")

@@ -148,9 +148,9 @@ def test_what_no_noise_or_no_round_can_meet_is_one_message(capsys):
 # Ledgers
 
 
-def write_ledger(path, sigma: float, rounds: int, noise: str = "os"):
+def write_ledger(path, sigma: float, rounds: int, noise: str = "os", unit: str = "patient"):
     with Ledger(path) as ledger:
-        ledger.start({"noise": noise, "training": {"rounds": rounds}})
+        ledger.start({"unit": unit, "delta": 1e-3, "noise": noise, "training": {"rounds": rounds}})
         for number in range(rounds):
             ledger.record([Event(node, number, 44, 24.0, 1.0, NoisySum(P, sigma)) for node in ("a", "b")])
     return path
@@ -160,21 +160,22 @@ def test_ledgers_compose(tmp_path, capsys):
     one, two = (write_ledger(tmp_path / f"{sigma}.jsonl", sigma, 20) for sigma in (8.0, 5.0))
     figures = {}
     for name, files in {"one": [one], "both": [one, two], "again": [one, two, tmp_path / "." / two.name, one]}.items():
-        found = json.loads(said(f"ledger --unit patient --json {' '.join(map(str, files))}", capsys))
+        found = json.loads(said(f"ledger --json {' '.join(map(str, files))}", capsys))
         figures[name] = found["private_rows"]["epsilon"]
         assert found["private_rows"]["runs"] == len({path.resolve() for path in files})
     assert figures["one"] == accounting.epsilon({NoisySum(P, 8.0): 20}, 1e-3)
-    assert figures["both"] == figures["again"] == accounting.epsilon({NoisySum(P, 8.0): 20, NoisySum(P, 5.0): 20}, 1e-3)
+    both = {NoisySum(P, 8.0): 20, NoisySum(P, 5.0): 20}
+    assert figures["both"] == figures["again"] == accounting.epsilon_rdp(both, 1e-3)
 
 
-def test_a_ledger_is_stated_per_record_unless_the_patient_is_named(tmp_path, capsys):
-    path = write_ledger(tmp_path / "run.jsonl", 20.0, 20)
-    record = said(f"ledger {path}", capsys)
+def test_a_ledger_says_what_its_unit_is(tmp_path, capsys):
+    record = said(f"ledger {write_ledger(tmp_path / 'records.jsonl', 20.0, 20, unit='record')}", capsys)
     assert "for each training record" in record
     assert "A person with 2 records on 1 node(s)" in record
-    patient = said(f"ledger {path} --unit patient --delta 1e-5", capsys)
-    assert "1e-05)-differentially private for each training patient" in patient
+    patient = said(f"ledger {write_ledger(tmp_path / 'patients.jsonl', 20.0, 20)}", capsys)
+    assert "0.001)-differentially private for each training patient" in patient
     assert "A person with" not in patient
+    assert "one unit" in mistake(f"ledger {tmp_path / 'records.jsonl'} {tmp_path / 'patients.jsonl'}", capsys)
 
 
 def write_own_ledger(path, header, rounds=7):
@@ -190,59 +191,40 @@ def write_own_ledger(path, header, rounds=7):
     return path
 
 
-OPEN = "No number of rounds is declared for own: the rounds that happened are counted"
-UNKNOWN = "The source of the noise is not stated for own: it is taken to be a seed"
+OWN = {
+    "unit": "patient",
+    "delta": 1e-3,
+    "noise": "os",
+    "training": {"rounds": 7, "clip": 1.0},
+    "run": {"epsilon": "8"},
+    "nodes": [{"name": "clinic", "population": 44, "expected": 24.0, "noise_multiplier": 8.0}],
+}
+"""What a program of one's own declares."""
 
 
-@pytest.mark.parametrize(
-    ("header", "notes"),
-    [
-        ({}, [OPEN, UNKNOWN]),
-        ({"study": "knees", "training": {"optimiser": "adam"}, "noise": "laser"}, [OPEN, UNKNOWN]),
-        ({"training": "adam, 7 rounds", "noise": "os"}, [OPEN]),
-        ({"training": {"rounds": 20}}, [UNKNOWN]),
-    ],
-)
-def test_a_ledger_of_the_librarys_user_is_accounted_and_what_it_leaves_open_is_said(header, notes, tmp_path, capsys):
-    path = write_own_ledger(tmp_path / "own.jsonl", header)
-    found = json.loads(said(f"ledger --unit patient --json {path}", capsys))
-    rounds = 7 if OPEN in notes else 20
+@pytest.mark.parametrize(("changes", "rounds"), [({}, 7), ({"study": "knees", "training": {"rounds": 20}}, 20)])
+def test_a_ledger_of_the_librarys_user_is_accounted(changes, rounds, tmp_path, capsys):
+    path = write_own_ledger(tmp_path / "own.jsonl", OWN | changes)
+    found = json.loads(said(f"ledger --json {path}", capsys))
     assert found["private_rows"]["epsilon"] == accounting.epsilon({NoisySum(P, 8.0): rounds}, 1e-3)
-    assert found["guarantee"] == ("simulated" if UNKNOWN in notes else "holds")
-    assert [note[: len(words)] for note, words in zip(found["not_stated"], notes, strict=True)] == notes
-    text = said(f"ledger --unit patient {path}", capsys)
-    assert ("protecting nobody" in text) == (UNKNOWN in notes)
-    assert all(f"\n  - {note}" in text.partition("Not stated in the ledgers:")[2] for note in notes)
+    assert found["guarantee"] == "holds"
 
 
-@pytest.mark.parametrize("header", [{}, {"noise": "os"}, {"training": {"rounds": 7, "clip": 1.0}, "noise": "os"}])
-def test_a_ledger_of_the_librarys_user_can_be_permitted_and_shown_as_risk(header, tmp_path, capsys):
-    path = write_own_ledger(tmp_path / "own.jsonl", header)
-    once, twice = (accounting.epsilon({NoisySum(P, 8.0): rounds}, 1e-3) for rounds in (7, 14))
+@pytest.mark.parametrize("key", ["unit", "delta", "noise", "training"])
+def test_nothing_is_assumed_that_a_ledger_does_not_declare(key, tmp_path, capsys):
+    path = write_own_ledger(tmp_path / "own.jsonl", {name: value for name, value in OWN.items() if name != key})
+    for command in ("ledger", "risk"):
+        message = mistake(f"{command} {path}", capsys)
+        assert str(path) in message
+        assert f"lacks the key '{key}'" in message
+
+
+def test_a_ledger_of_the_librarys_user_can_be_permitted_and_shown_as_risk(tmp_path, capsys):
+    path = write_own_ledger(tmp_path / "own.jsonl", OWN)
+    once = accounting.epsilon({NoisySum(P, 8.0): 7}, 1e-3)
+    twice = accounting.epsilon_rdp({NoisySum(P, 8.0): 14}, 1e-3)
     assert f"from {rounded_up(once)} to {rounded_up(twice)}, and that of" in said(f"permit --yes {path}", capsys)
     assert "written to" in said(f"risk {path}", capsys)
-
-
-def test_rounds_that_happened_are_each_nodes_own_and_one_open_ledger_leaves_the_others_as_declared(tmp_path, capsys):
-    """A node that took part in fewer rounds is not charged for those of another, where nobody declared them."""
-    with Ledger(tmp_path / "own.jsonl") as ledger:
-        ledger.start({})
-        for number in range(9):
-            rounds = [
-                Event("often", number, 44, 24.0, 1.0, NoisySum(P, 20.0)),
-                Event("seldom", number, 44, 24.0, 1.0, NoisySum(P, 8.0)),
-            ]
-            ledger.record(rounds[: 2 if number < 2 else 1])
-    found = json.loads(said(f"ledger --unit patient --json {tmp_path / 'own.jsonl'}", capsys))
-    expected = {
-        "often": accounting.epsilon({NoisySum(P, 20.0): 9}, 1e-3),
-        "seldom": accounting.epsilon({NoisySum(P, 8.0): 2}, 1e-3),
-    }
-    assert found["private_rows"]["nodes"] == expected
-    declared = write_ledger(tmp_path / "declared.jsonl", 20.0, 5)
-    found = json.loads(said(f"ledger --unit patient --json {tmp_path / 'own.jsonl'} {declared}", capsys))
-    assert found["guarantee"] == "simulated"
-    assert [("own" in note, "declared.jsonl" in note) for note in found["not_stated"]] == [(True, False)] * 2
 
 
 def test_the_ledger_of_a_training_leaves_nothing_open(tmp_path, capsys):
@@ -251,26 +233,27 @@ def test_the_ledger_of_a_training_leaves_nothing_open(tmp_path, capsys):
     plans = [Held("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=4.0)]
     run, data = RunName("complex", "federated", "8", 3), records(3)
     train_run(run, TINY, settings, plans, data, data, ledger_path=path, checkpoint_path=tmp_path / "run.partial")
-    found = json.loads(said(f"ledger --unit patient --json {path}", capsys))
+    found = json.loads(said(f"ledger --json {path}", capsys))
     assert found["private_rows"]["epsilon"] == accounting.epsilon({NoisySum(0.5, 4.0): 2}, 1e-3)
-    assert (found["guarantee"], found["not_stated"]) == ("simulated", [])
-    assert "Not stated" not in said(f"ledger --unit patient {path}", capsys)
+    assert (found["guarantee"], found["unit"], found["delta"]) == ("simulated", "patient", 1e-3)
 
 
 @pytest.mark.parametrize(
     ("header", "words"),
     [
         ({"threat": "secure_aggregation"}, "lacks the key 'colluding'"),
-        ({"unit": "image"}, "lacks the key 'images_of_a_patient'"),
+        ({"noise": "laser"}, "laser"),
+        ({"unit": "image"}, "image"),
+        ({"delta": 2}, "delta"),
         ({"training": {"rounds": "many"}}, "training.rounds, found 'many'"),
         ({"training": {"rounds": 0}}, "training.rounds, found 0"),
-        ({"unit": "image", "images_of_a_patient": "some"}, "'some'"),
+        ({"images_of_a_patient": "some"}, "'some'"),
     ],
 )
 def test_a_header_that_contradicts_itself_is_one_message_with_the_file_and_what_is_missing(
     header, words, tmp_path, capsys
 ):
-    path = write_own_ledger(tmp_path / "own.jsonl", header)
+    path = write_own_ledger(tmp_path / "own.jsonl", OWN | header)
     message = mistake(f"ledger {path}", capsys)
     assert str(path) in message
     assert words in message
@@ -299,8 +282,8 @@ def test_a_line_of_another_program_that_says_too_little_is_named(entry, words, t
 def test_a_ledger_with_seeded_or_without_noise_claims_nothing(tmp_path, capsys):
     seeded = write_ledger(tmp_path / "seeded.jsonl", 20.0, 5, "seeded")
     bare = write_ledger(tmp_path / "bare.jsonl", 0.0, 5)
-    assert "protecting nobody" in said(f"ledger --unit patient {seeded}", capsys)
-    assert "no guarantee, because these had no noise: bare" in said(f"ledger --unit patient {seeded} {bare}", capsys)
+    assert "protecting nobody" in said(f"ledger {seeded}", capsys)
+    assert "no guarantee, because these had no noise: bare" in said(f"ledger {seeded} {bare}", capsys)
 
 
 def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):
@@ -314,7 +297,7 @@ def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(("answer", "given"), [("yes", 1), ("", 0), ("no", 0)])
 def test_another_attempt_is_permitted_only_after_a_question(answer, given, tmp_path, capsys, monkeypatch):
-    path = write_own_ledger(tmp_path / "own.jsonl", {"noise": "os"})
+    path = write_own_ledger(tmp_path / "own.jsonl", OWN)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
     before = len(path.read_text().splitlines())
     assert main(["permit", str(path)]) == (0 if given else 1)

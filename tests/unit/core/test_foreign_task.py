@@ -23,7 +23,7 @@ from zetadp.core.task import Held, pipeline_task_of, task_of
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.exposure import recorded_runs
-from zetadp.privacy.statement import Terms, run_statement
+from zetadp.privacy.statement import run_statement
 from zetadp.report.tables import collect, per_node, per_patient, table1
 
 PLUGIN = Path(__file__).parents[2] / "plugin"
@@ -109,8 +109,7 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     folder = tmp_path / "run"
     result = trained(folder, private)
     (run,) = recorded_runs(folder / "ledger.jsonl")
-    terms = Terms(1e-3, "patient", "seeded")
-    statement = run_statement(run, terms, weights={"here": 1.0}, target_epsilon=8.0)
+    statement = run_statement(run, weights={"here": 1.0}, target_epsilon=8.0)
     write_json(folder / "privacy.json", statement)
     test, task = held(2), task_of(TASK)
     predictions = predict(task, result.model, test.records, test.items)

@@ -21,7 +21,7 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import Terms, run_statement
+from zetadp.privacy.statement import run_statement
 
 COMPONENTS, PATIENTS = 3, 5
 HEAD = NetworkSettings("head", "features", components=COMPONENTS)
@@ -103,8 +103,7 @@ def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_pa
     (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
     assert attempt.header["training"]["estimator"] == CLASS_MEANS
     weights = dict.fromkeys(("node-01", "node-02"), 1.0)
-    terms = Terms(1e-3, "patient", "seeded")
-    statement = run_statement(run_of("own", attempt), terms, weights=weights, target_epsilon=8.0)
+    statement = run_statement(run_of("own", attempt), weights=weights, target_epsilon=8.0)
     assert statement["mu"] == pytest.approx(1 / 0.8)
     assert statement["rounds"] == {"declared": 1, "happened": 1, "replayed": 0}
 

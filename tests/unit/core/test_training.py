@@ -27,7 +27,7 @@ from zetadp.core.round import Phase, do_round, images_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, TrainingFiles
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.privacy.account import Permission
+from zetadp.privacy.budget import Permission
 from zetadp.privacy.directions import Direction, gaussian_bound
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.grid import Grid
@@ -726,7 +726,7 @@ def test_nodes_of_a_directed_training_send_unit_vectors_and_record_what_they_cos
     dimension = sent[0].shape[1]
     for event in events:
         assert event.kind == Direction(0.5, gaussian_bound(0.7, dimension), dimension)
-    printed = last_statement(read_ledger(paths["ledger_path"]), name="x", epsilon="8", delta=1e-3, unit="patient")
+    printed = last_statement(read_ledger(paths["ledger_path"]), "x")
     plan = plan_for(RUN, TINY, DIRECTED, PLANS)
     assert 0 < printed["epsilon"] <= promise_of(plan, "node-01").epsilon <= printed["epsilon_rdp"]
     figures = {row["epsilon"] for row in printed["audiences"].values()}

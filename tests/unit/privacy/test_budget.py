@@ -14,8 +14,9 @@ from zetadp.cli import main
 from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.budget import Cap, CapError, planned, spent, total
+from zetadp.privacy.budget import Cap, CapError, spent
 from zetadp.privacy.events import Event
+from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 
@@ -23,10 +24,14 @@ DELTA, ROUNDS = 1e-3, 4
 HEADER = {
     "run": {"epsilon": "8"},
     "noise": "os",
+    "unit": "patient",
+    "delta": DELTA,
     "training": {"rounds": ROUNDS, "clip": 1.0},
     "nodes": [{"name": "a", "population": 40, "expected": 10.0, "noise_multiplier": 2.0}],
 }
-COST = [accounting.epsilon({NoisySum(0.25, 2.0): rounds}, DELTA) if rounds else 0.0 for rounds in range(3 * ROUNDS + 1)]
+COST = [accounting.epsilon({NoisySum(0.25, 2.0): rounds}, DELTA) if rounds else 0.0 for rounds in range(ROUNDS + 3)]
+FILTER = [accounting.epsilon_rdp({NoisySum(0.25, 2.0): runs * ROUNDS}, DELTA) for runs in range(4)]
+"""Epsilon of several runs, each of which was chosen after the results of those before."""
 
 
 def event(number: int) -> Event:
@@ -35,22 +40,22 @@ def event(number: int) -> Event:
 
 def run(path, cap: Cap, rounds: int = ROUNDS) -> None:
     with Ledger(path) as ledger:
-        with cap.starting(ledger, HEADER):
+        with cap.starting(path, HEADER):
             ledger.start(HEADER)
         for number in range(rounds):
             ledger.record([event(number)])
 
 
 def test_runs_add_up_and_one_that_would_cross_the_cap_records_nothing(tmp_path):
-    cap = Cap(1.001 * COST[2 * ROUNDS], DELTA)
+    cap = Cap(1.001 * FILTER[2], DELTA)
     run(tmp_path / "first.jsonl", cap)
     run(tmp_path / "second.jsonl", cap)
-    assert spent(tmp_path, DELTA) == pytest.approx(COST[2 * ROUNDS])
+    assert spent(tmp_path, DELTA) == pytest.approx(FILTER[2])
     assert spent(tmp_path, DELTA) <= cap.epsilon
     with pytest.raises(UserError, match=r"would bring the total .* The cap is .* Nothing was released"):
         run(tmp_path / "third.jsonl", cap)
     assert read_ledger(tmp_path / "third.jsonl") == []
-    run(tmp_path / "third.jsonl", Cap(1.001 * COST[3 * ROUNDS], DELTA))
+    run(tmp_path / "third.jsonl", Cap(1.001 * FILTER[3], DELTA))
 
 
 def test_an_attempt_counts_to_its_declared_end_from_its_start(tmp_path):
@@ -70,7 +75,7 @@ def test_another_release_of_a_round_is_refused_where_it_would_cross_the_cap(tmp_
         path = tmp_path / f"{allowed}/first.jsonl"
         run(path, cap, rounds=2)
         with Ledger(path) as ledger:  # after a restart
-            cap.continuing(ledger)
+            cap.continuing(path)
             ledger.before_record = partial(cap.check_again, ledger)
             for _ in range(allowed):
                 ledger.record([event(1)])
@@ -87,29 +92,28 @@ def test_no_run_starts_and_no_round_is_repeated_where_ledgers_may_be_missing(tmp
     cap = Cap(1.001 * COST[ROUNDS], DELTA)
     run(tmp_path / "first.jsonl", Cap(100, DELTA))
     run(tmp_path / "second.jsonl", Cap(100, DELTA))
-    (tmp_path / "first.jsonl").unlink()
-    (tmp_path / "register").unlink()
-    with pytest.raises(UserError, match=r"register .* is missing"):
-        run(tmp_path / "third.jsonl", cap)
-    assert read_ledger(tmp_path / "third.jsonl") == []
     with Ledger(tmp_path / "second.jsonl") as ledger:
         ledger.before_record = partial(Cap(100, DELTA).check_again, ledger)
-        with pytest.raises(UserError, match=r"register .* is missing"):
+        (tmp_path / "first.jsonl").unlink()
+        with pytest.raises(UserError, match=r"first\.jsonl is missing"):
             ledger.record([event(1)])
+    (tmp_path / "register").unlink()
+    with pytest.raises(UserError, match=r"register is missing"):
+        run(tmp_path / "third.jsonl", cap)
+    assert read_ledger(tmp_path / "third.jsonl") == []
 
 
 def test_a_run_does_not_continue_under_a_cap_that_was_lowered(tmp_path):
     run(tmp_path / "first.jsonl", Cap(100, DELTA), rounds=1)
-    with Ledger(tmp_path / "first.jsonl") as ledger, pytest.raises(UserError, match="The run does not continue"):
-        Cap(0.99 * COST[ROUNDS], DELTA).continuing(ledger)
+    with pytest.raises(UserError, match="The run does not continue"):
+        Cap(0.99 * COST[ROUNDS], DELTA).continuing(tmp_path / "first.jsonl")
 
 
 def test_a_run_without_noise_crosses_every_cap(tmp_path):
     bare = HEADER | {"nodes": [HEADER["nodes"][0] | {"noise_multiplier": 0.0}]}
     with (
-        Ledger(tmp_path / "first.jsonl") as ledger,
         pytest.raises(UserError, match="The cap is"),
-        Cap(1e6, DELTA).starting(ledger, bare),
+        Cap(1e6, DELTA).starting(tmp_path / "first.jsonl", bare),
     ):
         pytest.fail("it started")
 
@@ -117,8 +121,9 @@ def test_a_run_without_noise_crosses_every_cap(tmp_path):
 def test_of_a_plan_for_several_nodes_a_hospital_counts_its_own(tmp_path):
     nodes = [HEADER["nodes"][0], HEADER["nodes"][0] | {"name": "b", "expected": 40.0}]
     header = HEADER | {"nodes": nodes}
-    assert total([planned("x", header, "a")], DELTA) == pytest.approx(COST[ROUNDS])
-    assert total([planned("x", header)], DELTA) == total([planned("x", header, "b")], DELTA) > 2 * COST[ROUNDS]
+    all_nodes, first, second = (declared_run("x", header | own) for own in ({}, {"node": "a"}, {"node": "b"}))
+    assert total([first], DELTA) == pytest.approx(COST[ROUNDS])
+    assert total([all_nodes], DELTA) == total([second], DELTA) > 2 * COST[ROUNDS]
 
 
 def test_a_run_that_began_under_another_name_of_the_hospital_counts_with_all_its_nodes(tmp_path):
@@ -127,12 +132,12 @@ def test_a_run_that_began_under_another_name_of_the_hospital_counts_with_all_its
     other = HEADER | {"nodes": nodes}
     with Ledger(tmp_path / "first.jsonl") as ledger:
         ledger.start(other)
-    worst = total([planned("first", other), planned("second", HEADER, "a")], DELTA)
+    own = HEADER | {"node": "a"}
+    worst = total([declared_run("first", other), declared_run("second", own)], DELTA)
     for cap, allowed in ((0.999 * worst, False), (1.001 * worst, True)):
         with (
-            Ledger(tmp_path / "second.jsonl") as ledger,
             nullcontext() if allowed else pytest.raises(CapError, match="The cap is"),
-            Cap(cap, DELTA).starting(ledger, HEADER, "a"),
+            Cap(cap, DELTA).starting(tmp_path / "second.jsonl", own),
         ):
             assert allowed
 
@@ -178,7 +183,8 @@ def test_the_command_states_what_was_spent_and_what_a_plan_adds(tmp_path, capsys
     assert main(command) == 0
     assert f"epsilon {COST[ROUNDS]:.3f}"[:12] in capsys.readouterr().out
     command += ["--plan", str(tmp_path / "plan.json"), "--node", "node-01"]
-    after = total([planned("first", HEADER), planned("x", plan.header(), "node-01")], DELTA)
+    added = declared_run("x", plan.header() | {"node": "node-01"})
+    after = total([declared_run("first", HEADER), added], DELTA)
     assert main([*command, "--cap", str(1.01 * after)]) == 0
     assert main([*command, "--cap", str(0.99 * after)]) == 1
     assert "is above the cap" in capsys.readouterr().err

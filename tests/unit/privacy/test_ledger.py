@@ -17,7 +17,7 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import declared, recorded_runs
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.statement import Terms, run_statement
+from zetadp.privacy.statement import run_statement
 
 
 def event(number: int, node: str = "a", **changes: float) -> Event:
@@ -65,7 +65,7 @@ def test_rows_that_are_sent_together_are_one_entry_with_a_count(path):
     """A collector draws and releases 500 rows, with noise for each, and sends them at once."""
     rows = event(0, count=500)
     with Ledger(path) as ledger:
-        ledger.start({"run": {}, "training": {"rounds": 3}})
+        ledger.start({"unit": "record", "delta": 1e-3, "noise": "os", "training": {"rounds": 3}})
         ledger.record([rows])
         assert ledger.holds(rows)
         assert not ledger.holds(event(0))
@@ -77,7 +77,7 @@ def test_rows_that_are_sent_together_are_one_entry_with_a_count(path):
     # Two more rounds are declared, each of as many rows.
     assert declared(history, run.declared_rounds) == {kind: 1500}
     assert accounting.compose([rows]) == {kind: 500}
-    stated = run_statement(run, Terms(1e-3, "record", "os"), weights={"a": 1.0}, target_epsilon=1.0)
+    stated = run_statement(run, weights={"a": 1.0}, target_epsilon=1.0)
     assert stated["epsilon"] == accounting.epsilon({kind: 1500}, 1e-3)
     assert stated["rounds"] == {"declared": 3, "happened": 1, "replayed": 0}
 
@@ -306,6 +306,11 @@ def test_a_kept_head_shows_that_lines_were_cut_off_since(path):
         assert all(ledger.knows(head) for head in heads)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
+    with pytest.raises(UserError, match=r"run\.jsonl has lost lines"):
+        Ledger(path)
+    # An old copy of the register as well: only a head that is kept elsewhere shows it.
+    register = path.with_name("register")
+    register.write_text("".join(register.read_text().splitlines(keepends=True)[:-1]))
     with Ledger(path) as ledger:
         assert [ledger.knows(head) for head in heads] == [True, True, False]
         assert ledger.identity == identity

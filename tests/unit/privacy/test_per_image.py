@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import Terms, run_statement, total_statement
+from zetadp.privacy.statement import run_statement, total_statement
 from zetadp.privacy.wording import plain_text
 
 DELTA, IMAGES = 1e-3, 20
@@ -34,11 +35,11 @@ def run(p, sigma, rounds=4, *, images=IMAGES, patients=5, name="images"):
 
 def state(of, unit="patient", **changes):
     given = {"weights": dict.fromkeys(of.nodes, 1.0), "target_epsilon": 8.0, **changes}
-    return run_statement(of, Terms(DELTA, unit, "seeded"), **given)
+    return run_statement(replace(of, unit=unit, noise="seeded"), **given)
 
 
 def total(*runs):
-    return total_statement(runs, Terms(DELTA, "patient", "seeded"))
+    return total_statement([replace(run, noise="seeded") for run in runs])
 
 
 def hockey_stick(epsilon, p, sigma, images):
@@ -145,7 +146,7 @@ def test_training_draws_clips_and_records_every_image_by_itself(tmp_path):
     assert trained.not_finite == 0
     (attempt,) = read_ledger(paths["ledger_path"])
     found = run_of("x", attempt)
-    assert (found.images, attempt.header["unit"]) == (images, "image")
+    assert (found.images, found.unit) == (images, "patient")
     assert {(e.population, e.sampling_probability) for e in attempt.events} == {(4 * images, 6 / (4 * images))}
 
 

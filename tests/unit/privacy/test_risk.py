@@ -27,11 +27,18 @@ PROBABILITY, SIGMA, ROUNDS = 0.5, 6.0, 20
 
 def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
     """Record attempts, each a list of (expected of 10 patients, noise multiplier, rounds)."""
-    of_images = {} if images is None else {"unit": "image", "images_of_a_patient": images}
+    of_images = {} if images is None else {"images_of_a_patient": images}
     with Ledger(folder / f"{name}.jsonl") as ledger:
         for expected, sigma, rounds in attempts:
             ledger.start(
-                {"run": {"epsilon": "8"}, "training": {"rounds": rounds, "clip": 1.0}, "noise": noise, **of_images}
+                {
+                    "run": {"epsilon": "8"},
+                    "training": {"rounds": rounds, "clip": 1.0},
+                    "noise": noise,
+                    "unit": "patient",
+                    "delta": 1e-3,
+                    **of_images,
+                }
             )
             first = Event.poisson("clinic", population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
             ledger.record([first])
@@ -44,7 +51,7 @@ def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
 def test_of_candidates_under_one_gaussian_the_printed_shares_are_named_rightly(epsilon, shares, tmp_path):
     """Hayes et al. (2023) for Gaussians: Phi(Phi^-1(kappa) + mu); figures computed independently."""
     mu = gaussian.mu(epsilon, 1e-3)
-    risk = Risk.of(write_ledger(tmp_path, (10, 1 / mu, 1)), delta=1e-3)
+    risk = Risk.of(write_ledger(tmp_path, (10, 1 / mu, 1)))
     found = [risk.right_guesses(number, 1e-3) for number in (10, 100, 1000)]
     assert found == pytest.approx(shares, rel=0.03)
     assert found == pytest.approx([norm.cdf(norm.ppf(1 / n) + mu) for n in (10, 100, 1000)])
@@ -53,7 +60,7 @@ def test_of_candidates_under_one_gaussian_the_printed_shares_are_named_rightly(e
 def test_no_guess_of_a_sampled_gaussian_is_right_more_often_than_the_bound(tmp_path):
     """The best guess, by likelihood, of which of n orthogonal contributions was in a sum that may have drawn nobody."""
     ledger = write_ledger(tmp_path, (5, 1.0, 1))
-    risk, random = Risk.of(ledger, delta=1e-3), np.random.default_rng(0)
+    risk, random = Risk.of(ledger), np.random.default_rng(0)
     for candidates in (2, 10, 100):
         sums = random.standard_normal((20_000, candidates))
         sums[:, 0] += random.random(20_000) < PROBABILITY
@@ -69,7 +76,7 @@ def test_no_guess_of_a_sampled_gaussian_is_right_more_often_than_the_bound(tmp_p
 def test_odds_rise_by_more_than_the_stated_factor_with_probability_delta_at_most(tmp_path, drawn, delta):
     """The law of the privacy loss of one Gaussian is known. The exponential of epsilon is too small a factor."""
     sigma = 2.0
-    risk = Risk.of(write_ledger(tmp_path, (10 * drawn, sigma, 1)), delta=delta)
+    risk = Risk.of(write_ledger(tmp_path, (10 * drawn, sigma, 1)))
 
     def chance(factor: float) -> float:
         reached = sigma**2 * math.log((factor - 1 + drawn) / drawn) + 0.5
@@ -83,14 +90,14 @@ def test_each_figure_is_for_the_node_where_it_is_worst(tmp_path):
     """At one delta a node that adds much noise for everybody costs more, at a smaller delta one that draws few."""
     kinds = {"everybody": (10.0, 2.5747), "few": (0.2, 0.51012)}
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        ledger.start({"run": {"epsilon": "1"}, "training": {"rounds": 1, "clip": 1.0}, "noise": "os"})
+        ledger.start({"unit": "patient", "delta": 1e-3, "training": {"rounds": 1}, "noise": "os"})
         ledger.record(
             [
                 Event.poisson(name, population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
                 for name, (expected, sigma) in kinds.items()
             ]
         )
-    risk = Risk.of(tmp_path / "ledger.jsonl", delta=1e-3)
+    risk = Risk.of(tmp_path / "ledger.jsonl")
     alone = [{NoisySum(expected / 10, sigma): 1} for expected, sigma in kinds.values()]
     costs = {delta: [accounting.epsilon(each, delta) for each in alone] for delta in (1e-3, 1e-6)}
     assert costs[1e-3][0] > costs[1e-3][1]
@@ -101,15 +108,15 @@ def test_each_figure_is_for_the_node_where_it_is_worst(tmp_path):
 
 
 def test_earlier_attempts_count(tmp_path):
-    once = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), name="once"), delta=1e-3)
-    twice = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), (5, SIGMA, ROUNDS), name="twice"), delta=1e-3)
-    double = Risk.of(write_ledger(tmp_path, (5, SIGMA, 2 * ROUNDS), name="double"), delta=1e-3)
+    once = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), name="once"))
+    twice = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), (5, SIGMA, ROUNDS), name="twice"))
+    double = Risk.of(write_ledger(tmp_path, (5, SIGMA, 2 * ROUNDS), name="double"))
     assert once.right_guesses(10, 1e-3) < twice.right_guesses(10, 1e-3) == double.right_guesses(10, 1e-3)
     assert twice.epsilon(1e-5) == double.epsilon(1e-5)
 
 
 def test_without_noise_in_any_attempt_nothing_is_promised(tmp_path):
-    risk = Risk.of(write_ledger(tmp_path, (10, 0.0, 2), (10, 5.0, 2)), delta=1e-3)
+    risk = Risk.of(write_ledger(tmp_path, (10, 0.0, 2), (10, 5.0, 2)))
     assert risk.guarantee == "none"
     assert risk.epsilon(1e-3) == risk.odds(1e-3) == math.inf
     assert [risk.right_guesses(number, 1e-3) for number in CANDIDATES] == [1.0] * len(CANDIDATES)
@@ -117,7 +124,7 @@ def test_without_noise_in_any_attempt_nothing_is_promised(tmp_path):
 
 
 def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
-    risk = Risk.of(write_ledger(tmp_path, (5, 60.0, 4), images=2), delta=1e-3)
+    risk = Risk.of(write_ledger(tmp_path, (5, 60.0, 4), images=2))
     assert risk.misses([0.1]) is None
     bound = math.exp(risk.epsilon(1e-3)) / 10 + 1e-3
     assert 0.1 < risk.right_guesses(10, 1e-3) == pytest.approx(bound)
@@ -126,8 +133,8 @@ def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
 
 def test_capacity_adds_up_over_releases_and_is_vacuous_where_it_exceeds_the_prior(tmp_path):
     ledger = write_ledger(tmp_path, (10, 40.0, 3))
-    assert Risk.of(ledger, delta=1e-3).capacity() is None, "old ledgers do not say the dimension"
-    risk = Risk.of(ledger, delta=1e-3)
+    assert Risk.of(ledger).capacity() is None, "this header does not say the dimension"
+    risk = Risk.of(ledger)
     known = replace(risk, runs=tuple(replace(run, dimension=50) for run in risk.runs))
     assert known.capacity() == pytest.approx(3 * gaussian_capacity(40.0, 1.0, 50))
     write_risk(known, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence())
@@ -144,7 +151,7 @@ def test_capacity_adds_up_over_releases_and_is_vacuous_where_it_exceeds_the_prio
 def test_the_trade_off_curve_of_a_page_is_computed_once(tmp_path, monkeypatch):
     computed, trade_off = [], accounting.trade_off
     monkeypatch.setattr(accounting, "trade_off", lambda *given: computed.append(given) or trade_off(*given))
-    risk = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS)), delta=1e-3)
+    risk = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS)))
     write_risk(risk, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence())
     assert len(computed) == 1
     assert risk.right_guesses(7, 1e-3) == pytest.approx(1 - trade_off(risk.exposures[0], [1 / 7])[0])
@@ -165,7 +172,7 @@ def audit(folder):
 @pytest.fixture
 def page(tmp_path):
     ledger = write_ledger(tmp_path, (5, SIGMA, ROUNDS))
-    found = Risk.of(ledger, delta=1e-3)
+    found = Risk.of(ledger)
     write_risk(
         found, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence.of(audit(tmp_path / "audit").glob("*"))
     )
@@ -209,17 +216,16 @@ def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
     run = tmp_path / "results/x/runs/head/central/eps-8/seed-0"
     run.mkdir(parents=True)
     write_ledger(run, (5, SIGMA, ROUNDS), noise="seeded")
-    (run / "privacy.json").write_text('{"name": "head central", "unit": "patient", "delta": 0.01}')
+    (run / "privacy.json").write_text('{"name": "head central"}')
     audit(tmp_path / "results/x/audit")
     assert main(["risk", str(run)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("This was a simulation and protects nobody.")
     text = (run / "risk.md").read_text()
     assert "head central" in text
-    assert "--delta 0.01" in text
     assert "refuted a claim" in text
-    assert main(["risk", str(run / "ledger.jsonl"), "--output", str(tmp_path / "out"), "--unit", "record"]) == 0
-    assert "record" in (tmp_path / "out/risk.md").read_text()
+    assert main(["risk", str(run / "ledger.jsonl"), "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out/risk.md").exists()
     assert main(["risk", str(tmp_path / "nothing")]) == 1
     assert "Expected a finished run or a ledger" in capsys.readouterr().err
     assert main(["risk", str(run), "--output", str(run / "ledger.jsonl")]) == 1

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Event, histories
-from zetadp.privacy.exposure import Run
+from zetadp.privacy.exposure import Run, Series
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.statement import Terms, run_statement, total_statement
+from zetadp.privacy.statement import run_statement, total_statement
 from zetadp.privacy.wording import plain_text
 
 P = 24 / 44
@@ -32,11 +33,13 @@ def federated(name="run", sigma=42.567, rounds=917, declared=917, nodes=NODES):
 
 def state(run, delta=1e-3, unit="patient", noise_source="os", **changes):
     given = {"weights": dict.fromkeys(run.nodes, 1.0), "target_epsilon": 1.0, **changes}
-    return run_statement(run, Terms(delta, unit, noise_source), **given)
+    return run_statement(replace(run, delta=delta, unit=unit, noise=noise_source), **given)
 
 
 def total(runs, delta=1e-3, unit="patient", noise_source="os", **changes):
-    return total_statement(runs, Terms(delta, unit, noise_source), **changes)
+    series = Series("declared together", sum(run.private for run in runs))
+    own = [replace(run, delta=delta, unit=unit, noise=noise_source, series=series) for run in runs]
+    return total_statement(own, **changes)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from zetadp.privacy.exposure import Run, over_runs, run_of, seen_by
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Attempt, Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.privacy.statement import Terms, run_statement, total_statement
+from zetadp.privacy.statement import run_statement, total_statement
 from zetadp.privacy.threat import NodeRelease, effective_noise
 from zetadp.privacy.wording import plain_text
 
@@ -47,11 +47,11 @@ def run(nodes, sigma, rounds=ROUNDS, *, colluding=1, clip=1.0, name="secure"):
 
 def state(of, unit="patient", noise_source="seeded", **changes):
     given = {"weights": dict.fromkeys(of.nodes, 1.0), "target_epsilon": TARGET, **changes}
-    return run_statement(of, Terms(DELTA, unit, noise_source), **given)
+    return run_statement(replace(of, unit=unit, noise=noise_source), **given)
 
 
 def total(*runs):
-    return total_statement(runs, Terms(DELTA, "patient", "seeded"))
+    return total_statement([replace(run, noise="seeded") for run in runs])
 
 
 @pytest.mark.parametrize("colluding", [1, 2, 3])
@@ -204,10 +204,11 @@ def test_a_round_that_was_released_twice_is_not_hidden_by_other_nodes():
 
 
 def test_a_ledger_tells_the_threat_model_of_its_run():
-    header = {"training": {"rounds": 3}, "threat": "secure_aggregation", "colluding": 2}
+    declared = {"training": {"rounds": 3}, "unit": "patient", "delta": DELTA, "noise": "seeded"}
+    header = {**declared, "threat": "secure_aggregation", "colluding": 2}
     attempt = Attempt(header, rounds_of([(4, 4.0)] * 4, 2.0, 3))
     assert (run_of("x", attempt).threat, run_of("x", attempt).colluding) == ("secure_aggregation", 2)
-    plain = Attempt({"training": {"rounds": 3}}, attempt.events)
+    plain = Attempt(declared, attempt.events)
     assert (run_of("x", plain).threat, run_of("x", plain).colluding) == ("local", None)
     for colluding in (0, 4):
         with pytest.raises(UserError, match="from 1 to 3 colluding nodes"):

@@ -22,7 +22,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.exposure import declared_run, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.statement import Terms, run_statement
+from zetadp.privacy.statement import run_statement
 
 CLASSES, COMPONENTS, ROWS, DEGREE = 3, 4, 12, 6.0
 SIZES = (30, 36)
@@ -153,9 +153,7 @@ def test_no_audience_is_told_that_other_nodes_hide_a_row(tmp_path):
     released(of, "labelled", tmp_path)
     (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
     run = run_of("rows", attempt)
-    statement = run_statement(
-        run, Terms(of.delta, "patient", "seeded"), weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=1.0
-    )
+    statement = run_statement(run, weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=1.0)
     figures = {each["epsilon"] for each in statement["audiences"].values() if each is not None}
     assert figures == {statement["epsilon"]}
     assert statement["epsilon"] == accounting.epsilon({NoisySum(DEGREE / SIZES[0], 3.0): ROWS}, of.delta)

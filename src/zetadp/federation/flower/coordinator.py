@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
@@ -138,7 +139,7 @@ class Coordinator:
             check_checkpoint(self.files.checkpoint, checkpoint, ledger, checkpoint.secret)
             if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == self.plan.digest:
                 if self.files.cap is not None:
-                    self.files.cap.continuing(ledger)
+                    self.files.cap.continuing(ledger.path)
                 self.receiver.load(checkpoint.state)
                 if len(checkpoint.history):
                     self.history = checkpoint.history.astype(float)
@@ -150,8 +151,11 @@ class Coordinator:
         if self.files.permission is not None:
             self.files.permission.check(ledger, self.plan.header())
         cap = self.files.cap
-        with cap.starting(ledger, self.plan.header()) if cap is not None else nullcontext():
-            ledger.start(self.plan.header())
+        header = self.plan.header()
+        if self.files.series is not None:
+            header["series"] = asdict(self.files.series)
+        with cap.starting(ledger.path, header) if cap is not None else nullcontext():
+            ledger.start(header)
         self._save(ledger, 0)
         return 0
 

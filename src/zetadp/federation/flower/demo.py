@@ -69,7 +69,7 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
         running.wait_for_nodes(names)
         say(f"{', '.join(names)}: connected over TLS")
         running.run(server, say)
-    statement = account_run(server.ledger, server.model, name=plan.label, epsilon=EPSILON, delta=DELTA, unit="patient")
+    statement = account_run(server.ledger, server.model, name=plan.label)
     write_json(work / "privacy.json", statement)
     reached = pd.read_csv(server.history)["validation_accuracy"].iloc[-1]
     say(f"Finished. {100 * reached:.0f} % of the images of {WATCHED} other patients are named correctly.")

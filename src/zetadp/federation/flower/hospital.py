@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,13 @@ from zetadp.federation.flower.protocol import (
     decode,
     encode,
 )
-from zetadp.federation.flower.settings import HospitalSettings, ledger_of
+from zetadp.federation.flower.settings import HospitalSettings, header_at, ledger_of, limits_of
 from zetadp.mri.dataset import pick_device
 from zetadp.privacy import accounting
+from zetadp.privacy.book import ledger_files
 from zetadp.privacy.budget import CapError
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.events import Event
+from zetadp.privacy.ledger import Ledger, LostError, read_ledger
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +113,9 @@ class Hospital:
         except CapError as error:
             logger.warning("refused round %d: %s", request.round + 1, error)
             return self.refuse(request, Reason.CAP)
+        except LostError as error:
+            logger.error("round %d: %s", request.round + 1, error)
+            return self.refuse(request, Reason.LEDGER)
         except UserError as error:
             logger.error("round %d: %s", request.round + 1, error)
             locked = isinstance(error.__cause__, BlockingIOError)
@@ -168,8 +173,7 @@ class Hospital:
                 phase.model.get_parameter(name).copy_(value)
 
         with Ledger(self.ledger_path) as ledger:
-            if self.settings.cap is not None:
-                ledger.before_record = partial(self.settings.cap.check_again, ledger)
+            ledger.before_record = partial(self._check_again, ledger)
             self._begin(ledger, request, parts)
             store = MessageStore(self.message_folder, ledger.identity)
             self._refuse_repetition(ledger, store, request)
@@ -200,15 +204,23 @@ class Hospital:
                 min(lost),
             )
             raise _RefusedError(Reason.LEDGER)
+        header = {**header_at(self.settings, parts.first_line()), "engine": "flower", "federation": request.attempt}
         begun = read_ledger(self.ledger_path)
-        if begun and begun[-1].header.get("federation") == request.attempt:
+        # The server's name of an attempt alone identifies nothing: it could give the name to another plan.
+        if begun and all(begun[-1].header.get(key) == header[key] for key in ("federation", "plan")):
             return
-        if ledger.attempts >= self.settings.attempts:
+        spare = self.settings.attempts - ledger.attempts
+        if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
-        header = {**parts.first_line(), "engine": "flower", "federation": request.attempt}
-        cap = self.settings.cap
-        with cap.starting(ledger, header, self.settings.name) if cap is not None else nullcontext():
+        with ExitStack() as stack:
+            for limit in limits_of(self.settings, self.plan):
+                stack.enter_context(limit.starting(self.ledger_path, header, spare))
             ledger.start(header)
+
+    def _check_again(self, ledger: Ledger, events: Sequence[Event]) -> None:
+        """Ask every limit before a round is released another time."""
+        for limit in limits_of(self.settings, self.plan):
+            limit.check_again(ledger, events)
 
     def _refuse_repetition(self, ledger: Ledger, store: MessageStore, request: Request) -> None:
         """Refuse a round that was answered for other weights, or whose message is gone."""
@@ -234,7 +246,7 @@ class _RefusedError(Exception):
 
 def _heads(folder: Path) -> set[str]:
     """Return every head that a ledger in a folder has had."""
-    return {head for path in folder.glob("*.jsonl") for attempt in read_ledger(path) for head in attempt.heads}
+    return {head for path in ledger_files(folder) for attempt in read_ledger(path) for head in attempt.heads}
 
 
 def _lines_after(path: Path, head: str) -> list[str]:

@@ -28,7 +28,7 @@ from zetadp.federation.flower.certificates import (
 )
 from zetadp.federation.flower.mirror import copies_of
 from zetadp.federation.flower.settings import ServerSettings
-from zetadp.privacy.account import cohort_runs
+from zetadp.privacy.book import Book, ledger_files
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.verification import Check, checked
 
@@ -118,11 +118,11 @@ def _genuine(content: Mapping[str, Any], authority: x509.Certificate, host: str)
 def _agrees(ledgers: Path) -> None:
     if not ledgers.is_dir():
         raise UserError("there is no such folder")
-    cohort_runs(ledgers)
+    Book.read(ledgers)
 
 
 def _held(content: Mapping[str, Any], ledgers: Path) -> None:
-    attempts = [attempt for path in sorted(ledgers.glob("*.jsonl")) for attempt in read_ledger(path)]
+    attempts = [attempt for path in ledger_files(ledgers) for attempt in read_ledger(path)]
     if not any(content["head"] in attempt.heads for attempt in attempts):
         raise UserError(
             "an older copy of the ledgers was put back, or a ledger is gone, and the newest copy must be restored; "

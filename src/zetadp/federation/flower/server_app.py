@@ -35,6 +35,7 @@ from zetadp.federation.flower.protocol import (
     unpack_reply,
 )
 from zetadp.federation.flower.settings import SETTINGS, ServerSettings
+from zetadp.privacy.exposure import Series
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +78,13 @@ def run(grid: AnyGrid, settings: ServerSettings) -> None:
         patience,
         GridLine(grid, keys, lifetime),
         watched,
-        TrainingFiles(settings.ledger_file, settings.checkpoint, settings.permission, settings.cap),
+        TrainingFiles(
+            settings.ledger_file,
+            settings.checkpoint,
+            settings.permission,
+            settings.cap,
+            Series.named(settings.series),
+        ),
         start=starting_weights(plan.network, backbone),
         performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
     )

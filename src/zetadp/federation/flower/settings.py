@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from zetadp.base.validation import UserError, one_of, positive
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import read_public_key
 from zetadp.federation.flower.settings_file import read_settings
-from zetadp.privacy.account import Permission
-from zetadp.privacy.budget import Cap
+from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.ledger import read_ledger
+
+LARGEST_DELTA = 1e-3
+"""A hospital judges at this delta or a smaller one, whatever delta a plan declares."""
 
 SETTINGS = "settings"
 """Key of the run's configuration that names the server's settings file."""
@@ -111,10 +115,28 @@ def ledger_of(settings: HospitalSettings, plan: Plan) -> Path:
     return settings.state / "ledgers" / f"{plan.label}.jsonl"
 
 
+def limits_of(settings: HospitalSettings, plan: Plan) -> list[Cap]:
+    """Return what a hospital lets its patients spend: ``most_epsilon`` in this training, and the cap in all of them."""
+    found = [] if settings.cap is None else [settings.cap]
+    if settings.most_epsilon is not None:
+        found.append(Cap(settings.most_epsilon, min(plan.delta, LARGEST_DELTA), alone=True))
+    return found
+
+
 def check_cap(settings: HospitalSettings, plan: Plan) -> None:
-    """Refuse a plan whose first attempt would bring all runs at the hospital above its cap, if it has one."""
-    if settings.cap is not None:
-        settings.cap.check_plan(ledger_of(settings, plan), plan.header(), settings.name)
+    """Refuse a plan whose attempts would bring the hospital's patients above one of its limits."""
+    ledger, header = ledger_of(settings, plan), header_at(settings, plan.header())
+    for limit in limits_of(settings, plan):
+        if ledger.exists() and any(attempt.events for attempt in read_ledger(ledger)):
+            limit.continuing(ledger)
+        else:
+            limit.check_plan(ledger, header, settings.attempts)
+
+
+def header_at(settings: HospitalSettings, header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of an attempt for the ledger of one hospital: whose it is, and how many are declared."""
+    series = {"name": header["plan"], "runs": settings.attempts}
+    return {**header, "node": settings.name, "attempts": settings.attempts, "series": series}
 
 
 @dataclass(frozen=True)
@@ -210,6 +232,7 @@ class ServerSettings:
     patience: Patience = field(default_factory=Patience)
     permission: Permission | None = None
     cap: Cap | None = None
+    series: str = "none"
 
     def __post_init__(self) -> None:
         """Check how often the server looks."""

@@ -1,0 +1,261 @@
+"""The book of the people behind a folder of ledgers: everything that was recorded about them, or an error.
+
+What counts is what the folder holds and what its register names; a difference between the two is an error. People who
+also belong to other cohorts are found by keyed hashes of their files, and the registers of both cohorts then name each
+other, so the runs of both are added up.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zetadp.base.storage import make_folder, sync_folder, writing
+from zetadp.privacy import register
+from zetadp.privacy.events import Event
+from zetadp.privacy.exposure import Run, named, runs_of
+from zetadp.privacy.ledger import Attempt, LostError, fault_of, read_ledger
+from zetadp.privacy.register import Register
+from zetadp.privacy.secret import NAME, RECORDS, REGISTER, Secret
+
+LOCK = "cap.lock"
+"""Lock file of a folder. Only one attempt starts at a time, so two attempts cannot both use the same room."""
+PEOPLE = ".people"
+"""Ending of the list of keyed ids of the people whom a ledger is about. Without one, it is about all of the cohort."""
+_FIRST_BYTES = b'{"chain":'
+
+
+@dataclass(frozen=True)
+class Book:
+    """Everything that was recorded about the people of a cohort, complete.
+
+    Attributes
+    ----------
+    folder
+        The cohort's folder of ledgers.
+    ledgers
+        The attempts of every ledger in it.
+    others
+        Books of the cohorts that share training records with this one.
+    shared
+        Number of training records that each of them shares, by the name of its folder.
+    """
+
+    folder: Path
+    ledgers: Mapping[Path, Sequence[Attempt]]
+    others: Sequence[Book] = ()
+    shared: Mapping[str, int] | None = None
+
+    @classmethod
+    def read(cls, folder: Path, sealed: Iterable[Path] = ()) -> Book:
+        """Read every ledger of a cohort, and those of the cohorts that share its patients.
+
+        Parameters
+        ----------
+        folder
+            The cohort's folder of ledgers. A folder that does not exist is an empty book.
+        sealed
+            Copies of ledgers in the results of finished runs. The folder must contain all their lines.
+
+        Raises
+        ------
+        UserError
+            One message that names everything that is missing: a ledger, the end of one, the register, the list of
+            records; or a ledger that no register names.
+        """
+        own = cls._alone(folder)
+        shared = Register.read(folder).shares
+        heads = {head for attempts in own.ledgers.values() for attempt in attempts for head in attempt.heads}
+        lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
+        if lost:
+            raise LostError(f"{folder} lacks records of {path}" for path in lost)
+        others = [cls._alone(folder.parent / name, wanted=True) for name in sorted(shared)]
+        return replace(own, others=others, shared=shared)
+
+    @classmethod
+    def _alone(cls, folder: Path, *, wanted: bool = False) -> Book:
+        """Read the ledgers of one folder, and refuse if the folder and its register differ."""
+        # The register is read before and after the ledgers: runs in progress add to both.
+        before = Register.read(folder)
+        ledgers = {}
+        for path in ledger_files(folder):
+            with named(path, "a line"):
+                ledgers[path] = read_ledger(path)
+        known = Register.read(folder)
+        problems = [f"{folder / name} is missing" for name in sorted(before.last) if folder / name not in ledgers]
+        problems += filter(None, (fault_of(path, attempts, known, before) for path, attempts in ledgers.items()))
+        tags = folder / RECORDS
+        if known.claimed > (len(tags.read_text().split()) if tags.exists() else 0):
+            problems.append(f"{tags} is missing, or has lost lines")
+        if not known.exists and (tags.exists() or wanted):
+            problems.append(f"{folder / REGISTER} is missing")
+        if problems:
+            raise LostError(dict.fromkeys(problems))
+        return cls(folder, ledgers)
+
+    def runs(self, about: Path | None = None) -> list[Run]:
+        """Return every run that counts, also failed, repeated and deleted ones, each to its declared end.
+
+        Runs of other cohorts have the cohort's name before theirs; a node there is not taken for one of that name here.
+
+        Parameters
+        ----------
+        about
+            A ledger of the folder: only runs that may share one of its people count, and an attempt in it that has
+            recorded nothing does not, because the next attempt closes it. None takes everything.
+        """
+        people = _people(about)
+        found = []
+        for path, attempts in self.ledgers.items():
+            their = _people(path)
+            if people is not None and their is not None and not people & their:
+                continue
+            counted = [attempt for attempt in attempts if not (path == about and attempt.unused)]
+            found += runs_of(path, counted)
+        for other in self.others:
+            name = other.folder.name
+            found += [
+                replace(run, name=f"{name}/{run.name}", partition=f"{name} {run.partition}", series=None)
+                for run in other.runs()
+            ]
+        return found
+
+    def without(self, ledger: Path) -> Book:
+        """Return the book without one of its ledgers."""
+        return replace(self, ledgers={path: found for path, found in self.ledgers.items() if path != ledger})
+
+    def with_releases(self, ledger: Path, events: Iterable[Event]) -> Book:
+        """Return the book as it would be with further releases of the last attempt in a ledger."""
+        *before, last = self.ledgers[ledger]
+        more = replace(last, events=[*last.events, *events])
+        return replace(self, ledgers={**self.ledgers, ledger: [*before, more]})
+
+
+def ledger_files(folder: Path) -> list[Path]:
+    """Return the ledgers in a folder: whatever is called so, and whatever begins as a ledger does."""
+    if not folder.is_dir():
+        return []
+    names = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    return [path for path in names if path.name not in (NAME, RECORDS, REGISTER) and _is_ledger(path)]
+
+
+def read_ledgers(files: Iterable[Path]) -> dict[Path, list[Attempt]]:
+    """Read ledger files. Where a register lies beside them, their whole folder must be as it says.
+
+    Raises
+    ------
+    UserError
+        As `Book.read`. Copies of ledgers in folders without a register are read as they are.
+    """
+    found = {}
+    for path in files:
+        with named(path, "a line"):
+            found[path] = read_ledger(path)
+    for folder in {path.parent for path in found}:
+        if (folder / REGISTER).exists():
+            Book.read(folder)
+    return found
+
+
+def _is_ledger(path: Path) -> bool:
+    if path.suffix == ".jsonl":
+        return True
+    with path.open("rb") as file:
+        return file.read(len(_FIRST_BYTES)) == _FIRST_BYTES
+
+
+def _people(ledger: Path | None) -> set[str] | None:
+    """Return keyed ids of the people whom a ledger is about, or None if it may be about anybody of the cohort."""
+    if ledger is None or not (people := ledger.with_suffix(PEOPLE)).exists():
+        return None
+    return set(people.read_text(encoding="ascii").split())
+
+
+def note_people(ledger: Path, tags: Iterable[str]) -> None:
+    """Write the keyed ids of the people whom a new ledger is about, before its first line."""
+    people = ledger.with_suffix(PEOPLE)
+    with writing(people):
+        people.write_text("\n".join(sorted(tags)) + "\n", encoding="ascii")
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a cohort and of all that share patients with it: a check and what follows are one step."""
+    make_folder(folder)
+    folders = {folder, *(folder.parent / name for name in Register.read(folder).shares)}
+    with ExitStack() as stack:
+        for place in sorted(folders):
+            file = stack.enter_context((place / LOCK).open("ab"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def claim(folder: Path, table: Path) -> None:
+    """Add keyed hashes of a cohort's training records to its folder, and find the cohorts that share some of them.
+
+    Earlier hashes stay. The registers of two cohorts that share records name each other from then on.
+
+    Parameters
+    ----------
+    folder
+        The cohort's folder of ledgers.
+    table
+        The cohort's index, with ``part`` and ``sha256`` of each record's file. Records are the same if their files are
+        the same, byte for byte.
+
+    Raises
+    ------
+    UserError
+        If the secret or the hashes of a cohort next to this one are missing: its records can then not be compared.
+    """
+    key = Secret.of(folder)
+    contents = _training_contents(table)
+    path = folder / RECORDS
+    with writing(path), path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = set(file.read().split())
+        added = [tag for tag in dict.fromkeys(map(key.tag, contents)) if tag not in known]
+        file.writelines(f"\n{tag}" for tag in added)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+    before = Register.read(folder)
+    if before.claimed < len(known) + len(added):
+        register.note(folder, {"claimed": len(known) + len(added)})
+    # After the hashes: of two cohorts that do this at once, one sees the other's.
+    for other in sorted(folder.parent.iterdir()):
+        if other != folder and other.is_dir() and (count := _shared(other, contents)):
+            for place, name in ((folder, other.name), (other, folder.name)):
+                if count > Register.read(place).shares.get(name, 0):
+                    register.note(place, {"shares": name, "records": count})
+
+
+def _shared(other: Path, contents: Iterable[str]) -> int:
+    """Return how many records another cohort shares."""
+    tags = other / RECORDS
+    if not tags.exists():
+        if Register.read(other).claimed:
+            raise LostError([f"{tags} is missing"])
+        return 0
+    key, known = Secret.of(other), set(tags.read_text().split())
+    return sum(key.tag(content) in known for content in set(contents))
+
+
+def _training_contents(table: Path) -> list[str]:
+    with table.open(newline="", encoding="utf-8") as file:
+        return [row["sha256"] for row in csv.DictReader(file) if row["part"] == "train"]
+
+
+def forget_times(ledger: Path) -> None:
+    """Set the file times of a ledger and its register to now.
+
+    Otherwise they would show the duration of the run, which reveals how many patients were drawn.
+    """
+    for path in (ledger, ledger.parent / REGISTER):
+        os.utime(path)
